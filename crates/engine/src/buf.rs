@@ -413,7 +413,7 @@ impl Payload {
     pub fn is_aligned(&self, align: usize) -> bool {
         self.slices
             .iter()
-            .all(|s| (s.as_ptr() as usize).is_multiple_of(align) && s.len().is_multiple_of(align))
+            .all(|s| s.as_ptr() as usize % align == 0 && s.len() % align == 0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with an I/O: a stable kind for programs, a message for people.
 
-use std::{fmt, io, rc::Rc};
+use std::{fmt, io, sync::Arc};
 
 /// The kind of an [`Error`]: what a caller may decide on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -33,7 +33,7 @@ pub enum ErrorKind {
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
-    message: Rc<str>,
+    message: Arc<str>,
 }
 
 /// The result of an I/O.
@@ -44,7 +44,7 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error {
             kind,
-            message: Rc::from(message.into()),
+            message: Arc::from(message.into()),
         }
     }
 
@@ -77,7 +77,7 @@ impl Error {
     pub fn context(self, what: impl fmt::Display) -> Self {
         Error {
             kind: self.kind,
-            message: Rc::from(format!("{what}: {}", self.message)),
+            message: Arc::from(format!("{what}: {}", self.message)),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Shape {
     /// Refuses a range that is not in whole blocks or reaches beyond the end.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
         let block = u64::from(self.block_size_bytes);
-        if len == 0 || !at.is_multiple_of(block) || !len.is_multiple_of(block) {
+        if len == 0 || at % block != 0 || len % block != 0 {
             return Err(Error::new(
                 ErrorKind::Misaligned,
                 format!("{len} bytes at {at} are not whole blocks of {block} bytes"),
