@@ -129,6 +129,11 @@ impl Buf {
         }
     }
 
+    /// A stand-in of no bytes while the real buffer is with the reactor.
+    pub(crate) fn empty() -> Self {
+        Buf::new(0)
+    }
+
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let mut buf = Buf::new(len);

@@ -64,7 +64,7 @@ impl SharedFile {
         File {
             file: Rc::new(Handle {
                 raw: self.raw,
-                _keeper: self.keeper.clone(),
+                keeper: self.keeper.clone(),
             }),
         }
     }

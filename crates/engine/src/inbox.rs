@@ -15,7 +15,7 @@ use std::{
     task::{RawWaker, RawWakerVTable, Waker},
 };
 
-use crate::{lane, sync::cross, task};
+use crate::{cross, lane, task};
 
 /// Names a lane of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]

@@ -1,12 +1,12 @@
 //! TCP as a lane sees it. Every call hands its buffer to the reactor and gets it back.
 
-use std::{io, net::SocketAddr, rc::Rc};
+use std::{io, net::SocketAddr, ops::Range, rc::Rc};
 
 use crate::{
     buf::{Buf, Gather},
     lane::{submit, with},
     op::{Op, to_result},
-    reactor::Handle,
+    reactor::{Handle, Keeper},
 };
 
 /// A listening socket.
@@ -44,6 +44,25 @@ impl TcpListener {
     }
 }
 
+/// A connection on its way to another lane.
+#[derive(Debug)]
+pub struct DetachedStream {
+    raw: i32,
+    keeper: Keeper,
+}
+
+impl DetachedStream {
+    /// Goes on with the connection on the current lane.
+    pub fn on_lane(self) -> TcpStream {
+        TcpStream {
+            socket: Rc::new(Handle {
+                raw: self.raw,
+                keeper: self.keeper,
+            }),
+        }
+    }
+}
+
 /// One end of a connection. Clones are the same connection; it closes with the last of them.
 #[derive(Clone, Debug)]
 pub struct TcpStream {
@@ -61,6 +80,14 @@ impl TcpStream {
         .await;
         to_result(result)?;
         Ok(TcpStream { socket })
+    }
+
+    /// Lets another lane take the connection over. Nothing may be outstanding on it here.
+    pub fn detach(self) -> DetachedStream {
+        DetachedStream {
+            raw: self.socket.raw,
+            keeper: self.socket.keeper.clone(),
+        }
     }
 
     /// Receives into `buf[start..]`: how many bytes, and the buffer back. Zero bytes: the peer closed.
@@ -118,5 +145,115 @@ impl TcpStream {
     /// The address of this end and that of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         with(|lane| lane.reactor.borrow().addresses(&self.socket))
+    }
+}
+
+/// Receives a stream of framed messages: headers and small payloads through one buffer, large
+/// payloads straight into the memory that they are for.
+#[derive(Debug)]
+pub struct FramedReader {
+    stream: TcpStream,
+    /// Received and not consumed: `buf[start..end]`.
+    buf: Buf,
+    start: usize,
+    end: usize,
+}
+
+/// From this length on the rest of a payload is received where it belongs; below, filling the
+/// buffer again and copying costs less than a receive for so little.
+const AIMED_MIN_BYTES: usize = 32 << 10;
+
+impl FramedReader {
+    /// Reads `stream` through a buffer of `capacity` bytes.
+    pub fn new(stream: TcpStream, capacity: usize) -> Self {
+        FramedReader {
+            stream,
+            buf: Buf::new(capacity),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// What has been received and not consumed.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Forgets the first `len` bytes. Panics when there are fewer.
+    pub fn consume(&mut self, len: usize) {
+        assert!(
+            len <= self.end - self.start,
+            "{len} of {} bytes",
+            self.end - self.start
+        );
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives until at least `len` bytes are there (at most the buffer's capacity). False: the
+    /// peer closed before.
+    pub async fn fill(&mut self, len: usize) -> io::Result<bool> {
+        assert!(
+            len <= self.buf.len(),
+            "{len} bytes in a buffer of {}",
+            self.buf.len()
+        );
+        while self.end - self.start < len {
+            if self.start + len > self.buf.len() {
+                self.buf.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let buf = std::mem::replace(&mut self.buf, Buf::empty());
+            let (result, buf) = self.stream.receive(buf, self.end).await;
+            self.buf = buf;
+            match result? {
+                0 => return Ok(false),
+                n => self.end += n,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the next `range.len()` bytes of the stream into `range` of `into`. An early end of
+    /// the stream is an error.
+    pub async fn read_into(&mut self, mut into: Buf, range: Range<usize>) -> (io::Result<()>, Buf) {
+        let Range { mut start, end } = range;
+        loop {
+            let have = self.bytes();
+            let n = have.len().min(end - start);
+            into[start..start + n].copy_from_slice(&have[..n]);
+            self.consume(n);
+            start += n;
+            if start == end {
+                return (Ok(()), into);
+            }
+            if end - start >= AIMED_MIN_BYTES {
+                let whole = into.len();
+                into.set_len(end);
+                let (result, mut into) = self.stream.receive_exact(into, start).await;
+                into.set_len(whole);
+                return (result, into);
+            }
+            match self.fill(1).await {
+                Ok(true) => {}
+                Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), into),
+                Err(error) => return (Err(error), into),
+            }
+        }
+    }
+
+    /// Drops the next `len` bytes of the stream. An early end of the stream is an error.
+    pub async fn skip(&mut self, mut len: usize) -> io::Result<()> {
+        while len > 0 {
+            if self.bytes().is_empty() && !self.fill(1).await? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let n = self.bytes().len().min(len);
+            self.consume(n);
+            len -= n;
+        }
+        Ok(())
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Opened {
 /// holder has let go.
 pub struct Handle {
     pub(crate) raw: i32,
-    pub(crate) _keeper: Keeper,
+    pub(crate) keeper: Keeper,
 }
 
 impl fmt::Debug for Handle {
@@ -76,6 +76,7 @@ impl fmt::Debug for Handle {
 #[derive(Clone)]
 pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
+    #[expect(dead_code, reason = "held for its Drop")]
     Fd(Arc<OwnedFd>),
     /// Something of the simulated world, which closes it in its own `Drop`.
     #[expect(dead_code, reason = "the simulated world makes these")]

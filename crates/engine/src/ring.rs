@@ -448,7 +448,7 @@ impl Drop for Ring {
 fn owned(fd: OwnedFd) -> Handle {
     Handle {
         raw: fd.as_raw_fd(),
-        _keeper: Keeper::Fd(Arc::new(fd)),
+        keeper: Keeper::Fd(Arc::new(fd)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for each other within a lane (no atomics), and one way across lanes.
+//! Waiting for each other within a lane: no atomics. Across lanes see [`crate::cross`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -201,65 +201,5 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.budget.give(self.amount);
-    }
-}
-
-/// Across lanes: one value from one lane to another.
-pub(crate) mod cross {
-    use std::{
-        future::Future,
-        pin::Pin,
-        sync::{Arc, Mutex, PoisonError},
-        task::{Context, Poll, Waker},
-    };
-
-    struct State<T> {
-        value: Option<T>,
-        closed: bool,
-        waker: Option<Waker>,
-    }
-
-    pub(crate) struct Sender<T>(Arc<Mutex<State<T>>>);
-    pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
-
-    pub(crate) fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
-        let state = Arc::new(Mutex::new(State {
-            value: None,
-            closed: false,
-            waker: None,
-        }));
-        (Sender(state.clone()), Receiver(state))
-    }
-
-    impl<T> Sender<T> {
-        pub(crate) fn send(self, value: T) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).value = Some(value);
-        }
-    }
-
-    impl<T> Drop for Sender<T> {
-        fn drop(&mut self) {
-            let waker = {
-                let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                state.closed = true;
-                state.waker.take()
-            };
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
-    }
-
-    impl<T> Future for Receiver<T> {
-        type Output = Option<T>;
-
-        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.value.is_some() || state.closed {
-                return Poll::Ready(state.value.take());
-            }
-            state.waker = Some(cx.waker().clone());
-            Poll::Pending
-        }
     }
 }
