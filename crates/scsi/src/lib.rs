@@ -22,6 +22,8 @@ mod action;
 mod attention;
 mod cdb;
 mod commands;
+#[cfg(test)]
+mod fixture;
 mod identity;
 mod lun;
 mod medium;

@@ -26,7 +26,8 @@ pub struct Shape {
     pub transfer_blocks_optimal: u32,
     /// Granularity of good transfers, in blocks (a stripe unit, say); 0 says nothing about it.
     pub transfer_blocks_granularity: u16,
-    /// Longest WRITE SAME in blocks, at least 1: longer ones are refused.
+    /// Longest WRITE SAME in blocks, at least 1: longer ones are refused. (libiscsi's suite takes
+    /// 65,536 or more for a promise that one WRITE is taken of as many blocks.)
     pub write_same_blocks_max: u64,
 }
 
@@ -39,7 +40,8 @@ pub struct Discard {
     pub alignment_blocks: u32,
     /// Whether discarded blocks are guaranteed to read as zeroes (LBPRZ).
     pub zeroes_after_discard: bool,
-    /// Most blocks that one UNMAP command may name, at least 1.
+    /// Most blocks that one UNMAP command may name, at least 1. (libiscsi's suite finds more than
+    /// 2^20 excessive, except `u32::MAX`, which says that there is no limit.)
     pub unmap_blocks_max: u32,
     /// Most ranges that one UNMAP command may name: 1 to 4095.
     pub unmap_ranges_max: u16,
@@ -80,8 +82,8 @@ pub enum ShapeError {
 }
 
 impl Shape {
-    /// A fully provisioned disk without limits worth naming: 4096-byte physical blocks, writes
-    /// cached until flushed, transfers of up to 4 MiB, WRITE SAME of up to 256 MiB.
+    /// A fully provisioned disk: 4096-byte physical blocks, writes cached until flushed, transfers
+    /// of up to 4 MiB, WRITE SAME of up to 16 MiB.
     pub fn new(block_size_bytes: u32, len_blocks: u64) -> Shape {
         let blocks_in = |bytes: u32| bytes / block_size_bytes.max(1);
         Shape {
@@ -94,7 +96,7 @@ impl Shape {
             transfer_blocks_max: blocks_in(4 << 20),
             transfer_blocks_optimal: 0,
             transfer_blocks_granularity: 0,
-            write_same_blocks_max: u64::from(blocks_in(256 << 20)),
+            write_same_blocks_max: u64::from(blocks_in(16 << 20)),
         }
     }
 
