@@ -103,7 +103,28 @@ impl Action {
             Action::End(_) | Action::Reply(_) | Action::ReportLuns(_) => 0,
         }
     }
+
+    /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
+    /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
+    /// doing anything: half a write is never done. More than is wanted is a residual, except
+    /// for the one block of WRITE SAME and VERIFY. Too little room for data-in is no error.
+    ///
+    /// # Errors
+    /// The sense data to end the command with.
+    pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
+        match self {
+            Action::Parameters(list) => list.check_offered(offered_bytes),
+            _ if offered_bytes >= self.data_out_len_bytes() => Ok(()),
+            _ => Err(WRONG_DATA_OUT_LEN),
+        }
+    }
 }
+
+/// The length of the transport's data-out does not fit the CDB's.
+const WRONG_DATA_OUT_LEN: Sense = Sense::new(
+    SenseKey::IllegalRequest,
+    Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
+);
 
 impl From<Result<Action, Sense>> for Action {
     fn from(result: Result<Action, Sense>) -> Action {
@@ -125,9 +146,7 @@ impl ParameterList {
         self.len_bytes
     }
 
-    /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
-    /// Transfer Length) can satisfy the command; check it before collecting anything. More than
-    /// is needed is a residual, except for WRITE SAME and VERIFY, which take exactly a block.
+    /// As [`Action::check_offered`], for this list.
     ///
     /// # Errors
     /// The sense data to end the command with.
@@ -140,10 +159,7 @@ impl ParameterList {
                 Asc::PARAMETER_LIST_LENGTH_ERROR,
             )),
             _ if offered_bytes == wanted => Ok(()),
-            _ => Err(Sense::new(
-                SenseKey::IllegalRequest,
-                Asc::INVALID_FIELD_IN_CDB,
-            )),
+            _ => Err(WRONG_DATA_OUT_LEN),
         }
     }
 }

@@ -5,12 +5,14 @@
 //! none) and hands it each command:
 //!
 //! ```text
-//!   begin(nexus, cdb) ──► Action::End(ending)          send status and sense
-//!                         Action::Reply(data)          send data-in, then GOOD
-//!                         Action::ReportLuns(request)  request.reply(luns): data-in, then GOOD
-//!                         Action::Medium(op)           do it, then complete(result) ──► Ending
-//!                         Action::Parameters(list)     collect list.len_bytes() of data-out,
-//!                                                      then resume(list, data) ──► Action
+//!   begin(nexus, cdb) ──► Action; action.check_offered(bytes of data-out that the transport has)
+//!
+//!   Action::End(ending)          send status and sense
+//!   Action::Reply(data)          send data-in, then GOOD
+//!   Action::ReportLuns(request)  request.reply(luns) is the Action::Reply
+//!   Action::Medium(op)           do it, then complete(result) ──► Ending
+//!   Action::Parameters(list)     collect list.len_bytes() of data-out, then
+//!                                resume(list, data) ──► Action
 //! ```
 //!
 //! Each command is one file in `commands/` with its fields, its decoder and its meaning, and one

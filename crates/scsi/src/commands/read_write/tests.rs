@@ -175,6 +175,26 @@ fn a_read_only_disk_reads_and_does_not_write() {
 }
 
 #[test]
+fn a_write_with_too_little_data_is_refused_and_a_read_into_too_little_room_is_not() {
+    let write = run(thick(), &cdb_10(0x2A, 0, 0, 2));
+    assert_eq!(write.check_offered(1024), Ok(()));
+    assert_eq!(write.check_offered(10000), Ok(()));
+    for offered in [0, 200, 1023] {
+        let asc = write.check_offered(offered).unwrap_err().asc;
+        assert_eq!(asc, Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    }
+    assert_eq!(
+        run(thick(), &cdb_10(0x28, 0, 0, 2)).check_offered(0),
+        Ok(())
+    );
+    // VERIFY of the medium alone ignores data that come along.
+    assert_eq!(
+        run(thick(), &cdb_10(0x2F, 0, 0, 2)).check_offered(1024),
+        Ok(())
+    );
+}
+
+#[test]
 fn blocks_of_4096_bytes_make_eight_times_the_bytes() {
     let op = medium(run(Shape::new(4096, 1 << 20), &cdb_10(0x28, 0, 3, 2)));
     let MediumOp::Read { extent, .. } = op else {

@@ -123,7 +123,7 @@ fn exactly_one_block_must_be_offered() {
     for offered in [0, 256, 1024] {
         assert_eq!(
             list.check_offered(offered).unwrap_err().asc,
-            Asc::INVALID_FIELD_IN_CDB
+            Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT
         );
     }
 }
