@@ -2,7 +2,13 @@
 //! what both agreed on. `keys` holds each key's range and result function, `negotiate` the
 //! exchange.
 
+mod keys;
+mod negotiate;
+#[cfg(test)]
+mod tests;
+
 use crate::frame::Digests;
+pub(crate) use negotiate::Negotiation;
 
 /// What this side wants; the other may lower it (RFC 7143 §13).
 #[derive(Clone, Debug, PartialEq, Eq)]
