@@ -5,7 +5,9 @@
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but [`graph`] knows every kind.
 
 mod error;
+mod initiator;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};
+pub use initiator::{IscsiConfig, IscsiDisk};
 pub use volume::{Discard, Durability, Shape, SharedVolume, Volume};
