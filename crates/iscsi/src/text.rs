@@ -16,9 +16,10 @@ pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
     let text = std::str::from_utf8(text).map_err(|error| Error::Text(error.to_string()))?;
     let pair = |pair: &'_ str| match pair.split_once('=') {
         None => Err(Error::Text(format!("{:?} has no '='", truncated(pair)))),
-        Some((key, _)) if key.is_empty() || key.len() > KEY_LEN_MAX => {
-            Err(Error::Text(format!("{:?} is no key of 1 to 63 bytes", truncated(key))))
-        }
+        Some((key, _)) if key.is_empty() || key.len() > KEY_LEN_MAX => Err(Error::Text(format!(
+            "{:?} is no key of 1 to 63 bytes",
+            truncated(key)
+        ))),
         Some(_) => Ok(()),
     };
     let pieces = || text.split('\0').filter(|piece| !piece.is_empty());
@@ -33,8 +34,13 @@ pub(crate) fn truncated(text: &str) -> String {
 
 /// A decimal or hexadecimal number (RFC 7143 §6.1, "numerical-value").
 pub(crate) fn number(value: &str) -> Option<u32> {
-    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        Some(hex) if hex.bytes().all(|b| b.is_ascii_hexdigit()) => u32::from_str_radix(hex, 16).ok(),
+    match value
+        .strip_prefix("0x")
+        .or_else(|| value.strip_prefix("0X"))
+    {
+        Some(hex) if hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            u32::from_str_radix(hex, 16).ok()
+        }
         None if value.bytes().all(|b| b.is_ascii_digit()) => value.parse().ok(),
         _ => None,
     }
@@ -58,12 +64,19 @@ pub(crate) struct TextBuffer {
 
 impl TextBuffer {
     pub(crate) fn new(max: usize) -> TextBuffer {
-        TextBuffer { bytes: Vec::new(), taken: 0, max }
+        TextBuffer {
+            bytes: Vec::new(),
+            taken: 0,
+            max,
+        }
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if self.taken + self.bytes.len() + bytes.len() > self.max {
-            return Err(Error::Limit { what: "bytes of negotiation text", max: self.max });
+            return Err(Error::Limit {
+                what: "bytes of negotiation text",
+                max: self.max,
+            });
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
@@ -90,7 +103,10 @@ pub(crate) fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
     let mut text = Vec::new();
     for target in targets {
         push(&mut text, "TargetName", &target.name);
-        target.addresses.iter().for_each(|address| push(&mut text, "TargetAddress", address));
+        target
+            .addresses
+            .iter()
+            .for_each(|address| push(&mut text, "TargetAddress", address));
     }
     text
 }
@@ -101,12 +117,19 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
     for (key, value) in pairs(text)? {
         match (key, targets.last_mut()) {
             ("TargetName", _) => {
-                targets.push(TargetRecord { name: value.to_owned(), addresses: Vec::new() });
+                targets.push(TargetRecord {
+                    name: value.to_owned(),
+                    addresses: Vec::new(),
+                });
             }
             ("TargetAddress", Some(target)) => target.addresses.push(value.to_owned()),
             _ => {
                 let why = "only TargetName and then its TargetAddress belong into this answer";
-                return Err(Error::Key { key: truncated(key), value: truncated(value), why });
+                return Err(Error::Key {
+                    key: truncated(key),
+                    value: truncated(value),
+                    why,
+                });
             }
         }
     }
@@ -127,14 +150,24 @@ mod tests {
     #[test]
     fn malformed_text_is_refused() {
         let long = [b'k'; 64];
-        for text in [&b"noequals\0"[..], b"=x\0", &[&long[..], b"=1"].concat(), b"a=\xff\0"] {
+        for text in [
+            &b"noequals\0"[..],
+            b"=x\0",
+            &[&long[..], b"=1"].concat(),
+            b"a=\xff\0",
+        ] {
             assert!(matches!(pairs(text), Err(Error::Text(_))), "{text:?}");
         }
     }
 
     #[test]
     fn numbers_are_decimal_or_hexadecimal() {
-        let cases = [("512", Some(512)), ("0x200", Some(512)), ("0X1f", Some(31)), ("", None)];
+        let cases = [
+            ("512", Some(512)),
+            ("0x200", Some(512)),
+            ("0X1f", Some(31)),
+            ("", None),
+        ];
         for (text, value) in cases {
             assert_eq!(number(text), value, "{text}");
         }
@@ -149,14 +182,23 @@ mod tests {
         buffer.append(b"a=1\0").unwrap();
         buffer.take();
         buffer.append(b"b=2\0").unwrap();
-        assert!(matches!(buffer.append(b"x"), Err(Error::Limit { max: 8, .. })));
+        assert!(matches!(
+            buffer.append(b"x"),
+            Err(Error::Limit { max: 8, .. })
+        ));
     }
 
     #[test]
     fn targets_survive_the_wire() {
         let targets = vec![
-            TargetRecord { name: "iqn.a".into(), addresses: vec!["1.2.3.4:3260,1".into()] },
-            TargetRecord { name: "iqn.b".into(), addresses: vec!["[::1]:1,1".into(), "x".into()] },
+            TargetRecord {
+                name: "iqn.a".into(),
+                addresses: vec!["1.2.3.4:3260,1".into()],
+            },
+            TargetRecord {
+                name: "iqn.b".into(),
+                addresses: vec!["[::1]:1,1".into(), "x".into()],
+            },
         ];
         assert_eq!(decode_targets(&encode_targets(&targets)).unwrap(), targets);
         assert!(decode_targets(b"TargetAddress=x\0").is_err());

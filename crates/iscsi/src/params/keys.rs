@@ -53,7 +53,12 @@ const SEGMENT_MAX: u32 = (1 << 24) - 1;
 const TABLE: [(&str, Key, Rule, bool); 20] = [
     ("HeaderDigest", Key::HeaderDigest, Rule::Digest, false),
     ("DataDigest", Key::DataDigest, Rule::Digest, false),
-    ("MaxConnections", Key::MaxConnections, Rule::Minimum(1, 65535), true),
+    (
+        "MaxConnections",
+        Key::MaxConnections,
+        Rule::Minimum(1, 65535),
+        true,
+    ),
     ("InitialR2T", Key::InitialR2T, Rule::Or, true),
     ("ImmediateData", Key::ImmediateData, Rule::And, true),
     (
@@ -62,16 +67,61 @@ const TABLE: [(&str, Key, Rule, bool); 20] = [
         Rule::Declared(512, SEGMENT_MAX),
         false,
     ),
-    ("MaxBurstLength", Key::MaxBurstLength, Rule::Minimum(512, SEGMENT_MAX), true),
-    ("FirstBurstLength", Key::FirstBurstLength, Rule::Minimum(512, SEGMENT_MAX), true),
-    ("DefaultTime2Wait", Key::DefaultTime2Wait, Rule::Maximum(0, 3600), false),
-    ("DefaultTime2Retain", Key::DefaultTime2Retain, Rule::Minimum(0, 3600), false),
-    ("MaxOutstandingR2T", Key::MaxOutstandingR2T, Rule::Minimum(1, 65535), true),
+    (
+        "MaxBurstLength",
+        Key::MaxBurstLength,
+        Rule::Minimum(512, SEGMENT_MAX),
+        true,
+    ),
+    (
+        "FirstBurstLength",
+        Key::FirstBurstLength,
+        Rule::Minimum(512, SEGMENT_MAX),
+        true,
+    ),
+    (
+        "DefaultTime2Wait",
+        Key::DefaultTime2Wait,
+        Rule::Maximum(0, 3600),
+        false,
+    ),
+    (
+        "DefaultTime2Retain",
+        Key::DefaultTime2Retain,
+        Rule::Minimum(0, 3600),
+        false,
+    ),
+    (
+        "MaxOutstandingR2T",
+        Key::MaxOutstandingR2T,
+        Rule::Minimum(1, 65535),
+        true,
+    ),
     ("DataPDUInOrder", Key::DataPduInOrder, Rule::Or, true),
-    ("DataSequenceInOrder", Key::DataSequenceInOrder, Rule::Or, true),
-    ("ErrorRecoveryLevel", Key::ErrorRecoveryLevel, Rule::Minimum(0, 2), false),
-    ("TaskReporting", Key::TaskReporting, Rule::Fixed("RFC3720"), true),
-    ("iSCSIProtocolLevel", Key::ProtocolLevel, Rule::Minimum(0, 31), true),
+    (
+        "DataSequenceInOrder",
+        Key::DataSequenceInOrder,
+        Rule::Or,
+        true,
+    ),
+    (
+        "ErrorRecoveryLevel",
+        Key::ErrorRecoveryLevel,
+        Rule::Minimum(0, 2),
+        false,
+    ),
+    (
+        "TaskReporting",
+        Key::TaskReporting,
+        Rule::Fixed("RFC3720"),
+        true,
+    ),
+    (
+        "iSCSIProtocolLevel",
+        Key::ProtocolLevel,
+        Rule::Minimum(0, 31),
+        true,
+    ),
     // Obsolete. "No" is allowed beside "Reject" for the first two, and RFC 3720 initiators
     // expect it; the intervals must be rejected; NotUnderstood is forbidden for all.
     ("IFMarker", Key::IfMarker, Rule::Fixed("No"), false),
@@ -100,7 +150,10 @@ impl Key {
     ];
 
     pub(crate) fn from_name(name: &str) -> Option<Key> {
-        TABLE.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
+        TABLE
+            .iter()
+            .find(|entry| entry.0 == name)
+            .map(|entry| entry.1)
     }
 
     fn entry(self) -> &'static (&'static str, Key, Rule, bool) {

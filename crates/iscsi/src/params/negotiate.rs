@@ -21,7 +21,13 @@ pub(crate) struct Negotiation {
 impl Negotiation {
     pub(crate) fn new(config: OperationalConfig) -> Negotiation {
         let parameters = SessionParameters::default();
-        Negotiation { config, discovery: false, parameters, received: 0, offered: 0 }
+        Negotiation {
+            config,
+            discovery: false,
+            parameters,
+            received: 0,
+            offered: 0,
+        }
     }
 
     pub(crate) fn set_discovery(&mut self) {
@@ -83,7 +89,9 @@ impl Negotiation {
             Rule::Minimum(low, high) => in_range(value, low, high).map(|n| n.min(wanted)),
             Rule::Maximum(low, high) => in_range(value, low, high).map(|n| n.max(wanted)),
         };
-        let Some(mut result) = result else { return Ok(Some("Reject".to_owned())) };
+        let Some(mut result) = result else {
+            return Ok(Some("Reject".to_owned()));
+        };
         if key == Key::FirstBurstLength && self.received & bit(Key::MaxBurstLength) != 0 {
             result = result.min(self.parameters.max_burst_length);
         }
@@ -151,7 +159,11 @@ fn bit(key: Key) -> u32 {
 }
 
 fn refused(key: Key, value: &str, why: &'static str) -> Error {
-    Error::Key { key: key.name().to_owned(), value: truncated(value), why }
+    Error::Key {
+        key: key.name().to_owned(),
+        value: truncated(value),
+        why,
+    }
 }
 
 fn render(key: Key, value: u32) -> String {

@@ -46,10 +46,22 @@ fn each_key_is_answered_by_its_rule() {
 
 #[test]
 fn digests_are_taken_only_where_configured() {
-    let config = OperationalConfig { header_digest: true, ..OperationalConfig::default() };
-    assert_eq!(answer(config.clone(), "HeaderDigest", "CRC32C,None").as_deref(), Some("CRC32C"));
-    assert_eq!(answer(config.clone(), "HeaderDigest", "None,CRC32C").as_deref(), Some("None"));
-    assert_eq!(answer(config, "DataDigest", "CRC32C,None").as_deref(), Some("None"));
+    let config = OperationalConfig {
+        header_digest: true,
+        ..OperationalConfig::default()
+    };
+    assert_eq!(
+        answer(config.clone(), "HeaderDigest", "CRC32C,None").as_deref(),
+        Some("CRC32C")
+    );
+    assert_eq!(
+        answer(config.clone(), "HeaderDigest", "None,CRC32C").as_deref(),
+        Some("None")
+    );
+    assert_eq!(
+        answer(config, "DataDigest", "CRC32C,None").as_deref(),
+        Some("None")
+    );
 }
 
 #[test]
@@ -80,7 +92,14 @@ fn a_discovery_session_has_no_use_for_data_keys() {
 
 fn config() -> impl Strategy<Value = OperationalConfig> {
     let length = || 512..=(1u32 << 24) - 1;
-    let numbers = (length(), length(), length(), 0..=3600u16, 0..=3600u16, 1..=u16::MAX);
+    let numbers = (
+        length(),
+        length(),
+        length(),
+        0..=3600u16,
+        0..=3600u16,
+        1..=u16::MAX,
+    );
     (any::<[bool; 4]>(), numbers).prop_map(|(flags, numbers)| OperationalConfig {
         header_digest: flags[0],
         data_digest: flags[1],
