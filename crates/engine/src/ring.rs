@@ -34,6 +34,7 @@ const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
     ring: IoUring,
+    #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
     /// Which slot an operation is in, by OpId.
