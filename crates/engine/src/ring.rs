@@ -441,7 +441,11 @@ impl Drop for Ring {
                 Wait::Until(Some(self.now() + std::time::Duration::from_millis(100))),
                 &mut completed,
             );
-            completed.clear();
+            for Completion { op, result, .. } in completed.drain(..) {
+                if matches!(op, Op::Accept { .. }) && result >= 0 {
+                    drop(self.adopt(result));
+                }
+            }
         }
     }
 }
