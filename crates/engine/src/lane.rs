@@ -158,7 +158,7 @@ impl fmt::Debug for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.0.inbox.unregister();
+        self.0.inbox.end();
         let _entered = self.0.enter();
         // A task's end may start others (a Drop that spawns): drain until none is left.
         loop {
