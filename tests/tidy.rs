@@ -31,7 +31,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 /// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
-    "crates/volume/src/ram",
+    "crates/volume/src/leaf/ram",
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
 ];
