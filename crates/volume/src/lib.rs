@@ -2,8 +2,9 @@
 //! graph that builds a tree of them from the configuration.
 //!
 //! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
-//! volumes (`stripe`, `cache`, `throttle`, …). Nobody but [`graph`] knows every kind.
+//! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the graph knows every kind.
 
+pub mod config;
 mod error;
 mod volume;
 
