@@ -5,7 +5,10 @@
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the graph knows every kind.
 
 pub mod config;
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
 mod error;
+pub mod leaf;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};
