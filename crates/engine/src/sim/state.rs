@@ -175,7 +175,7 @@ impl State {
     pub(super) fn handle(&self, raw: i32) -> Handle {
         Handle {
             raw,
-            _keeper: self.keeper(raw),
+            keeper: self.keeper(raw),
         }
     }
 
