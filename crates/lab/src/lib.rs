@@ -6,5 +6,6 @@
 pub mod drive_stats;
 mod error;
 mod random;
+pub mod sqlite;
 
 pub use error::{Error, Result};
