@@ -5,7 +5,10 @@
 
 pub mod drive_stats;
 mod error;
+pub mod progress;
 mod random;
+pub mod report;
 pub mod sqlite;
+pub mod statements;
 
 pub use error::{Error, Result};

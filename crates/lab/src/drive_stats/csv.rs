@@ -37,7 +37,7 @@ impl Files {
                 }
             }
         }
-        let paths = paths.to_vec().into_iter();
+        let paths = Vec::from(paths).into_iter();
         Ok(Self {
             schema: Arc::new(schema),
             paths,

@@ -166,7 +166,7 @@ impl File {
         }
         block[self.run.from..self.run.bytes.len()]
             .copy_from_slice(&self.run.bytes[self.run.from..]);
-        self.to_disk(self.run.start, &block)?;
+        self.write_out(self.run.start, &block)?;
         self.run.bytes.clear();
         self.run.from = 0;
         Ok(())
@@ -211,7 +211,7 @@ impl File {
         // Out of `self` while it is written, so that nothing is copied. After an error it stays in
         // the run: the disk holds bytes of another time there, which must never be read as ours.
         let mut bytes = std::mem::take(&mut self.run.bytes);
-        let result = self.to_disk(self.run.start, &bytes[..whole]);
+        let result = self.write_out(self.run.start, &bytes[..whole]);
         if result.is_ok() {
             bytes.drain(..whole);
             self.run.start += whole as u64;
@@ -220,7 +220,7 @@ impl File {
         result
     }
 
-    fn to_disk(&mut self, start: u64, blocks: &[u8]) -> Result<(), FileError> {
+    fn write_out(&mut self, start: u64, blocks: &[u8]) -> Result<(), FileError> {
         let (first, last) = (
             start / CHUNK_BYTES,
             (start + blocks.len() as u64 - 1) / CHUNK_BYTES,

@@ -108,10 +108,10 @@ impl Database {
     ///
     /// # Errors
     /// The body's.
-    pub fn run<T>(
-        &self,
+    pub fn run<'a, T>(
+        &'a self,
         doing: &str,
-        body: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T>,
+        body: impl FnOnce(&'a rusqlite::Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
         body(&self.connection).map_err(|source| Error::Sqlite {
             doing: doing.into(),
