@@ -1,3 +1,40 @@
 //! The iSCSI protocol of RFC 7143, pure: bytes and time go in, bytes and events come out.
 //! No sockets, no clock, no threads; drivers own those.
+//!
+//! [`TargetConnection`] and [`InitiatorConnection`] are the two ends of one connection. A driver
+//! frames what it receives ([`frame::frame`]), hands each PDU to `receive`, drains `poll_event`
+//! before the next PDU, and sends whatever `poll_transmit` gives. The machines deal in lengths
+//! and offsets: the payload of commands stays with the driver, in the buffer it keeps for each
+//! [`TaskId`]. Time is a `u64` of nanoseconds from any fixed origin.
+//!
+//! A session has one connection (MaxConnections=1) and no recovery within it
+//! (ErrorRecoveryLevel=0): what cannot be answered with a Reject ends the connection.
 #![forbid(unsafe_code)]
+
+mod error;
+pub mod frame;
+mod initiator;
+mod login;
+mod lun;
+pub mod params;
+pub mod pdu;
+mod sequence;
+mod target;
+mod task;
+pub mod text;
+mod transmit;
+
+pub use error::{CloseReason, Error};
+pub use initiator::{
+    Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
+};
+pub use login::{Isid, LoginStatus, SessionType};
+pub use lun::Lun;
+pub use params::{OperationalConfig, SessionParameters};
+pub use target::{
+    AsyncMessage, Cdb, CommandRequest, LoginRequest, Outcome, SendTargets, TargetConfig,
+    TargetConnection, TargetEvent, TaskManagementRequest,
+};
+pub use task::{Direction, RxData, TaskId};
+pub use text::TargetRecord;
+pub use transmit::{Transmit, TransmitData};

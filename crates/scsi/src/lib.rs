@@ -1,3 +1,46 @@
 //! A SCSI disk (SAM-5, SPC-4, SBC-3), pure: a CDB goes in, what to do with the medium or a
-//! finished reply comes out. Transports and storage live elsewhere.
+//! finished reply comes out. Transports and storage live elsewhere. Sections are cited by their
+//! numbers in SPC-4 revision 37 and SBC-3 revision 36.
+//!
+//! A transport finds the [`LogicalUnit`] that a LUN addresses (or uses [`absent`] when there is
+//! none) and hands it each command:
+//!
+//! ```text
+//!   begin(nexus, cdb) ──► Action; action.check_offered(bytes of data-out that the transport has)
+//!
+//!   Action::End(ending)          send status and sense
+//!   Action::Reply(data)          send data-in, then GOOD
+//!   Action::ReportLuns(request)  request.reply(luns) is the Action::Reply
+//!   Action::Medium(op)           do it, then complete(result) ──► Ending
+//!   Action::Parameters(list)     collect list.len_bytes() of data-out, then
+//!                                resume(list, data) ──► Action
+//! ```
+//!
+//! Each command is one file in `commands/` with its fields, its decoder and its meaning, and one
+//! row in the table of `opcodes.rs`; adding a command is adding these and a variant to `Command`.
 #![forbid(unsafe_code)]
+
+pub mod absent;
+mod action;
+mod attention;
+mod cdb;
+mod commands;
+#[cfg(test)]
+mod fixture;
+mod identity;
+mod lun;
+mod medium;
+mod opcodes;
+pub mod sense;
+mod shape;
+mod unit;
+
+pub use action::{Action, Ending, ParameterList, Status};
+pub use attention::{Attention, NexusId};
+pub use commands::report_luns::ReportLuns;
+pub use identity::{Identity, TargetPort};
+pub use lun::{Lun, LunError};
+pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};
+pub use sense::{Asc, Sense, SenseFormat, SenseKey};
+pub use shape::{Discard, Shape, ShapeError};
+pub use unit::LogicalUnit;

@@ -1,0 +1,34 @@
+# Sanstone: everything a user or a developer does, each a line here and a script in tools/.
+
+CARGO ?= cargo
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test conformance clean
+
+help: ## show this list
+	@echo 'Sanstone: block storage for databases over iSCSI.'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo
+	@echo 'Options of a command go in ARGS, for example: make demo ARGS="--shares 4 --link 1"'
+
+build: ## build target/release/sanstone (installs the compiler if there is none)
+	@tools/install build
+	@tools/with-rust $(CARGO) build --release --locked --package sanstone
+
+demo: build ## run the main job on this machine: two shares, one stripe, SQL on it; writes report.html
+	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- demo $(ARGS)
+
+test: ## install what the tests need, then run every check and every test
+	@tools/install test
+	@tools/with-rust tools/test
+
+conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and istgt
+	@tools/install test
+	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
+		$(CARGO) run --quiet --locked --package sanstone-tests --bin conformance -- $(ARGS)
+
+clean: ## remove what the build and the demo left
+	$(CARGO) clean
+	rm -f report.html demo.json

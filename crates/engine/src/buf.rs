@@ -1,0 +1,629 @@
+//! Memory for I/O. A [`Buf`] is page-aligned and has one owner, who may write it; frozen it
+//! becomes a [`Slice`], which is shared and read-only; several slices in a row are a [`Payload`].
+//! Splitting, joining and handing on cost a count, never a copy.
+//!
+//! Memory comes from free lists of the thread (bounded, by powers of two) and goes back to them.
+//! Taking a buffer never waits: whoever admits work from outside bounds what is in flight
+//! *before* it begins, so that no I/O can wait for the memory that another one holds.
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    cell::{Cell, RefCell},
+    fmt,
+    ops::{Deref, DerefMut, Range},
+    ptr::NonNull,
+};
+
+use smallvec::SmallVec;
+
+/// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
+pub const ALIGN_BYTES: usize = 4096;
+const SMALLEST_SHIFT: u32 = 12;
+const CLASSES: usize = 13; // 4 KiB … 16 MiB
+/// Free memory that a thread keeps for reuse, in bytes.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// A piece of aligned memory and the count of who looks at it.
+struct Block {
+    memory: NonNull<u8>,
+    capacity: usize,
+    refs: Cell<u32>,
+}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGN_BYTES)
+            .expect("buffer sizes are far below isize::MAX")
+    }
+
+    fn class(capacity: usize) -> Option<usize> {
+        let class = (capacity.trailing_zeros().checked_sub(SMALLEST_SHIFT)?) as usize;
+        (capacity.is_power_of_two() && class < CLASSES).then_some(class)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `take` with this layout, and the last reference is gone.
+        unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) };
+    }
+}
+
+#[derive(Default)]
+struct FreeBlocks {
+    #[allow(
+        clippy::vec_box,
+        reason = "the box is what is recycled: its address is in use elsewhere"
+    )]
+    classes: [Vec<Box<Block>>; CLASSES],
+    bytes: usize,
+}
+
+thread_local! {
+    static FREE: RefCell<FreeBlocks> = RefCell::default();
+}
+
+fn take(len: usize) -> NonNull<Block> {
+    let capacity = len.max(1).next_power_of_two().max(1 << SMALLEST_SHIFT);
+    let kept = Block::class(capacity).and_then(|class| {
+        FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            let block = free.classes[class].pop()?;
+            free.bytes -= capacity;
+            Some(block)
+        })
+        .ok()?
+    });
+    let block = kept.unwrap_or_else(|| {
+        // SAFETY: the layout's size is at least 4096.
+        let memory = unsafe { alloc_zeroed(Block::layout(capacity)) };
+        let memory =
+            NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(Block::layout(capacity)));
+        Box::new(Block {
+            memory,
+            capacity,
+            refs: Cell::new(0),
+        })
+    });
+    block.refs.set(1);
+    NonNull::from(Box::leak(block))
+}
+
+/// Gives up one reference.
+fn release(block: NonNull<Block>) {
+    // SAFETY: the caller owns one reference, so the block is alive.
+    let refs = unsafe { &block.as_ref().refs };
+    refs.set(refs.get() - 1);
+    if refs.get() > 0 {
+        return;
+    }
+    // SAFETY: that was the last reference; the block came from Box::leak in `take`.
+    let block = unsafe { Box::from_raw(block.as_ptr()) };
+    if let Some(class) = Block::class(block.capacity) {
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.bytes + block.capacity <= KEPT_BYTES_MAX {
+                free.bytes += block.capacity;
+                free.classes[class].push(block);
+            }
+        });
+    }
+}
+
+/// Aligned memory with one owner. Its bytes are always initialised (to zero, or to what an
+/// earlier owner left).
+pub struct Buf {
+    block: NonNull<Block>,
+    len: usize,
+}
+
+// SAFETY: a Buf is the only reference to its block; the count is not touched by anyone else.
+unsafe impl Send for Buf {}
+
+impl Buf {
+    /// A buffer of `len` bytes, whatever they hold.
+    pub fn new(len: usize) -> Self {
+        Buf {
+            block: take(len),
+            len,
+        }
+    }
+
+    /// A stand-in of no bytes while the real buffer is with the reactor.
+    pub(crate) fn empty() -> Self {
+        Buf::new(0)
+    }
+
+    /// A buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Buf::new(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A buffer with a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Buf::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Bytes of memory behind this buffer; at least its length.
+    pub fn capacity(&self) -> usize {
+        // SAFETY: self holds a reference.
+        unsafe { self.block.as_ref().capacity }
+    }
+
+    /// Changes the length within the capacity. Panics beyond it.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(
+            len <= self.capacity(),
+            "a buffer of {} bytes cannot hold {len}",
+            self.capacity()
+        );
+        self.len = len;
+    }
+
+    /// Shares the buffer; it cannot change any more.
+    pub fn freeze(self) -> Slice {
+        let this = std::mem::ManuallyDrop::new(self);
+        Slice {
+            block: this.block,
+            start: 0,
+            len: this.len,
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> NonNull<u8> {
+        // SAFETY: self holds a reference.
+        unsafe { self.block.as_ref().memory }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is initialised, at least `len` long, and only self refers to it.
+        unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and self is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr().as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        release(self.block);
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+/// A shared, read-only view of a part of a buffer.
+pub struct Slice {
+    block: NonNull<Block>,
+    start: usize,
+    len: usize,
+}
+
+impl Slice {
+    /// The part `range` of this slice. Panics when it reaches beyond the end.
+    pub fn slice(&self, range: Range<usize>) -> Slice {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of {} bytes",
+            self.len
+        );
+        let mut part = self.clone();
+        part.start += range.start;
+        part.len = range.end - range.start;
+        part
+    }
+
+    /// The buffer itself, when nobody else looks at it and this slice is its beginning.
+    pub fn try_unfreeze(self) -> Result<Buf, Slice> {
+        // SAFETY: self holds a reference.
+        if self.start == 0 && unsafe { self.block.as_ref().refs.get() } == 1 {
+            let this = std::mem::ManuallyDrop::new(self);
+            Ok(Buf {
+                block: this.block,
+                len: this.len,
+            })
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Bytes of memory that this slice keeps from being used again.
+    pub fn held_bytes(&self) -> usize {
+        // SAFETY: self holds a reference.
+        unsafe { self.block.as_ref().capacity }
+    }
+}
+
+impl Clone for Slice {
+    fn clone(&self) -> Self {
+        // SAFETY: self holds a reference.
+        let refs = unsafe { &self.block.as_ref().refs };
+        refs.set(
+            refs.get()
+                .checked_add(1)
+                .expect("fewer than 2^32 views of one buffer"),
+        );
+        Slice {
+            block: self.block,
+            start: self.start,
+            len: self.len,
+        }
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        release(self.block);
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is initialised and immutable while any Slice exists.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.block.as_ref().memory.as_ptr().add(self.start),
+                self.len,
+            )
+        }
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slice({} bytes at {})", self.len, self.start)
+    }
+}
+
+impl From<Buf> for Slice {
+    fn from(buf: Buf) -> Slice {
+        buf.freeze()
+    }
+}
+
+/// Bytes in several slices: what a read gives and a write takes.
+#[derive(Clone, Default)]
+pub struct Payload {
+    slices: SmallVec<[Slice; 2]>,
+    len: usize,
+}
+
+impl Payload {
+    /// A payload of no bytes.
+    pub fn new() -> Self {
+        Payload::default()
+    }
+
+    /// `len` zero bytes, without memory for each.
+    pub fn zeroes(len: usize) -> Self {
+        const PIECE: usize = 256 << 10;
+        thread_local!(static ZEROES: Slice = Buf::zeroed(PIECE).freeze());
+        let mut payload = Payload::new();
+        while payload.len < len {
+            let piece = PIECE.min(len - payload.len);
+            payload.push(ZEROES.with(|zeroes| zeroes.slice(0..piece)));
+        }
+        payload
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds `slice` at the end.
+    pub fn push(&mut self, slice: Slice) {
+        if !slice.is_empty() {
+            self.len += slice.len();
+            self.slices.push(slice);
+        }
+    }
+
+    /// Adds all of `other` at the end.
+    pub fn append(&mut self, other: Payload) {
+        self.len += other.len;
+        self.slices.extend(other.slices);
+    }
+
+    /// The slices in order; none is empty.
+    pub fn slices(&self) -> &[Slice] {
+        &self.slices
+    }
+
+    /// The part `range`. Panics when it reaches beyond the end.
+    pub fn slice(&self, range: Range<usize>) -> Payload {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of {} bytes",
+            self.len
+        );
+        let mut part = Payload::new();
+        let mut at = 0;
+        for slice in &self.slices {
+            let from = range.start.max(at);
+            let to = range.end.min(at + slice.len());
+            if from < to {
+                part.push(slice.slice(from - at..to - at));
+            }
+            at += slice.len();
+        }
+        part
+    }
+
+    /// Copies the bytes from `start` on into all of `to`. Panics when they do not suffice.
+    pub fn copy_to(&self, start: usize, to: &mut [u8]) {
+        assert!(
+            start + to.len() <= self.len,
+            "{} bytes at {start} of {}",
+            to.len(),
+            self.len
+        );
+        let (mut skip, mut done) = (start, 0);
+        for slice in &self.slices {
+            if skip >= slice.len() {
+                skip -= slice.len();
+                continue;
+            }
+            let n = (slice.len() - skip).min(to.len() - done);
+            to[done..done + n].copy_from_slice(&slice[skip..skip + n]);
+            (skip, done) = (0, done + n);
+            if done == to.len() {
+                break;
+            }
+        }
+    }
+
+    /// All bytes in one new vector.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.copy_to(0, &mut bytes);
+        bytes
+    }
+
+    /// All bytes in one buffer: the same memory when it is in one piece and not shared, else a copy.
+    pub fn into_buf(mut self) -> Buf {
+        if self.slices.len() == 1 {
+            match self.slices.remove(0).try_unfreeze() {
+                Ok(buf) => return buf,
+                Err(slice) => self.slices.push(slice),
+            }
+        }
+        let mut buf = Buf::new(self.len);
+        self.copy_to(0, &mut buf);
+        buf
+    }
+
+    /// Whether every slice begins and ends at a multiple of `align` bytes of memory.
+    pub fn is_aligned(&self, align: usize) -> bool {
+        self.slices
+            .iter()
+            .all(|s| s.as_ptr() as usize % align == 0 && s.len() % align == 0)
+    }
+}
+
+impl From<Buf> for Payload {
+    fn from(buf: Buf) -> Payload {
+        buf.freeze().into()
+    }
+}
+
+impl From<Slice> for Payload {
+    fn from(slice: Slice) -> Payload {
+        let mut payload = Payload::new();
+        payload.push(slice);
+        payload
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes in {})", self.len, self.slices.len())
+    }
+}
+
+/// What one gathered send takes: small pieces copied into one arena, and payload by reference.
+/// Sending consumes it from the front.
+#[derive(Default)]
+pub struct Gather {
+    arena: Vec<u8>,
+    pieces: std::collections::VecDeque<Piece>,
+    len: usize,
+}
+
+enum Piece {
+    Small { start: usize, len: usize },
+    Slice { slice: Slice, start: usize },
+}
+
+impl Gather {
+    /// An empty one.
+    pub fn new() -> Self {
+        Gather::default()
+    }
+
+    /// Bytes not yet sent.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether all is sent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number of pieces not yet sent; the system takes at most 1,024 in one send.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Adds a copy of `bytes`: for headers and other small things.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.pieces.is_empty() {
+            self.arena.clear();
+        }
+        let start = self.arena.len();
+        self.arena.extend_from_slice(bytes);
+        self.len += bytes.len();
+        if let Some(Piece::Small {
+            start: last_start,
+            len,
+        }) = self.pieces.back_mut()
+        {
+            if *last_start + *len == start {
+                *len += bytes.len();
+                return;
+            }
+        }
+        self.pieces.push_back(Piece::Small {
+            start,
+            len: bytes.len(),
+        });
+    }
+
+    /// Adds `slice` without copying it.
+    pub fn push_slice(&mut self, slice: Slice) {
+        if !slice.is_empty() {
+            self.len += slice.len();
+            self.pieces.push_back(Piece::Slice { slice, start: 0 });
+        }
+    }
+
+    /// Adds the part `range` of `payload` without copying it.
+    pub fn push_payload(&mut self, payload: &Payload, range: Range<usize>) {
+        let mut at = 0;
+        for slice in payload.slices() {
+            let from = range.start.max(at);
+            let to = range.end.min(at + slice.len());
+            if from < to {
+                self.push_slice(slice.slice(from - at..to - at));
+            }
+            at += slice.len();
+        }
+    }
+
+    /// The pieces not yet sent, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| match piece {
+            Piece::Small { start, len } => &self.arena[*start..*start + *len],
+            Piece::Slice { slice, start } => &slice[*start..],
+        })
+    }
+
+    /// Takes the first `sent` bytes out. Panics when there are fewer.
+    pub fn advance(&mut self, mut sent: usize) {
+        assert!(sent <= self.len, "{sent} bytes sent of {}", self.len);
+        self.len -= sent;
+        while sent > 0 {
+            let front = self
+                .pieces
+                .front_mut()
+                .expect("the length counts the pieces");
+            let (start, len) = match front {
+                Piece::Small { start, len } => {
+                    let n = sent.min(*len);
+                    (*start, *len) = (*start + n, *len - n);
+                    (n, *len)
+                }
+                Piece::Slice { slice, start } => {
+                    let n = sent.min(slice.len() - *start);
+                    *start += n;
+                    (n, slice.len() - *start)
+                }
+            };
+            sent -= start;
+            if len == 0 {
+                self.pieces.pop_front();
+            }
+        }
+        if self.pieces.is_empty() {
+            self.arena.clear();
+        }
+    }
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gather({} bytes in {})", self.len, self.pieces.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(n: usize) -> Vec<u8> {
+        (0..n).map(|i| (i * 7 % 251) as u8).collect()
+    }
+
+    #[test]
+    fn slices_share_and_the_last_one_frees() {
+        let slice = Buf::copy_of(&bytes(9000)).freeze();
+        let part = slice.slice(4000..5000);
+        let slice = slice.try_unfreeze().expect_err("a part still looks at it");
+        assert_eq!(part[..], bytes(9000)[4000..5000]);
+        drop(part);
+        let buf = slice.try_unfreeze().expect("nobody else looks");
+        assert_eq!(buf.as_ptr() as usize % ALIGN_BYTES, 0);
+    }
+
+    #[test]
+    fn a_payload_cuts_and_copies_across_its_slices() {
+        let all = bytes(10_000);
+        let mut payload = Payload::new();
+        for piece in all.chunks(777) {
+            payload.push(Buf::copy_of(piece).freeze());
+        }
+        for (from, to) in [(0, 10_000), (0, 0), (776, 778), (5000, 9999), (777, 1554)] {
+            assert_eq!(payload.slice(from..to).to_vec(), all[from..to]);
+            let mut out = vec![0; to - from];
+            payload.copy_to(from, &mut out);
+            assert_eq!(out, all[from..to]);
+        }
+        assert_eq!(Payload::zeroes(600_000).to_vec(), vec![0; 600_000]);
+    }
+
+    #[test]
+    fn a_gather_gives_its_bytes_in_order_however_it_is_sent() {
+        let mut gather = Gather::new();
+        let mut expected = Vec::new();
+        for i in 0..20 {
+            let piece = bytes(100 + i * 13);
+            gather.push_bytes(&piece[..48]);
+            gather.push_bytes(&piece[48..60]);
+            gather.push_slice(Buf::copy_of(&piece[60..]).freeze());
+            expected.extend_from_slice(&piece);
+        }
+        assert_eq!(gather.pieces(), 40, "small pieces in a row are one");
+        let mut sent = Vec::new();
+        while !gather.is_empty() {
+            let now: Vec<u8> = gather.chunks().flatten().copied().take(97).collect();
+            gather.advance(now.len());
+            sent.extend(now);
+        }
+        assert_eq!(sent, expected);
+    }
+}

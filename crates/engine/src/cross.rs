@@ -1,0 +1,153 @@
+//! Values from one lane to another: a oneshot for an answer, a channel for a lane's own requests.
+//! Not for every I/O: each message takes a lock.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+/// What both ends share. Every change of it is complete when the lock is released, so a panic
+/// elsewhere leaves it whole.
+struct State<T> {
+    values: VecDeque<T>,
+    senders: usize,
+    receiver_gone: bool,
+    waker: Option<Waker>,
+}
+
+type Shared<T> = Arc<Mutex<State<T>>>;
+
+fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, State<T>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends to another lane; clones send to the same one.
+pub struct Sender<T>(Shared<T>);
+
+/// Where the values arrive.
+pub struct Receiver<T>(Shared<T>);
+
+/// A channel between lanes.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let state = State {
+        values: VecDeque::new(),
+        senders: 1,
+        receiver_gone: false,
+        waker: None,
+    };
+    let shared = Arc::new(Mutex::new(state));
+    (Sender(shared.clone()), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    /// Sends `value`; gives it back when nobody receives any more.
+    pub fn send(&self, value: T) -> Result<(), T> {
+        let waker = {
+            let mut state = lock(&self.0);
+            if state.receiver_gone {
+                return Err(value);
+            }
+            state.values.push_back(value);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        lock(&self.0).senders += 1;
+        Sender(self.0.clone())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let waker = {
+            let mut state = lock(&self.0);
+            state.senders -= 1;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Receiver<T> {
+    /// The next value; `None` when all senders are gone and nothing is left.
+    pub async fn receive(&self) -> Option<T> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = lock(&self.0);
+        match state.values.pop_front() {
+            Some(value) => Poll::Ready(Some(value)),
+            None if state.senders == 0 => Poll::Ready(None),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let unread = {
+            let mut state = lock(&self.0);
+            state.receiver_gone = true;
+            std::mem::take(&mut state.values)
+        };
+        drop(unread);
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receiver")
+    }
+}
+
+/// Sends one value.
+#[derive(Debug)]
+pub struct OneshotSender<T>(Sender<T>);
+
+/// Ends with the value, or with `None` when the sender is gone without one.
+#[derive(Debug)]
+pub struct OneshotReceiver<T>(Receiver<T>);
+
+/// One value from one lane to another.
+pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
+    let (sender, receiver) = channel();
+    (OneshotSender(sender), OneshotReceiver(receiver))
+}
+
+impl<T> OneshotSender<T> {
+    /// Sends `value`; it is dropped when nobody waits for it any more.
+    pub fn send(self, value: T) {
+        drop(self.0.send(value));
+    }
+}
+
+impl<T> Future for OneshotReceiver<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.0.poll(cx)
+    }
+}

@@ -1,0 +1,149 @@
+//! Files and devices as a lane sees them. A [`SharedFile`] is opened once and may go to any lane;
+//! [`SharedFile::on_lane`] gives what a lane does I/O with.
+
+use std::{io, path::Path, rc::Rc};
+
+use crate::{
+    buf::{Buf, Payload},
+    lane::{submit, with},
+    op::{AllocateMode, Op, to_result},
+    reactor::{Handle, Keeper},
+};
+
+/// How to open a file.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// For writing as well as reading.
+    pub write: bool,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Every write durable before it completes (O_DSYNC).
+    pub durable: bool,
+    /// Made when it does not exist.
+    pub create: bool,
+    /// Made; an error when it exists.
+    pub create_new: bool,
+    /// Locked against every other process that locks it too (flock; exclusive for writing).
+    /// A lock held elsewhere is an error of kind `WouldBlock`.
+    pub lock: bool,
+}
+
+/// An open file that may go from lane to lane.
+#[derive(Clone, Debug)]
+pub struct SharedFile {
+    keeper: Keeper,
+    raw: i32,
+    len_bytes: u64,
+    io_align_bytes: u32,
+}
+
+impl SharedFile {
+    /// Opens `path`. Blocks briefly: for start and configuration, not for the data path.
+    pub fn open(path: &Path, options: &OpenOptions) -> io::Result<Self> {
+        let opened = with(|lane| lane.reactor.borrow().open(path, options))?;
+        Ok(SharedFile {
+            keeper: opened.keeper,
+            raw: opened.raw,
+            len_bytes: opened.len_bytes,
+            io_align_bytes: opened.io_align_bytes,
+        })
+    }
+
+    /// Length when it was opened, in bytes; of a device, its size.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// What offsets, lengths and memory of an I/O must be multiples of, in bytes; 1 for buffered files.
+    pub fn io_align_bytes(&self) -> u32 {
+        self.io_align_bytes
+    }
+
+    /// For I/O on the current lane.
+    pub fn on_lane(&self) -> File {
+        File {
+            file: Rc::new(Handle {
+                raw: self.raw,
+                keeper: self.keeper.clone(),
+            }),
+        }
+    }
+}
+
+/// An open file on one lane.
+#[derive(Clone, Debug)]
+pub struct File {
+    file: Rc<Handle>,
+}
+
+impl File {
+    /// Reads at byte `at` until `buf` is full. A file that ends before is an error (UnexpectedEof).
+    pub async fn read_exact_at(&self, at: u64, mut buf: Buf) -> (io::Result<()>, Buf) {
+        let mut start = 0;
+        while start < buf.len() {
+            let op = Op::Read {
+                file: self.file.clone(),
+                at: at + start as u64,
+                buf,
+                start,
+            };
+            let (Op::Read { buf: back, .. }, result) = submit(op).await else {
+                unreachable!("a reactor gives back the operation that it took");
+            };
+            buf = back;
+            match to_result(result) {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(n) => start += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes all of `data` at byte `at`; with `durable`, it is on persistent media at the end.
+    pub async fn write_all_at(&self, at: u64, mut data: Payload, durable: bool) -> io::Result<()> {
+        let mut start = 0;
+        while start < data.len() {
+            let op = Op::Write {
+                file: self.file.clone(),
+                at: at + start as u64,
+                data,
+                start,
+                durable,
+            };
+            let (Op::Write { data: back, .. }, result) = submit(op).await else {
+                unreachable!("a reactor gives back the operation that it took");
+            };
+            data = back;
+            match to_result(result) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => start += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all completed writes durable (fdatasync).
+    pub async fn sync(&self) -> io::Result<()> {
+        let (_, result) = submit(Op::Sync {
+            file: self.file.clone(),
+        })
+        .await;
+        to_result(result).map(drop)
+    }
+
+    /// Changes the allocation of `len` bytes at `at`.
+    pub async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+        let op = Op::Allocate {
+            file: self.file.clone(),
+            mode,
+            at,
+            len,
+        };
+        let (_, result) = submit(op).await;
+        to_result(result).map(drop)
+    }
+}

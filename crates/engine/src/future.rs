@@ -1,0 +1,160 @@
+//! A boxed future whose memory comes from the lane's own free lists: the trait objects on the
+//! data path (`dyn Volume`) return these, and the steady state allocates nothing.
+
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    cell::RefCell,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    ptr::NonNull,
+    task::{Context, Poll},
+};
+
+/// Frame sizes are rounded up to these, in bytes; larger frames go to the global allocator.
+const CLASSES_BYTES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
+/// Frames kept for reuse in each class; what is beyond goes back to the global allocator.
+const KEPT_PER_CLASS: usize = 1024;
+const ALIGN: usize = 16;
+
+/// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled.
+pub struct LaneFuture<'a, T> {
+    future: NonNull<dyn Future<Output = T> + 'a>,
+    memory: NonNull<u8>,
+    layout: Layout,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<'a, T> LaneFuture<'a, T> {
+    /// Moves `future` into a recycled frame.
+    pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
+        let layout = class_of(Layout::new::<F>());
+        let memory = take(layout);
+        let typed = memory.cast::<F>();
+        // SAFETY: `memory` is valid for `layout`, which is at least as large and aligned as F.
+        unsafe { typed.as_ptr().write(future) };
+        LaneFuture {
+            future: typed,
+            memory,
+            layout,
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl<T> Future for LaneFuture<'_, T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        // SAFETY: the frame is owned by self, never moves until it is dropped, and is polled
+        // through an exclusive reference only.
+        unsafe { Pin::new_unchecked(self.get_mut().future.as_mut()).poll(cx) }
+    }
+}
+
+impl<T> Unpin for LaneFuture<'_, T> {}
+
+impl<T> Drop for LaneFuture<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` wrote a future here and nothing else drops it.
+        unsafe { self.future.as_ptr().drop_in_place() };
+        give(self.memory, self.layout);
+    }
+}
+
+impl<T> fmt::Debug for LaneFuture<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LaneFuture({} bytes)", self.layout.size())
+    }
+}
+
+thread_local! {
+    static FREE: RefCell<FreeFrames> = const { RefCell::new(FreeFrames([const { Vec::new() }; CLASSES_BYTES.len()])) };
+}
+
+struct FreeFrames([Vec<NonNull<u8>>; CLASSES_BYTES.len()]);
+
+impl Drop for FreeFrames {
+    fn drop(&mut self) {
+        for (class, frames) in self.0.iter_mut().enumerate() {
+            for memory in frames.drain(..) {
+                // SAFETY: frames in a class were allocated with exactly this layout.
+                unsafe { dealloc(memory.as_ptr(), class_layout(class)) };
+            }
+        }
+    }
+}
+
+fn class_layout(class: usize) -> Layout {
+    Layout::from_size_align(CLASSES_BYTES[class], ALIGN).expect("the class sizes are constants")
+}
+
+fn class_index(layout: Layout) -> Option<usize> {
+    if layout.align() > ALIGN {
+        return None;
+    }
+    CLASSES_BYTES
+        .iter()
+        .position(|&bytes| layout.size() <= bytes)
+}
+
+fn class_of(layout: Layout) -> Layout {
+    match class_index(layout) {
+        Some(class) => class_layout(class),
+        None => Layout::from_size_align(layout.size().max(1), layout.align())
+            .expect("growing an empty frame to one byte cannot overflow"),
+    }
+}
+
+fn take(layout: Layout) -> NonNull<u8> {
+    let kept = class_index(layout)
+        .and_then(|class| FREE.try_with(|f| f.borrow_mut().0[class].pop()).ok()?);
+    kept.unwrap_or_else(|| {
+        // SAFETY: every layout here has a size above zero: `class_of` sees to it.
+        let memory = unsafe { alloc(layout) };
+        NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))
+    })
+}
+
+fn give(memory: NonNull<u8>, layout: Layout) {
+    let kept = class_index(layout).is_some_and(|class| {
+        FREE.try_with(|free| {
+            let frames = &mut free.borrow_mut().0[class];
+            let room = frames.len() < KEPT_PER_CLASS;
+            if room {
+                frames.push(memory);
+            }
+            room
+        })
+        .unwrap_or(false)
+    });
+    if !kept {
+        // SAFETY: `take` allocated this memory with this layout.
+        unsafe { dealloc(memory.as_ptr(), layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    #[test]
+    fn a_frame_is_used_again_and_its_future_dropped_once() {
+        let counter = std::rc::Rc::new(());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut frames = std::collections::BTreeSet::new();
+        for round in 0..10u64 {
+            let held = counter.clone();
+            let mut future = LaneFuture::new(async move {
+                let _held = held;
+                round
+            });
+            frames.insert(future.memory);
+            assert_eq!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(round));
+        }
+        assert_eq!(frames.len(), 1, "ten frames in turn need the memory of one");
+        assert_eq!(std::rc::Rc::strong_count(&counter), 1);
+    }
+}

@@ -1,0 +1,212 @@
+//! How the world outside a lane reaches it: wake-ups of its tasks and closures to run, put in by
+//! any thread, taken out by the lane. The bell (an eventfd) is rung only when the lane sleeps.
+//!
+//! A waker is one word that names lane, task and generation, so cloning it costs nothing and
+//! waking a task of one's own lane touches no shared memory.
+
+use std::{
+    fmt,
+    future::Future,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{RawWaker, RawWakerVTable, Waker},
+};
+
+use crate::{cross, lane, task};
+
+/// Names a lane of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub(crate) struct LaneId(pub(crate) u16);
+
+/// Names a task of a lane; a stale name wakes nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TaskRef {
+    pub(crate) index: u32,
+    pub(crate) generation: u16,
+}
+
+pub(crate) enum Message {
+    Wake(TaskRef),
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+pub(crate) struct Inbox {
+    pub(crate) id: LaneId,
+    messages: Mutex<Vec<Message>>,
+    filled: AtomicBool,
+    asleep: AtomicBool,
+    ended: AtomicBool,
+    bell: Option<OwnedFd>,
+}
+
+/// Every lane by its id. An ended lane stays until nobody holds its inbox any more: only then may
+/// another one take its id, so that no handle or late waker can reach the wrong lane.
+static LANES: RwLock<Vec<Arc<Inbox>>> = RwLock::new(Vec::new());
+
+impl Inbox {
+    /// Enters a new lane into the process's table. `bell` is an eventfd that wakes its reactor.
+    pub(crate) fn register(bell: Option<OwnedFd>) -> Arc<Inbox> {
+        let mut lanes = LANES.write().unwrap_or_else(PoisonError::into_inner);
+        let free = lanes
+            .iter()
+            .position(|lane| lane.ended.load(Ordering::SeqCst) && Arc::strong_count(lane) == 1);
+        let place = free.unwrap_or(lanes.len());
+        let id = LaneId(u16::try_from(place).expect("fewer than 65,536 lanes in a process"));
+        let inbox = Arc::new(Inbox {
+            id,
+            messages: Mutex::default(),
+            filled: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            bell,
+        });
+        match free {
+            Some(place) => lanes[place] = inbox.clone(),
+            None => lanes.push(inbox.clone()),
+        }
+        inbox
+    }
+
+    /// The lane has ended; messages to it are dropped from now on.
+    pub(crate) fn end(&self) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ended.store(true, Ordering::SeqCst);
+        let unread = std::mem::take(&mut *messages);
+        drop(messages);
+        // What waits for an answer learns from the drop that none will come.
+        drop(unread);
+    }
+
+    fn find(id: LaneId) -> Option<Arc<Inbox>> {
+        LANES
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(usize::from(id.0))
+            .cloned()
+    }
+
+    pub(crate) fn push(&self, message: Message) {
+        {
+            let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.ended.load(Ordering::SeqCst) {
+                drop(messages);
+                drop(message);
+                return;
+            }
+            messages.push(message);
+        }
+        self.filled.store(true, Ordering::SeqCst);
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            if let Some(bell) = &self.bell {
+                let one = 1u64.to_ne_bytes();
+                // SAFETY: writes eight bytes from a live array to a descriptor that self owns.
+                // The only failure of an eventfd write is a full counter, which rings as well.
+                unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            }
+        }
+    }
+
+    /// Whether there is nothing to take. One load, for the lane's spin.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.filled.load(Ordering::SeqCst)
+    }
+
+    /// Moves all messages to `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+        if self.filled.swap(false, Ordering::SeqCst) {
+            into.append(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Announces that the lane is about to sleep; false if there is a message to take first.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        let empty = self.is_empty();
+        if !empty {
+            self.asleep.store(false, Ordering::SeqCst);
+        }
+        empty
+    }
+
+    /// Announces that the lane is awake: senders need not ring.
+    pub(crate) fn wake_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+// A static, not a constant: `will_wake` compares its address.
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
+    |data| RawWaker::new(data, &VTABLE),
+    |data| wake(data as usize as u64),
+    |data| wake(data as usize as u64),
+    |_| {},
+);
+
+/// The waker of `task` on `lane`.
+pub(crate) fn waker(lane: LaneId, task: TaskRef) -> Waker {
+    let word = u64::from(lane.0) << 48 | u64::from(task.generation) << 32 | u64::from(task.index);
+    // SAFETY: the data is a number, never dereferenced; all four functions are thread-safe.
+    unsafe { Waker::from_raw(RawWaker::new(word as usize as *const (), &VTABLE)) }
+}
+
+fn wake(word: u64) {
+    let id = LaneId((word >> 48) as u16);
+    let task = TaskRef {
+        index: word as u32,
+        generation: (word >> 32) as u16,
+    };
+    let local = lane::try_with(|lane| {
+        let own = lane.inbox.id == id;
+        if own {
+            lane.tasks.borrow_mut().schedule(task);
+        }
+        own
+    });
+    if local != Some(true) {
+        if let Some(inbox) = Inbox::find(id) {
+            inbox.push(Message::Wake(task));
+        }
+    }
+}
+
+/// Reaches a lane from any thread.
+#[derive(Clone)]
+pub struct LaneHandle(pub(crate) Arc<Inbox>);
+
+impl LaneHandle {
+    /// Starts a task on that lane: `make` runs there and gives the future.
+    pub fn spawn<F: Future<Output = ()> + 'static>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) {
+        self.0
+            .push(Message::Run(Box::new(move || drop(task::spawn(make())))));
+    }
+
+    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
+    pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = cross::oneshot();
+        self.0.push(Message::Run(Box::new(move || {
+            let future = make();
+            drop(task::spawn(async move { sender.send(future.await) }));
+        })));
+        receiver.await
+    }
+
+    /// Whether this is the lane that runs now.
+    pub fn is_current(&self) -> bool {
+        lane::try_with(|lane| lane.inbox.id == self.0.id) == Some(true)
+    }
+}
+
+impl fmt::Debug for LaneHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LaneHandle({})", self.0.id.0)
+    }
+}

@@ -1,0 +1,419 @@
+//! The lane: one thread's executor and reactor, and the loop that drives both.
+//!
+//! A turn runs what is ready, fires the timers that are due, submits what the tasks asked for and
+//! takes what has completed. When there is nothing to do, a lane that has lately been woken after
+//! short pauses spins for about as long as such a pause, then sleeps; an idle lane sleeps at once.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    future::Future,
+    io,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use crate::{
+    future::LaneFuture,
+    inbox::{Inbox, LaneHandle, Message, waker},
+    op::Op,
+    reactor::{Completion, OpId, Reactor, Wait},
+    ring::Ring,
+    task::Tasks,
+    time::{Instant, Timers},
+};
+
+/// Tasks polled in one turn before the reactor is looked at again.
+const TASKS_PER_TURN: usize = 256;
+
+/// How a lane waits.
+#[derive(Clone, Debug)]
+pub struct LaneConfig {
+    /// Operations that fit into the submission queue; more are submitted in several goes.
+    pub entries: u32,
+    /// The longest that the lane spins before it sleeps; zero: never.
+    pub spin_max: Duration,
+}
+
+impl Default for LaneConfig {
+    fn default() -> Self {
+        LaneConfig {
+            entries: 512,
+            spin_max: Duration::from_micros(50),
+        }
+    }
+}
+
+/// One executor with one reactor, to be driven by the thread that made it.
+pub struct Lane(pub(crate) Rc<LaneInner>);
+
+pub(crate) struct LaneInner {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) reactor: RefCell<Box<dyn Reactor>>,
+    ops: RefCell<OpTable>,
+    completed: RefCell<Vec<Completion>>,
+    messages: RefCell<Vec<Message>>,
+    spin_max_ns: u64,
+    /// A running mean of the pauses between two pieces of work, in nanoseconds.
+    pause_ns: Cell<u64>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<LaneInner>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` with the current lane. Panics when this thread drives none: an I/O or a spawn outside
+/// of a lane is an error of the program, not of its input.
+pub(crate) fn with<T>(f: impl FnOnce(&LaneInner) -> T) -> T {
+    try_with(f).expect("this needs a running lane: call it from a future that a Lane drives")
+}
+
+pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
+    CURRENT
+        .try_with(|current| current.borrow().as_deref().map(f))
+        .ok()?
+}
+
+/// Makes a lane current until it is dropped; restores the one before.
+pub(crate) struct Entered(Option<Rc<LaneInner>>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with(|current| *current.borrow_mut() = self.0.take());
+    }
+}
+
+impl Lane {
+    /// A lane on io_uring.
+    ///
+    /// # Errors
+    /// When the kernel refuses a ring; the message names the cause and the mend.
+    pub fn new(config: &LaneConfig) -> io::Result<Lane> {
+        let (ring, bell) = Ring::new(config.entries)?;
+        let spin_max_ns = u64::try_from(config.spin_max.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Lane::with_reactor(
+            Box::new(ring),
+            Inbox::register(Some(bell)),
+            spin_max_ns,
+        ))
+    }
+
+    pub(crate) fn with_reactor(
+        reactor: Box<dyn Reactor>,
+        inbox: Arc<Inbox>,
+        spin_max_ns: u64,
+    ) -> Lane {
+        Lane(Rc::new(LaneInner {
+            inbox,
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            reactor: RefCell::new(reactor),
+            ops: RefCell::default(),
+            completed: RefCell::default(),
+            messages: RefCell::default(),
+            spin_max_ns,
+            pause_ns: Cell::new(u64::MAX / 2),
+        }))
+    }
+
+    /// Reaches this lane from other threads.
+    pub fn handle(&self) -> LaneHandle {
+        LaneHandle(self.0.inbox.clone())
+    }
+
+    /// Drives the lane until `future` ends. Other tasks of the lane run meanwhile and stay where
+    /// they are afterwards; the next call goes on with them. A future that is ready at once costs
+    /// no system call.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let lane = &self.0;
+        let _entered = lane.enter();
+        let waker = waker(lane.inbox.id, Tasks::MAIN);
+        let mut cx = Context::from_waker(&waker);
+        let mut future = std::pin::pin!(future);
+        lane.tasks.borrow_mut().main_woken = true;
+        loop {
+            if std::mem::take(&mut lane.tasks.borrow_mut().main_woken) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    if lane.tasks.borrow().ready_len() > 0 {
+                        lane.turn(false);
+                    }
+                    return output;
+                }
+            }
+            lane.turn(true);
+        }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lane({})", self.0.inbox.id.0)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.0.inbox.end();
+        let _entered = self.0.enter();
+        // A task's end may start others (a Drop that spawns): drain until none is left.
+        loop {
+            let futures = self.0.tasks.borrow_mut().drain();
+            if futures.is_empty() {
+                break;
+            }
+            drop(futures);
+        }
+    }
+}
+
+impl LaneInner {
+    pub(crate) fn enter(self: &Rc<Self>) -> Entered {
+        CURRENT.with(|current| Entered(current.borrow_mut().replace(self.clone())))
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.reactor.borrow().now()
+    }
+
+    /// One turn of the loop; with `wait` it sleeps when there is nothing to do.
+    pub(crate) fn turn(&self, wait: bool) {
+        self.run_ready();
+        self.fire_timers();
+        let idle = self.is_idle();
+        if !(wait && idle) {
+            self.poll_reactor(Wait::No);
+        } else {
+            let began = self.now();
+            if !self.spin(began) && self.inbox.fall_asleep() {
+                let deadline = self.timers.borrow_mut().next_deadline();
+                self.poll_reactor(Wait::Until(deadline));
+                self.inbox.wake_up();
+            }
+            let pause = self.now().since(began).as_nanos() as u64;
+            // A mean over about eight pauses; a long one counts no more than ten spins, so that
+            // the lane finds back to spinning soon after a quiet time.
+            let capped = pause.min(10 * self.spin_max_ns);
+            let before = self.pause_ns.get().min(10 * self.spin_max_ns);
+            self.pause_ns.set(before - before / 8 + capped / 8);
+        }
+        self.take_messages();
+    }
+
+    /// Whether no task is ready and no message waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let tasks = self.tasks.borrow();
+        tasks.ready_len() == 0 && !tasks.main_woken && self.inbox.is_empty()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.timers.borrow_mut().next_deadline()
+    }
+
+    /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn.
+    pub(crate) fn run_ready(&self) {
+        for _ in 0..TASKS_PER_TURN {
+            let Some((task, mut future)) = self.tasks.borrow_mut().next() else {
+                break;
+            };
+            let waker = waker(self.inbox.id, task);
+            let poll = Pin::new(&mut future).poll(&mut Context::from_waker(&waker));
+            match poll {
+                Poll::Pending => self.tasks.borrow_mut().put_back(task, future),
+                Poll::Ready(()) => {
+                    drop::<LaneFuture<'_, ()>>(future);
+                    self.tasks.borrow_mut().finish(task);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn fire_timers(&self) {
+        if self.timers.borrow_mut().next_deadline().is_none() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let due = self.timers.borrow_mut().pop_due(now);
+            match due {
+                Some(waker) => waker.wake(),
+                None => break,
+            }
+        }
+    }
+
+    /// Looks for work without sleeping, for about as long as pauses have lately been. True: found.
+    fn spin(&self, began: Instant) -> bool {
+        self.poll_reactor(Wait::No);
+        if !self.is_idle() {
+            return true;
+        }
+        if self.pause_ns.get() > self.spin_max_ns {
+            return false;
+        }
+        let deadline = self.timers.borrow_mut().next_deadline();
+        loop {
+            self.poll_reactor(Wait::No);
+            if !self.is_idle() {
+                return true;
+            }
+            let now = self.now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return true;
+            }
+            if now.since(began).as_nanos() as u64 >= self.spin_max_ns {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Lets the reactor work and hands its completions to whoever waits for them.
+    pub(crate) fn poll_reactor(&self, wait: Wait) {
+        let mut completed = self.completed.take();
+        self.reactor.borrow_mut().poll(wait, &mut completed);
+        for Completion { id, op, result } in completed.drain(..) {
+            let (waker, unwanted) = self.ops.borrow_mut().complete(id, op, result);
+            if let Some(op) = unwanted {
+                self.discard(op, result);
+            }
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        *self.completed.borrow_mut() = completed;
+    }
+
+    /// Ends what nobody wants any more: a connection that was accepted is closed.
+    fn discard(&self, op: Op, result: i32) {
+        if matches!(op, Op::Accept { .. }) && result >= 0 {
+            drop(self.reactor.borrow().adopt(result));
+        }
+        drop(op);
+    }
+
+    pub(crate) fn take_messages(&self) {
+        let mut messages = self.messages.take();
+        self.inbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake(task) => self.tasks.borrow_mut().schedule(task),
+                Message::Run(run) => run(),
+            }
+        }
+        *self.messages.borrow_mut() = messages;
+    }
+}
+
+/// The operations in flight and who waits for each.
+#[derive(Default)]
+struct OpTable {
+    slots: Vec<OpSlot>,
+    free: Vec<u32>,
+}
+
+enum OpSlot {
+    Free,
+    Waiting(Option<Waker>),
+    Done(Op, i32),
+    /// Nobody waits any more; the completion frees the slot.
+    Detached,
+}
+
+impl OpTable {
+    fn add(&mut self) -> OpId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(OpSlot::Free);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
+        });
+        self.slots[index as usize] = OpSlot::Waiting(None);
+        OpId(index)
+    }
+
+    /// Gives the waker to call, and the operation if nobody wants it back.
+    fn complete(&mut self, id: OpId, op: Op, result: i32) -> (Option<Waker>, Option<Op>) {
+        let slot = &mut self.slots[id.0 as usize];
+        match std::mem::replace(slot, OpSlot::Free) {
+            OpSlot::Waiting(waker) => {
+                *slot = OpSlot::Done(op, result);
+                (waker, None)
+            }
+            OpSlot::Detached => {
+                self.free.push(id.0);
+                (None, Some(op))
+            }
+            OpSlot::Free | OpSlot::Done(..) => unreachable!("an operation completes once"),
+        }
+    }
+}
+
+/// Hands `op` to the reactor; ends with the operation and its result (a count or minus an errno).
+pub(crate) fn submit(op: Op) -> Submitted {
+    let cancellable = op.is_cancellable();
+    with(|lane| {
+        let id = lane.ops.borrow_mut().add();
+        lane.reactor.borrow_mut().submit(id, op);
+        Submitted {
+            id,
+            cancellable,
+            taken: false,
+        }
+    })
+}
+
+/// An operation in flight. Dropping it detaches: the reactor finishes the operation (early, if
+/// that may be) and frees what it holds.
+pub(crate) struct Submitted {
+    id: OpId,
+    cancellable: bool,
+    taken: bool,
+}
+
+impl Future for Submitted {
+    type Output = (Op, i32);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Op, i32)> {
+        with(|lane| {
+            let mut ops = lane.ops.borrow_mut();
+            let slot = &mut ops.slots[self.id.0 as usize];
+            match std::mem::replace(slot, OpSlot::Free) {
+                OpSlot::Done(op, result) => {
+                    ops.free.push(self.id.0);
+                    self.taken = true;
+                    Poll::Ready((op, result))
+                }
+                OpSlot::Waiting(_) => {
+                    *slot = OpSlot::Waiting(Some(cx.waker().clone()));
+                    Poll::Pending
+                }
+                OpSlot::Free | OpSlot::Detached => unreachable!("polled after its end"),
+            }
+        })
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        try_with(|lane| {
+            let mut ops = lane.ops.borrow_mut();
+            let slot = &mut ops.slots[self.id.0 as usize];
+            match std::mem::replace(slot, OpSlot::Detached) {
+                OpSlot::Done(op, result) => {
+                    *slot = OpSlot::Free;
+                    ops.free.push(self.id.0);
+                    drop(ops);
+                    lane.discard(op, result);
+                }
+                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
+                _ => {}
+            }
+        });
+    }
+}

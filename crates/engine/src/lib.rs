@@ -1,0 +1,29 @@
+//! One core: an executor for local futures, an io_uring reactor, timers, buffers and mailboxes,
+//! and a simulated twin of the reactor that runs the same code under a seed in virtual time.
+//!
+//! A [`Lane`] is one executor with one reactor, driven by one thread. Everything that a lane owns
+//! (tasks, sockets, buffers) stays on its thread; lanes speak by messages ([`LaneHandle`]). Code
+//! above this crate is written once against [`net`], [`fs`], [`time`] and [`task`], and cannot
+//! tell a ring from a simulation: both obey the contract in [`op`].
+
+pub mod buf;
+pub mod cross;
+pub mod fs;
+mod future;
+mod inbox;
+pub mod lane;
+pub mod net;
+pub mod op;
+mod reactor;
+mod ring;
+pub mod sim;
+pub mod sync;
+pub mod task;
+pub mod time;
+
+pub use buf::{Buf, Gather, Payload, Slice};
+pub use future::LaneFuture;
+pub use inbox::LaneHandle;
+pub use lane::{Lane, LaneConfig};
+pub use task::spawn;
+pub use time::{Duration, Instant};

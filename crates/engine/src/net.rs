@@ -1,0 +1,259 @@
+//! TCP as a lane sees it. Every call hands its buffer to the reactor and gets it back.
+
+use std::{io, net::SocketAddr, ops::Range, rc::Rc};
+
+use crate::{
+    buf::{Buf, Gather},
+    lane::{submit, with},
+    op::{Op, to_result},
+    reactor::{Handle, Keeper},
+};
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: Rc<Handle>,
+    addr: SocketAddr,
+}
+
+impl TcpListener {
+    /// Listens on `addr`; port 0 takes any free one.
+    pub fn bind(addr: SocketAddr) -> io::Result<Self> {
+        let (socket, addr) = with(|lane| lane.reactor.borrow().listen(addr))?;
+        Ok(TcpListener {
+            socket: Rc::new(socket),
+            addr,
+        })
+    }
+
+    /// The address that it listens on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Waits for the next connection.
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        let (_, result) = submit(Op::Accept {
+            socket: self.socket.clone(),
+        })
+        .await;
+        let raw = to_result(result)?;
+        Ok(TcpStream {
+            socket: Rc::new(with(|lane| lane.reactor.borrow().adopt(raw as i32))),
+        })
+    }
+}
+
+/// A connection on its way to another lane.
+#[derive(Debug)]
+pub struct DetachedStream {
+    raw: i32,
+    keeper: Keeper,
+}
+
+impl DetachedStream {
+    /// Goes on with the connection on the current lane.
+    pub fn on_lane(self) -> TcpStream {
+        TcpStream {
+            socket: Rc::new(Handle {
+                raw: self.raw,
+                keeper: self.keeper,
+            }),
+        }
+    }
+}
+
+/// One end of a connection. Clones are the same connection; it closes with the last of them.
+#[derive(Clone, Debug)]
+pub struct TcpStream {
+    socket: Rc<Handle>,
+}
+
+impl TcpStream {
+    /// Connects to `addr`.
+    pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
+        let socket = Rc::new(with(|lane| lane.reactor.borrow().socket(addr))?);
+        let (_, result) = submit(Op::Connect {
+            socket: socket.clone(),
+            addr,
+        })
+        .await;
+        to_result(result)?;
+        Ok(TcpStream { socket })
+    }
+
+    /// Lets another lane take the connection over. Nothing may be outstanding on it here.
+    pub fn detach(self) -> DetachedStream {
+        DetachedStream {
+            raw: self.socket.raw,
+            keeper: self.socket.keeper.clone(),
+        }
+    }
+
+    /// Receives into `buf[start..]`: how many bytes, and the buffer back. Zero bytes: the peer closed.
+    pub async fn receive(&self, buf: Buf, start: usize) -> (io::Result<usize>, Buf) {
+        let op = Op::Receive {
+            socket: self.socket.clone(),
+            buf,
+            start,
+        };
+        match submit(op).await {
+            (Op::Receive { buf, .. }, result) => (to_result(result), buf),
+            _ => unreachable!("a reactor gives back the operation that it took"),
+        }
+    }
+
+    /// Receives until `buf[start..]` is full. An early end is an error.
+    pub async fn receive_exact(&self, mut buf: Buf, mut start: usize) -> (io::Result<()>, Buf) {
+        while start < buf.len() {
+            let result;
+            (result, buf) = self.receive(buf, start).await;
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(n) => start += n,
+                Err(error) => return (Err(error), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Sends all of `gather`, in as few calls as the system allows; gives the empty one back.
+    pub async fn send_all(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
+        while !gather.is_empty() {
+            let op = Op::Send {
+                socket: self.socket.clone(),
+                gather,
+            };
+            let (Op::Send { gather: back, .. }, result) = submit(op).await else {
+                unreachable!("a reactor gives back the operation that it took");
+            };
+            gather = back;
+            match to_result(result) {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), gather),
+                Ok(n) => gather.advance(n),
+                Err(error) => return (Err(error), gather),
+            }
+        }
+        (Ok(()), gather)
+    }
+
+    /// Ends both directions; pending receives give zero bytes, pending sends an error.
+    pub fn shutdown(&self) {
+        with(|lane| lane.reactor.borrow().shutdown(&self.socket));
+    }
+
+    /// The address of this end and that of the peer.
+    pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        with(|lane| lane.reactor.borrow().addresses(&self.socket))
+    }
+}
+
+/// Receives a stream of framed messages: headers and small payloads through one buffer, large
+/// payloads straight into the memory that they are for.
+#[derive(Debug)]
+pub struct FramedReader {
+    stream: TcpStream,
+    /// Received and not consumed: `buf[start..end]`.
+    buf: Buf,
+    start: usize,
+    end: usize,
+}
+
+/// From this length on the rest of a payload is received where it belongs; below, filling the
+/// buffer again and copying costs less than a receive for so little.
+const AIMED_MIN_BYTES: usize = 32 << 10;
+
+impl FramedReader {
+    /// Reads `stream` through a buffer of `capacity` bytes.
+    pub fn new(stream: TcpStream, capacity: usize) -> Self {
+        FramedReader {
+            stream,
+            buf: Buf::new(capacity),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// What has been received and not consumed.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Forgets the first `len` bytes. Panics when there are fewer.
+    pub fn consume(&mut self, len: usize) {
+        assert!(
+            len <= self.end - self.start,
+            "{len} of {} bytes",
+            self.end - self.start
+        );
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives until at least `len` bytes are there (at most the buffer's capacity). False: the
+    /// peer closed before.
+    pub async fn fill(&mut self, len: usize) -> io::Result<bool> {
+        assert!(
+            len <= self.buf.len(),
+            "{len} bytes in a buffer of {}",
+            self.buf.len()
+        );
+        while self.end - self.start < len {
+            if self.start + len > self.buf.len() {
+                self.buf.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let buf = std::mem::replace(&mut self.buf, Buf::empty());
+            let (result, buf) = self.stream.receive(buf, self.end).await;
+            self.buf = buf;
+            match result? {
+                0 => return Ok(false),
+                n => self.end += n,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the next `range.len()` bytes of the stream into `range` of `into`. An early end of
+    /// the stream is an error.
+    pub async fn read_into(&mut self, mut into: Buf, range: Range<usize>) -> (io::Result<()>, Buf) {
+        let Range { mut start, end } = range;
+        loop {
+            let have = self.bytes();
+            let n = have.len().min(end - start);
+            into[start..start + n].copy_from_slice(&have[..n]);
+            self.consume(n);
+            start += n;
+            if start == end {
+                return (Ok(()), into);
+            }
+            if end - start >= AIMED_MIN_BYTES {
+                let whole = into.len();
+                into.set_len(end);
+                let (result, mut into) = self.stream.receive_exact(into, start).await;
+                into.set_len(whole);
+                return (result, into);
+            }
+            match self.fill(1).await {
+                Ok(true) => {}
+                Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), into),
+                Err(error) => return (Err(error), into),
+            }
+        }
+    }
+
+    /// Drops the next `len` bytes of the stream. An early end of the stream is an error.
+    pub async fn skip(&mut self, mut len: usize) -> io::Result<()> {
+        while len > 0 {
+            if self.bytes().is_empty() && !self.fill(1).await? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let n = self.bytes().len().min(len);
+            self.consume(n);
+            len -= n;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
+//! simulated world. Everything above knows only this trait.
+
+use std::{fmt, io, net::SocketAddr, os::fd::OwnedFd, path::Path, sync::Arc};
+
+use crate::{fs::OpenOptions, op::Op, time::Instant};
+
+/// Names an operation in flight; chosen by the lane, given back with the completion.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub(crate) struct OpId(pub(crate) u32);
+
+/// A finished operation.
+pub(crate) struct Completion {
+    pub(crate) id: OpId,
+    pub(crate) op: Op,
+    /// A count or handle, or minus an errno.
+    pub(crate) result: i32,
+}
+
+/// How long [`Reactor::poll`] may wait when nothing has completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// Until something completes, the inbox is rung, or the instant comes.
+    Until(Option<Instant>),
+}
+
+/// Performs operations for one lane; the contract is [`crate::op`]'s.
+pub(crate) trait Reactor {
+    fn now(&self) -> Instant;
+    /// Takes an operation over. It may start at once or with the next poll.
+    fn submit(&mut self, id: OpId, op: Op);
+    /// Asks `id` to end early. Unknown or finished ids are ignored.
+    fn cancel(&mut self, id: OpId);
+    /// Starts what was submitted, waits as told, and appends what has completed.
+    fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>);
+
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
+    /// A socket that listens on `addr` (port 0: any free one), and the address it got.
+    fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
+    /// A fresh socket to connect to an address like `addr`.
+    fn socket(&self, addr: SocketAddr) -> io::Result<Handle>;
+    /// Wraps the raw handle that an `Accept` gave.
+    fn adopt(&self, raw: i32) -> Handle;
+    /// Ends both directions of a connection; what waits on it completes.
+    fn shutdown(&self, socket: &Handle);
+    /// The addresses of this end and of the peer of a connection.
+    fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)>;
+}
+
+/// An open file and what its file system says about it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) keeper: Keeper,
+    pub(crate) raw: i32,
+    pub(crate) len_bytes: u64,
+    /// Alignment of offsets and lengths that I/O on this handle needs, in bytes (1: none).
+    pub(crate) io_align_bytes: u32,
+}
+
+/// An open file or socket. It is closed when the last operation on it has completed and the last
+/// holder has let go.
+pub struct Handle {
+    pub(crate) raw: i32,
+    pub(crate) keeper: Keeper,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({})", self.raw)
+    }
+}
+
+/// What closes a handle when it is dropped.
+#[derive(Clone)]
+#[expect(dead_code, reason = "held only to be dropped")]
+pub(crate) enum Keeper {
+    /// A file descriptor, shared between lanes.
+    #[expect(dead_code, reason = "held for its Drop")]
+    Fd(Arc<OwnedFd>),
+    /// Something of the simulated world, which closes it in its own `Drop`.
+    Simulated(Arc<dyn Send + Sync>),
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Keeper::Fd(_) => "Fd",
+            Keeper::Simulated(_) => "Simulated",
+        })
+    }
+}

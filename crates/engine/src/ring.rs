@@ -1,0 +1,605 @@
+//! The reactor on io_uring. Operations are queued without a system call and submitted together
+//! with the next look at completions, so that one enter carries many I/Os.
+//!
+//! Each operation in flight sits in a slot whose address is fixed: the kernel may hold pointers to
+//! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::{
+    fs::OpenOptions,
+    op::{AllocateMode, Op},
+    reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
+    time::Instant,
+};
+
+/// user_data of the read on the bell; slots count from zero.
+const BELL: u64 = u64::MAX;
+/// user_data of cancellations, whose own results say nothing of use.
+const CANCEL: u64 = u64::MAX - 1;
+/// The most pieces that one vectored call takes (UIO_MAXIOV).
+const IOV_MAX: usize = 1024;
+
+pub(crate) struct Ring {
+    ring: IoUring,
+    #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
+    slots: Vec<Box<Slot>>,
+    free: Vec<u32>,
+    /// Which slot an operation is in, by OpId.
+    by_id: Vec<u32>,
+    /// Entries that did not fit into the submission queue.
+    overflow: VecDeque<squeue::Entry>,
+    bell: RawFd,
+    bell_count: Box<u64>,
+    /// With IORING_SETUP_TASKRUN_FLAG the kernel says when there is work to fetch.
+    has_taskrun_flag: bool,
+}
+
+/// An operation in flight with all that the kernel may point to.
+struct Slot {
+    id: OpId,
+    op: Option<Op>,
+    iov: Vec<libc::iovec>,
+    message: libc::msghdr,
+    address: libc::sockaddr_storage,
+}
+
+impl Ring {
+    /// A ring and its bell: an eventfd that interrupts a waiting poll when written.
+    pub(crate) fn new(entries: u32) -> io::Result<(Ring, OwnedFd)> {
+        let (ring, has_taskrun_flag) = build(entries)?;
+        // SAFETY: eventfd has no memory arguments; the result is checked.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let bell = unsafe { OwnedFd::from_raw_fd(bell) };
+        let mut this = Ring {
+            ring,
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_id: Vec::new(),
+            overflow: VecDeque::new(),
+            bell: bell.as_raw_fd(),
+            bell_count: Box::new(0),
+            has_taskrun_flag,
+        };
+        this.arm_bell();
+        Ok((this, bell))
+    }
+
+    fn arm_bell(&mut self) {
+        let into: *mut u64 = &mut *self.bell_count;
+        let entry = opcode::Read::new(types::Fd(self.bell), into.cast(), 8)
+            .build()
+            .user_data(BELL);
+        self.push(entry);
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        if self.overflow.is_empty() {
+            // SAFETY: every pointer in an entry leads into a slot (or the bell's box), which stays
+            // where it is until the completion is taken.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.overflow.push_back(entry);
+    }
+
+    fn refill(&mut self) {
+        while let Some(entry) = self.overflow.front() {
+            // SAFETY: as in `push`.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                break;
+            }
+            self.overflow.pop_front();
+        }
+    }
+
+    fn drain(&mut self, completed: &mut Vec<Completion>) {
+        let mut rearm = false;
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                BELL => rearm = true,
+                CANCEL => {}
+                index => {
+                    let index = index as u32;
+                    let slot = &mut self.slots[index as usize];
+                    slot.iov.clear();
+                    let op = slot.op.take().expect("a slot completes once");
+                    completed.push(Completion {
+                        id: slot.id,
+                        op,
+                        result: entry.result(),
+                    });
+                    self.free.push(index);
+                }
+            }
+        }
+        if rearm {
+            self.arm_bell();
+        }
+    }
+
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let until = match wait {
+            Wait::No => {
+                let (unsubmitted, pending) = {
+                    let queue = self.ring.submission();
+                    (
+                        queue.len(),
+                        !self.has_taskrun_flag || queue.taskrun() || queue.cq_overflow(),
+                    )
+                };
+                if unsubmitted == 0 && !pending {
+                    return Ok(());
+                }
+                // IORING_ENTER_GETEVENTS runs the completions that were deferred to this thread.
+                const GETEVENTS: u32 = 1;
+                // SAFETY: no argument is passed, so no pointer is.
+                return unsafe {
+                    self.ring.submitter().enter::<libc::sigset_t>(
+                        unsubmitted as u32,
+                        0,
+                        GETEVENTS,
+                        None,
+                    )
+                }
+                .map(drop);
+            }
+            Wait::Until(deadline) => deadline,
+        };
+        let Some(deadline) = until else {
+            return self.ring.submit_and_wait(1).map(drop);
+        };
+        let left = deadline.since(self.now());
+        let timespec = types::Timespec::from(left);
+        let args = types::SubmitArgs::new().timespec(&timespec);
+        self.ring.submitter().submit_with_args(1, &args).map(drop)
+    }
+
+    fn slot_for(&mut self, id: OpId) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            // SAFETY: msghdr and sockaddr_storage are plain data for which zero is valid.
+            let (message, address) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+            self.slots.push(Box::new(Slot {
+                id,
+                op: None,
+                iov: Vec::new(),
+                message,
+                address,
+            }));
+            self.slots.len() as u32 - 1
+        });
+        if self.by_id.len() <= id.0 as usize {
+            self.by_id.resize(id.0 as usize + 1, u32::MAX);
+        }
+        self.by_id[id.0 as usize] = index;
+        self.slots[index as usize].id = id;
+        index
+    }
+}
+
+/// A ring with what this kernel offers of what saves work; the plain one works everywhere.
+fn build(entries: u32) -> io::Result<(IoUring, bool)> {
+    let best = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_cqsize(entries * 8)
+        .build(entries);
+    match best {
+        Ok(ring) => Ok((ring, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder()
+            .setup_cqsize(entries * 8)
+            .build(entries)
+            .map(|ring| (ring, false))
+            .map_err(refused),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn refused(error: io::Error) -> io::Error {
+    let mend = match error.raw_os_error() {
+        Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 6.1 or newer is needed",
+        Some(libc::EPERM) => {
+            "io_uring is forbidden here; check `sysctl kernel.io_uring_disabled` (0 allows it), and \
+             in a container its seccomp profile"
+        }
+        Some(libc::ENOMEM) => "no locked memory is left for the ring; raise `ulimit -l`",
+        _ => "io_uring could not be set up",
+    };
+    io::Error::new(error.kind(), format!("{mend} ({error})"))
+}
+
+fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>) {
+    iov.extend(chunks.take(IOV_MAX).map(|chunk| libc::iovec {
+        iov_base: chunk.as_ptr().cast_mut().cast(),
+        iov_len: chunk.len(),
+    }));
+}
+
+impl Reactor for Ring {
+    fn now(&self) -> Instant {
+        static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
+        Instant::from_ns(
+            ORIGIN
+                .get_or_init(std::time::Instant::now)
+                .elapsed()
+                .as_nanos() as u64,
+        )
+    }
+
+    fn submit(&mut self, id: OpId, op: Op) {
+        let index = self.slot_for(id);
+        let slot = &mut *self.slots[index as usize];
+        let entry = match slot.op.insert(op) {
+            Op::Accept { socket } => opcode::Accept::new(
+                types::Fd(socket.raw),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+            .flags(libc::SOCK_CLOEXEC)
+            .build(),
+            Op::Connect { socket, addr } => {
+                let len = encode_address(*addr, &mut slot.address);
+                opcode::Connect::new(types::Fd(socket.raw), (&raw const slot.address).cast(), len)
+                    .build()
+            }
+            Op::Receive { socket, buf, start } => {
+                let room = &mut buf[*start..];
+                opcode::Recv::new(types::Fd(socket.raw), room.as_mut_ptr(), room.len() as u32)
+                    .build()
+            }
+            Op::Send { socket, gather } => {
+                iovecs(gather.chunks(), &mut slot.iov);
+                slot.message.msg_iov = slot.iov.as_mut_ptr();
+                slot.message.msg_iovlen = slot.iov.len();
+                opcode::SendMsg::new(types::Fd(socket.raw), &raw const slot.message)
+                    .flags(libc::MSG_NOSIGNAL as u32)
+                    .build()
+            }
+            Op::Read {
+                file,
+                at,
+                buf,
+                start,
+            } => {
+                let room = &mut buf[*start..];
+                opcode::Read::new(types::Fd(file.raw), room.as_mut_ptr(), room.len() as u32)
+                    .offset(*at)
+                    .build()
+            }
+            Op::Write {
+                file,
+                at,
+                data,
+                start,
+                durable,
+            } => {
+                let mut skip = *start;
+                let chunks = data.slices().iter().filter_map(|slice| {
+                    let from = skip.min(slice.len());
+                    skip -= from;
+                    (from < slice.len()).then(|| &slice[from..])
+                });
+                iovecs(chunks, &mut slot.iov);
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(
+                    types::Fd(file.raw),
+                    slot.iov.as_ptr(),
+                    slot.iov.len() as u32,
+                )
+                .offset(*at)
+                .rw_flags(flags)
+                .build()
+            }
+            Op::Sync { file } => opcode::Fsync::new(types::Fd(file.raw))
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+            Op::Allocate {
+                file,
+                mode,
+                at,
+                len,
+            } => {
+                let mode = match mode {
+                    AllocateMode::PunchHole => {
+                        libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE
+                    }
+                    AllocateMode::Zero => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+                    AllocateMode::Reserve => 0,
+                };
+                opcode::Fallocate::new(types::Fd(file.raw), *len)
+                    .offset(*at)
+                    .mode(mode)
+                    .build()
+            }
+        };
+        self.push(entry.user_data(u64::from(index)));
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        let Some(&index) = self.by_id.get(id.0 as usize) else {
+            return;
+        };
+        let Some(slot) = self.slots.get(index as usize) else {
+            return;
+        };
+        if slot.id == id && slot.op.is_some() {
+            self.push(
+                opcode::AsyncCancel::new(u64::from(index))
+                    .build()
+                    .user_data(CANCEL),
+            );
+        }
+    }
+
+    fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>) {
+        self.refill();
+        // Completions that are there already are reason enough not to sleep.
+        let ready = !self.ring.completion().is_empty() || !self.overflow.is_empty();
+        let wait = if ready { Wait::No } else { wait };
+        if let Err(error) = self.enter(wait) {
+            match error.raw_os_error() {
+                // Time ran out, a signal came, or completions must be taken before more can start.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => panic!("io_uring_enter failed in a way that loses operations: {error}"),
+            }
+        }
+        self.drain(completed);
+    }
+
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+        open(path, options)
+    }
+
+    fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
+        let listener = TcpListener::bind(addr)?;
+        let addr = listener.local_addr()?;
+        Ok((owned(listener.into()), addr))
+    }
+
+    fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
+        let family = if addr.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        // SAFETY: no memory arguments; the result is checked.
+        let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(self.adopt(raw))
+    }
+
+    fn adopt(&self, raw: i32) -> Handle {
+        // SAFETY: `raw` is a fresh descriptor from accept or socket that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let on: libc::c_int = 1;
+        // SAFETY: passes a live c_int and its size. Failing to set it costs latency only.
+        unsafe {
+            libc::setsockopt(
+                raw,
+                libc::IPPROTO_TCP,
+                libc::TCP_NODELAY,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        owned(fd)
+    }
+
+    fn shutdown(&self, socket: &Handle) {
+        // SAFETY: no memory arguments; a socket that is not connected (any more) needs no shutdown.
+        unsafe { libc::shutdown(socket.raw, libc::SHUT_RDWR) };
+    }
+
+    fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((
+            address_of(socket.raw, libc::getsockname)?,
+            address_of(socket.raw, libc::getpeername)?,
+        ))
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may still write into buffers of operations in flight. Cancel what can be and
+        // wait for all: then every slot can go.
+        for index in 0..self.slots.len() {
+            if self.slots[index]
+                .op
+                .as_ref()
+                .is_some_and(Op::is_cancellable)
+            {
+                self.push(
+                    opcode::AsyncCancel::new(index as u64)
+                        .build()
+                        .user_data(CANCEL),
+                );
+            }
+        }
+        let mut completed = Vec::new();
+        while self.slots.iter().any(|slot| slot.op.is_some()) {
+            self.poll(
+                Wait::Until(Some(self.now() + std::time::Duration::from_millis(100))),
+                &mut completed,
+            );
+            for Completion { op, result, .. } in completed.drain(..) {
+                if matches!(op, Op::Accept { .. }) && result >= 0 {
+                    drop(self.adopt(result));
+                }
+            }
+        }
+    }
+}
+
+fn owned(fd: OwnedFd) -> Handle {
+    Handle {
+        raw: fd.as_raw_fd(),
+        keeper: Keeper::Fd(Arc::new(fd)),
+    }
+}
+
+type AddressCall =
+    unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+fn address_of(raw: RawFd, call: AddressCall) -> io::Result<SocketAddr> {
+    // SAFETY: sockaddr_storage is plain data for which zero is valid.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&storage) as libc::socklen_t;
+    // SAFETY: passes a live storage and its true size.
+    if unsafe { call(raw, (&raw mut storage).cast(), &mut len) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that the kernel wrote a sockaddr_in.
+            let v4 = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that the kernel wrote a sockaddr_in6.
+            let v6 = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+        }
+        family => Err(io::Error::other(format!(
+            "a peer of address family {family}, not IPv4 or IPv6"
+        ))),
+    }
+}
+
+/// Writes `addr` as the kernel wants it; gives its length.
+fn encode_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
+    match addr {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(*v4.ip()).to_be(),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: sockaddr_storage is large and aligned enough for every address family.
+            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in>().write(raw) };
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in6>().write(raw) };
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
+
+fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+    let mut flags = libc::O_CLOEXEC
+        | if options.write {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
+    if options.direct {
+        flags |= libc::O_DIRECT;
+    }
+    if options.durable {
+        flags |= libc::O_DSYNC;
+    }
+    if options.create {
+        flags |= libc::O_CREAT;
+    }
+    if options.create_new {
+        flags |= libc::O_CREAT | libc::O_EXCL;
+    }
+    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it")
+    })?;
+    // SAFETY: a NUL-terminated path that lives through the call.
+    let raw = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    if options.lock {
+        let operation = if options.write {
+            libc::LOCK_EX
+        } else {
+            libc::LOCK_SH
+        } | libc::LOCK_NB;
+        // SAFETY: no memory arguments.
+        if unsafe { libc::flock(raw, operation) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let file = std::fs::File::from(fd);
+    let mut len_bytes = file.metadata()?.len();
+    if len_bytes == 0 {
+        // A block device has no length in its inode; its end says how long it is.
+        len_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
+    }
+    let io_align_bytes = if options.direct {
+        direct_io_align(&file)?
+    } else {
+        1
+    };
+    Ok(Opened {
+        raw,
+        keeper: Keeper::Fd(Arc::new(file.into())),
+        len_bytes,
+        io_align_bytes,
+    })
+}
+
+/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1).
+fn direct_io_align(file: &std::fs::File) -> io::Result<u32> {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // SAFETY: statx is plain data for which zero is valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
+    let failed = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN,
+            &mut stat,
+        )
+    };
+    if failed < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
+        Ok(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
+    } else {
+        Ok(4096) // a file system that does not say: what every disk takes
+    }
+}

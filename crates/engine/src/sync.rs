@@ -1,0 +1,205 @@
+//! Waiting for each other within a lane: no atomics. Across lanes see [`crate::cross`].
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    rc::Rc,
+    task::{Poll, Waker},
+};
+
+/// Wakes those who wait for a condition to change. Waiters look at their condition again, so a
+/// wake-up without cause is harmless and one too few is impossible.
+#[derive(Default, Debug)]
+pub struct Notify {
+    epoch: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Notify {
+    /// Nobody waits yet.
+    pub fn new() -> Self {
+        Notify::default()
+    }
+
+    /// Wakes all who wait now.
+    pub fn notify(&self) {
+        self.epoch.set(self.epoch.get().wrapping_add(1));
+        for waker in self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    /// Ends with the next [`Notify::notify`] after this call.
+    pub fn notified(&self) -> impl Future<Output = ()> + '_ {
+        let seen = self.epoch.get();
+        poll_fn(move |cx| {
+            if self.epoch.get() != seen {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Waits until `condition` gives a value; looked at now and after each notification.
+    pub async fn wait_for<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let notified = self.notified();
+            if let Some(value) = condition() {
+                return value;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// A bound on something countable (bytes, commands): whoever wants more than is left waits in line.
+#[derive(Debug)]
+pub struct Budget {
+    total: usize,
+    left: Cell<usize>,
+    line: RefCell<VecDeque<Rc<Claim>>>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    amount: usize,
+    granted: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Budget {
+    /// A budget of `total`.
+    pub fn new(total: usize) -> Rc<Self> {
+        Rc::new(Budget {
+            total,
+            left: Cell::new(total),
+            line: RefCell::default(),
+        })
+    }
+
+    /// What nobody holds now.
+    pub fn left(&self) -> usize {
+        self.left.get()
+    }
+
+    /// The whole.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Takes `amount` if it is free and nobody stands in line.
+    pub fn try_take(self: &Rc<Self>, amount: usize) -> Option<Permit> {
+        let amount = amount.min(self.total);
+        if self.line.borrow().is_empty() && self.left.get() >= amount {
+            self.left.set(self.left.get() - amount);
+            return Some(Permit {
+                budget: self.clone(),
+                amount,
+            });
+        }
+        None
+    }
+
+    /// Takes `amount`, first come, first served. More than the whole budget counts as the whole,
+    /// so that a large request runs alone instead of never.
+    pub async fn take(self: &Rc<Self>, amount: usize) -> Permit {
+        if let Some(permit) = self.try_take(amount) {
+            return permit;
+        }
+        let claim = Rc::new(Claim {
+            amount: amount.min(self.total),
+            granted: Cell::new(false),
+            waker: RefCell::default(),
+        });
+        self.line.borrow_mut().push_back(claim.clone());
+        let mut guard = ClaimGuard {
+            budget: self,
+            claim: &claim,
+            taken: false,
+        };
+        poll_fn(|cx| {
+            if claim.granted.get() {
+                return Poll::Ready(());
+            }
+            *claim.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        guard.taken = true;
+        Permit {
+            budget: self.clone(),
+            amount: claim.amount,
+        }
+    }
+
+    fn give(&self, amount: usize) {
+        self.left.set(self.left.get() + amount);
+        self.serve_line();
+    }
+
+    fn serve_line(&self) {
+        let mut woken = Vec::new();
+        {
+            let mut line = self.line.borrow_mut();
+            while let Some(first) = line.front() {
+                if first.amount > self.left.get() {
+                    break;
+                }
+                self.left.set(self.left.get() - first.amount);
+                first.granted.set(true);
+                woken.extend(first.waker.take());
+                line.pop_front();
+            }
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Takes a claim back out of the line when whoever waited is dropped.
+struct ClaimGuard<'a> {
+    budget: &'a Budget,
+    claim: &'a Rc<Claim>,
+    taken: bool,
+}
+
+impl Drop for ClaimGuard<'_> {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        if self.claim.granted.get() {
+            self.budget.give(self.claim.amount);
+        } else {
+            self.budget
+                .line
+                .borrow_mut()
+                .retain(|claim| !Rc::ptr_eq(claim, self.claim));
+            self.budget.serve_line();
+        }
+    }
+}
+
+/// A part of a [`Budget`]; it goes back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    budget: Rc<Budget>,
+    amount: usize,
+}
+
+impl Permit {
+    /// How much it holds.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.give(self.amount);
+    }
+}

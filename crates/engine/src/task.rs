@@ -1,0 +1,226 @@
+//! Tasks of one lane: a slab of futures and the queue of those that were woken. In a simulation
+//! the queue is drawn from at random under the seed, so that every order is tried.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+use crate::{future::LaneFuture, inbox::TaskRef, lane};
+
+/// Chooses among `n` ready tasks: the index of the next one.
+pub(crate) type Chooser = Box<dyn FnMut(usize) -> usize>;
+
+#[derive(Default)]
+struct Slot {
+    future: Option<LaneFuture<'static, ()>>,
+    generation: u16,
+    queued: bool,
+    used: bool,
+}
+
+/// The task table of a lane.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    ready: VecDeque<TaskRef>,
+    /// The future of `block_on`, which lives on its caller's stack, was woken.
+    pub(crate) main_woken: bool,
+    pub(crate) chooser: Option<Chooser>,
+}
+
+impl Tasks {
+    /// Names the future that `block_on` drives.
+    pub(crate) const MAIN: TaskRef = TaskRef {
+        index: u32::MAX,
+        generation: 0,
+    };
+
+    pub(crate) fn add(&mut self, future: LaneFuture<'static, ()>) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.future = Some(future);
+        slot.used = true;
+        let task = TaskRef {
+            index,
+            generation: slot.generation,
+        };
+        self.schedule(task);
+    }
+
+    pub(crate) fn schedule(&mut self, task: TaskRef) {
+        if task == Self::MAIN {
+            self.main_woken = true;
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(task.index as usize) {
+            if slot.used && slot.generation == task.generation && !slot.queued {
+                slot.queued = true;
+                self.ready.push_back(task);
+            }
+        }
+    }
+
+    pub(crate) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Tasks that have not ended.
+    pub(crate) fn alive(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.used).count()
+    }
+
+    /// Takes the next ready task and its future out for polling.
+    pub(crate) fn next(&mut self) -> Option<(TaskRef, LaneFuture<'static, ()>)> {
+        loop {
+            let task = match &mut self.chooser {
+                Some(choose) if self.ready.len() > 1 => {
+                    let i = choose(self.ready.len());
+                    self.ready.remove(i)?
+                }
+                _ => self.ready.pop_front()?,
+            };
+            let slot = &mut self.slots[task.index as usize];
+            slot.queued = false;
+            if let Some(future) = slot.future.take() {
+                return Some((task, future));
+            }
+        }
+    }
+
+    /// Puts a future that is still pending back.
+    pub(crate) fn put_back(&mut self, task: TaskRef, future: LaneFuture<'static, ()>) {
+        self.slots[task.index as usize].future = Some(future);
+    }
+
+    /// Frees the slot of a task that has ended.
+    pub(crate) fn finish(&mut self, task: TaskRef) {
+        let slot = &mut self.slots[task.index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.used = false;
+        if slot.queued {
+            slot.queued = false;
+            self.ready.retain(|ready| ready.index != task.index);
+        }
+        self.free.push(task.index);
+    }
+
+    /// Takes all futures out, so that they can be dropped outside the borrow.
+    pub(crate) fn drain(&mut self) -> Vec<LaneFuture<'static, ()>> {
+        self.ready.clear();
+        self.slots
+            .iter_mut()
+            .filter_map(|slot| slot.future.take())
+            .collect()
+    }
+}
+
+/// Starts `future` on the current lane. It runs to its end even if the handle is dropped.
+pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+    let state = Rc::new(RefCell::new(Join {
+        output: None,
+        waker: None,
+    }));
+    let shared = state.clone();
+    let task = LaneFuture::new(async move {
+        let output = future.await;
+        let waker = {
+            let mut join = shared.borrow_mut();
+            join.output = Some(output);
+            join.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    });
+    lane::with(|lane| lane.tasks.borrow_mut().add(task));
+    JoinHandle { state }
+}
+
+struct Join<T> {
+    output: Option<T>,
+    waker: Option<Waker>,
+}
+
+/// Waits for a task's output. Dropping it leaves the task running.
+pub struct JoinHandle<T> {
+    state: Rc<RefCell<Join<T>>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Whether the task has ended and its output has not been taken.
+    pub fn is_finished(&self) -> bool {
+        self.state.borrow().output.is_some()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut join = self.state.borrow_mut();
+        match join.output.take() {
+            Some(output) => Poll::Ready(output),
+            None => {
+                join.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JoinHandle")
+    }
+}
+
+/// Lets every other ready task run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Runs all futures together on the current task and gives their outputs in order.
+pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Box::pin(future), None))
+        .collect();
+    std::future::poll_fn(|cx| {
+        let mut pending = false;
+        for (future, output) in &mut running {
+            if output.is_none() {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(value) => *output = Some(value),
+                    Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    running
+        .into_iter()
+        .filter_map(|(_, output)| output)
+        .collect()
+}

@@ -1,0 +1,183 @@
+//! Framing: where one PDU ends and the next begins in a TCP stream (RFC 7143 §11.2). The 48
+//! bytes of the Basic Header Segment say it all, so a PDU that is too long is refused before any
+//! of its data is received, and a driver can receive a large data segment straight into its own
+//! aligned buffer. Digests (§13.1, CRC32C) are found and checked here; who computes them over
+//! which chunks is the driver's choice.
+
+use std::ops::Range;
+
+use crate::error::Error;
+use crate::pdu::{BHS_LEN, Bhs, opcode};
+
+/// The longest additional header segment taken: an extended CDB of 260 bytes (SPC-4's longest)
+/// and a bidirectional read length.
+pub const AHS_LEN_MAX: u32 = 272;
+
+/// Which digests PDUs carry in one direction (RFC 7143 §13.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// Four bytes after the header segments.
+    pub header: bool,
+    /// Four bytes after a data segment that is not empty.
+    pub data: bool,
+}
+
+/// What a receiver accepts at this moment; asked of the machine before each frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Digests that PDUs carry now.
+    pub digests: Digests,
+    /// Our MaxRecvDataSegmentLength in bytes (RFC 7143 §13.12), 8192 during login.
+    pub data_segment_len_max: u32,
+    /// Bound for data segments that are handed over inline (login, text, ping, sense, reject).
+    pub inline_len_max: u32,
+}
+
+/// Where the parts of the PDU at the front of a buffer lie, in bytes from its first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Length of all header segments, without digest: 48 plus additional header segments.
+    pub header_len: usize,
+    /// Where the data segment starts: after the headers and their digest. This many bytes must
+    /// be at hand to call [`Frame::verify_header`] and `receive`.
+    pub data_offset: usize,
+    /// Length of the data segment without padding.
+    pub data_len: usize,
+    /// Where the data digest starts, if there is one (after data and padding).
+    pub data_digest_offset: Option<usize>,
+    /// Length of the whole PDU: where the next one starts.
+    pub total_len: usize,
+    /// Whether the data is a command's payload (SCSI Command, Data-Out, Data-In), which may be
+    /// handed over as [`RxData::Length`](crate::RxData::Length); otherwise it goes in inline.
+    pub payload: bool,
+}
+
+/// Looks at the front of a receive buffer. `None` means that fewer than 48 bytes are there; a
+/// [`Frame`] is returned as soon as they are, whether or not the rest has arrived.
+///
+/// # Errors
+/// [`Error::AhsTooLong`] and [`Error::DataSegmentTooLong`]: the connection cannot be read on.
+pub fn frame(buf: &[u8], limits: &FrameLimits) -> Result<Option<Frame>, Error> {
+    let Some(bytes) = buf.first_chunk::<BHS_LEN>() else {
+        return Ok(None);
+    };
+    let bhs = Bhs::of(bytes);
+    let ahs_len = u32::from(bhs.total_ahs_length_words) * 4;
+    if ahs_len > AHS_LEN_MAX {
+        return Err(Error::AhsTooLong {
+            len: ahs_len,
+            max: AHS_LEN_MAX,
+        });
+    }
+    let payload = matches!(
+        bhs.opcode(),
+        opcode::SCSI_COMMAND | opcode::SCSI_DATA_OUT | opcode::SCSI_DATA_IN
+    );
+    let max = match payload {
+        true => limits.data_segment_len_max,
+        false => limits.data_segment_len_max.min(limits.inline_len_max),
+    };
+    let len = bhs.data_segment_length();
+    if len > max {
+        return Err(Error::DataSegmentTooLong {
+            opcode: bhs.opcode(),
+            len,
+            max,
+        });
+    }
+    let header_len = BHS_LEN + ahs_len as usize;
+    let data_offset = header_len + if limits.digests.header { 4 } else { 0 };
+    let data_len = len as usize;
+    let padded_end = data_offset + data_len + padding(data_len);
+    let data_digest_offset = (limits.digests.data && data_len > 0).then_some(padded_end);
+    let total_len = padded_end + data_digest_offset.map_or(0, |_| 4);
+    Ok(Some(Frame {
+        header_len,
+        data_offset,
+        data_len,
+        data_digest_offset,
+        total_len,
+        payload,
+    }))
+}
+
+impl Frame {
+    /// Where the additional header segments lie; empty for most PDUs.
+    pub fn ahs(&self) -> Range<usize> {
+        BHS_LEN..self.header_len
+    }
+
+    /// Where the data segment lies, without padding.
+    pub fn data(&self) -> Range<usize> {
+        self.data_offset..self.data_offset + self.data_len
+    }
+
+    /// Checks the header digest, if there is one. `buf` starts with the PDU and holds at least
+    /// its first [`Frame::data_offset`] bytes.
+    ///
+    /// # Errors
+    /// [`Error::HeaderDigest`]: the length of the PDU itself is in doubt, so the connection ends
+    /// (RFC 7143 §7.7).
+    pub fn verify_header(&self, buf: &[u8]) -> Result<(), Error> {
+        let Some(digest) = buf
+            .get(self.header_len..self.data_offset)
+            .and_then(<[u8]>::first_chunk)
+        else {
+            return Ok(());
+        };
+        let computed = crc32c::crc32c(&buf[..self.header_len]);
+        match u32::from_le_bytes(*digest) {
+            received if received == computed => Ok(()),
+            received => Err(Error::HeaderDigest { received, computed }),
+        }
+    }
+}
+
+/// Zero bytes that follow a data segment of `len` bytes: up to the next multiple of four.
+pub fn padding(len: usize) -> usize {
+    len.wrapping_neg() & 3
+}
+
+/// A CRC32C as it stands on the wire: the least significant byte first (RFC 7143 §13.1, as the
+/// examples of its appendix have it).
+pub fn digest_bytes(crc: u32) -> [u8; 4] {
+    crc.to_le_bytes()
+}
+
+/// The data digest over data that lies in several chunks; padding is added by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DataDigest {
+    crc: u32,
+    len: usize,
+}
+
+impl DataDigest {
+    /// Takes the next chunk of the data segment.
+    pub fn update(&mut self, chunk: &[u8]) {
+        self.crc = crc32c::crc32c_append(self.crc, chunk);
+        self.len += chunk.len();
+    }
+
+    /// The digest of all chunks and the padding after them, as it goes on the wire.
+    pub fn finish(self) -> [u8; 4] {
+        digest_bytes(crc32c::crc32c_append(
+            self.crc,
+            &[0; 3][..padding(self.len)],
+        ))
+    }
+
+    /// Compares with the four bytes received.
+    ///
+    /// # Errors
+    /// [`Error::DataDigest`]: at ErrorRecoveryLevel 0 the driver closes the connection.
+    pub fn verify(self, received: [u8; 4]) -> Result<(), Error> {
+        let computed = self.finish();
+        match computed == received {
+            true => Ok(()),
+            false => Err(Error::DataDigest {
+                received: u32::from_le_bytes(received),
+                computed: u32::from_le_bytes(computed),
+            }),
+        }
+    }
+}

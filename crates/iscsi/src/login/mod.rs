@@ -1,0 +1,69 @@
+//! The login phase (RFC 7143 §6.3, §11.12, §11.13): what both roles share. Stages go from
+//! SecurityNegotiation over LoginOperationalNegotiation to FullFeaturePhase; `target` and
+//! `initiator` hold the two ends.
+
+mod initiator;
+mod status;
+mod target;
+
+pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
+pub use status::LoginStatus;
+pub(crate) use target::{Step as TargetStep, TargetLogin};
+
+pub(crate) use crate::pdu::CONTINUE;
+
+/// The stages, as CSG and NSG have them (RFC 7143 §11.12.3).
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+pub(crate) const FULL_FEATURE: u8 = 3;
+/// The T bit: ready to leave the stage.
+pub(crate) const TRANSIT: u8 = 0x80;
+
+/// Longest data segment in the login phase: the default MaxRecvDataSegmentLength.
+pub(crate) const LOGIN_TEXT_LEN_MAX: usize = 8192;
+
+/// The T bit and NSG of a login PDU.
+#[derive(Clone, Copy, Debug)]
+struct Transition {
+    transit: bool,
+    next: u8,
+}
+
+impl Transition {
+    /// CSG, and what comes after it.
+    fn of(flags: u8) -> (u8, Transition) {
+        (
+            flags >> 2 & 3,
+            Transition {
+                transit: flags & TRANSIT != 0,
+                next: flags & 3,
+            },
+        )
+    }
+
+    fn is_legal_after(self, current: u8) -> bool {
+        self.next > current && matches!(self.next, OPERATIONAL | FULL_FEATURE)
+    }
+}
+
+/// Initiator part of the session identifier, ISID: six bytes (RFC 7143 §11.12.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Isid(pub [u8; 6]);
+
+impl Isid {
+    /// An ISID of the "random" format: 24 bits that tell initiators of one host apart and a
+    /// qualifier that tells their sessions apart.
+    pub fn random(host: [u8; 3], qualifier: u16) -> Isid {
+        let [high, low] = qualifier.to_be_bytes();
+        Isid([0x80, host[0], host[1], host[2], high, low])
+    }
+}
+
+/// What a session is for (RFC 7143 §13.21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionType {
+    /// SCSI commands.
+    Normal,
+    /// SendTargets only.
+    Discovery,
+}

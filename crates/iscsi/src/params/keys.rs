@@ -1,0 +1,225 @@
+//! Each negotiable key: its name, range, result function, and whether it means anything in a
+//! discovery session (RFC 7143 §13, table of §13 "Text Keys").
+
+use super::{OperationalConfig, SessionParameters};
+
+/// The keys that both sides negotiate or declare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    HeaderDigest,
+    DataDigest,
+    MaxConnections,
+    InitialR2T,
+    ImmediateData,
+    MaxRecvDataSegmentLength,
+    MaxBurstLength,
+    FirstBurstLength,
+    DefaultTime2Wait,
+    DefaultTime2Retain,
+    MaxOutstandingR2T,
+    DataPduInOrder,
+    DataSequenceInOrder,
+    ErrorRecoveryLevel,
+    TaskReporting,
+    ProtocolLevel,
+    IfMarker,
+    OfMarker,
+    IfMarkInt,
+    OfMarkInt,
+}
+
+/// How two wishes become one value (RFC 7143 §6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A list in order of preference; we know None and CRC32C.
+    Digest,
+    /// Yes if one says Yes.
+    Or,
+    /// Yes if both say Yes.
+    And,
+    /// The smaller number, within a range.
+    Minimum(u32, u32),
+    /// The larger number, within a range.
+    Maximum(u32, u32),
+    /// Each side's own, within a range; not answered.
+    Declared(u32, u32),
+    /// Always answered with this value: obsolete keys (§13, "IFMarker ..."), fixed lists.
+    Fixed(&'static str),
+}
+
+const SEGMENT_MAX: u32 = (1 << 24) - 1;
+
+/// Name, key, rule, whether it is irrelevant in a discovery session.
+const TABLE: [(&str, Key, Rule, bool); 20] = [
+    ("HeaderDigest", Key::HeaderDigest, Rule::Digest, false),
+    ("DataDigest", Key::DataDigest, Rule::Digest, false),
+    (
+        "MaxConnections",
+        Key::MaxConnections,
+        Rule::Minimum(1, 65535),
+        true,
+    ),
+    ("InitialR2T", Key::InitialR2T, Rule::Or, true),
+    ("ImmediateData", Key::ImmediateData, Rule::And, true),
+    (
+        "MaxRecvDataSegmentLength",
+        Key::MaxRecvDataSegmentLength,
+        Rule::Declared(512, SEGMENT_MAX),
+        false,
+    ),
+    (
+        "MaxBurstLength",
+        Key::MaxBurstLength,
+        Rule::Minimum(512, SEGMENT_MAX),
+        true,
+    ),
+    (
+        "FirstBurstLength",
+        Key::FirstBurstLength,
+        Rule::Minimum(512, SEGMENT_MAX),
+        true,
+    ),
+    (
+        "DefaultTime2Wait",
+        Key::DefaultTime2Wait,
+        Rule::Maximum(0, 3600),
+        false,
+    ),
+    (
+        "DefaultTime2Retain",
+        Key::DefaultTime2Retain,
+        Rule::Minimum(0, 3600),
+        false,
+    ),
+    (
+        "MaxOutstandingR2T",
+        Key::MaxOutstandingR2T,
+        Rule::Minimum(1, 65535),
+        true,
+    ),
+    ("DataPDUInOrder", Key::DataPduInOrder, Rule::Or, true),
+    (
+        "DataSequenceInOrder",
+        Key::DataSequenceInOrder,
+        Rule::Or,
+        true,
+    ),
+    (
+        "ErrorRecoveryLevel",
+        Key::ErrorRecoveryLevel,
+        Rule::Minimum(0, 2),
+        false,
+    ),
+    (
+        "TaskReporting",
+        Key::TaskReporting,
+        Rule::Fixed("RFC3720"),
+        true,
+    ),
+    (
+        "iSCSIProtocolLevel",
+        Key::ProtocolLevel,
+        Rule::Minimum(0, 31),
+        true,
+    ),
+    // Obsolete. "No" is allowed beside "Reject" for the first two, and RFC 3720 initiators
+    // expect it; the intervals must be rejected; NotUnderstood is forbidden for all.
+    ("IFMarker", Key::IfMarker, Rule::Fixed("No"), false),
+    ("OFMarker", Key::OfMarker, Rule::Fixed("No"), false),
+    ("IFMarkInt", Key::IfMarkInt, Rule::Fixed("Reject"), false),
+    ("OFMarkInt", Key::OfMarkInt, Rule::Fixed("Reject"), false),
+];
+
+impl Key {
+    /// All that an initiator offers, in the order in which it does.
+    pub(crate) const OFFERED: [Key; 14] = [
+        Key::HeaderDigest,
+        Key::DataDigest,
+        Key::ErrorRecoveryLevel,
+        Key::MaxRecvDataSegmentLength,
+        Key::DefaultTime2Wait,
+        Key::DefaultTime2Retain,
+        Key::MaxConnections,
+        Key::InitialR2T,
+        Key::ImmediateData,
+        Key::MaxBurstLength,
+        Key::FirstBurstLength,
+        Key::MaxOutstandingR2T,
+        Key::DataPduInOrder,
+        Key::DataSequenceInOrder,
+    ];
+
+    pub(crate) fn from_name(name: &str) -> Option<Key> {
+        TABLE
+            .iter()
+            .find(|entry| entry.0 == name)
+            .map(|entry| entry.1)
+    }
+
+    fn entry(self) -> &'static (&'static str, Key, Rule, bool) {
+        // The table is in the order of the variants (a test checks it).
+        &TABLE[self as usize]
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.entry().0
+    }
+
+    pub(crate) fn rule(self) -> Rule {
+        self.entry().2
+    }
+
+    pub(crate) fn irrelevant_in_discovery(self) -> bool {
+        self.entry().3
+    }
+
+    /// What we want, booleans as 0 and 1.
+    pub(crate) fn wanted(self, config: &OperationalConfig) -> u32 {
+        match self {
+            Key::HeaderDigest => config.header_digest.into(),
+            Key::DataDigest => config.data_digest.into(),
+            Key::InitialR2T => config.initial_r2t.into(),
+            Key::ImmediateData => config.immediate_data.into(),
+            Key::MaxRecvDataSegmentLength => config.max_recv_data_segment_length,
+            Key::MaxBurstLength => config.max_burst_length,
+            Key::FirstBurstLength => config.first_burst_length.min(config.max_burst_length),
+            Key::DefaultTime2Wait => config.default_time2wait_s.into(),
+            Key::DefaultTime2Retain => config.default_time2retain_s.into(),
+            Key::MaxOutstandingR2T => config.max_outstanding_r2t.into(),
+            Key::MaxConnections | Key::DataPduInOrder | Key::DataSequenceInOrder => 1,
+            Key::ProtocolLevel => 1,
+            Key::ErrorRecoveryLevel | Key::TaskReporting => 0,
+            Key::IfMarker | Key::OfMarker | Key::IfMarkInt | Key::OfMarkInt => 0,
+        }
+    }
+
+    /// Notes the agreed value; for the declared key, the peer's.
+    pub(crate) fn store(self, value: u32, parameters: &mut SessionParameters) {
+        match self {
+            Key::HeaderDigest => parameters.digests.header = value != 0,
+            Key::DataDigest => parameters.digests.data = value != 0,
+            Key::InitialR2T => parameters.initial_r2t = value != 0,
+            Key::ImmediateData => parameters.immediate_data = value != 0,
+            Key::MaxRecvDataSegmentLength => parameters.max_send_data_segment_length = value,
+            Key::MaxBurstLength => parameters.max_burst_length = value,
+            Key::FirstBurstLength => parameters.first_burst_length = value,
+            Key::DefaultTime2Wait => parameters.default_time2wait_s = value as u16,
+            Key::DefaultTime2Retain => parameters.default_time2retain_s = value as u16,
+            Key::MaxOutstandingR2T => parameters.max_outstanding_r2t = value as u16,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_keys() {
+        for (index, entry) in TABLE.iter().enumerate() {
+            assert_eq!(entry.1 as usize, index, "{}", entry.0);
+            assert_eq!(Key::from_name(entry.0), Some(entry.1));
+        }
+    }
+}

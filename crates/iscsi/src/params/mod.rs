@@ -1,0 +1,99 @@
+//! Operational parameters of a session (RFC 7143 §13): what a side is configured to want and
+//! what both agreed on. `keys` holds each key's range and result function, `negotiate` the
+//! exchange.
+
+mod keys;
+mod negotiate;
+#[cfg(test)]
+mod tests;
+
+use crate::frame::Digests;
+pub(crate) use negotiate::Negotiation;
+
+/// What this side wants; the other may lower it (RFC 7143 §13).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationalConfig {
+    /// HeaderDigest, §13.1: `false` offers and accepts only None; `true` prefers CRC32C.
+    pub header_digest: bool,
+    /// DataDigest, §13.1: likewise.
+    pub data_digest: bool,
+    /// InitialR2T, §13.10: `true` forbids unsolicited Data-Out (result: OR).
+    pub initial_r2t: bool,
+    /// ImmediateData, §13.11: `true` allows data in the command PDU (result: AND).
+    pub immediate_data: bool,
+    /// MaxRecvDataSegmentLength that we declare, §13.12: 512 to 2^24 - 1 bytes.
+    pub max_recv_data_segment_length: u32,
+    /// MaxBurstLength, §13.13: 512 to 2^24 - 1 bytes (result: minimum).
+    pub max_burst_length: u32,
+    /// FirstBurstLength, §13.14: 512 to 2^24 - 1 bytes (result: minimum).
+    pub first_burst_length: u32,
+    /// DefaultTime2Wait, §13.15: 0 to 3600 s (result: maximum).
+    pub default_time2wait_s: u16,
+    /// DefaultTime2Retain, §13.16: 0 to 3600 s (result: minimum).
+    pub default_time2retain_s: u16,
+    /// MaxOutstandingR2T, §13.17: 1 to 65535 (result: minimum).
+    pub max_outstanding_r2t: u16,
+}
+
+impl Default for OperationalConfig {
+    /// What suits a database's disk: writes up to 64 KiB travel with their command, segments of
+    /// 256 KiB, bursts of 1 MiB, no digests.
+    fn default() -> OperationalConfig {
+        OperationalConfig {
+            header_digest: false,
+            data_digest: false,
+            initial_r2t: false,
+            immediate_data: true,
+            max_recv_data_segment_length: 256 * 1024,
+            max_burst_length: 1024 * 1024,
+            first_burst_length: 64 * 1024,
+            default_time2wait_s: 2,
+            default_time2retain_s: 0,
+            max_outstanding_r2t: 4,
+        }
+    }
+}
+
+/// What both sides agreed on. MaxConnections is 1, ErrorRecoveryLevel 0, DataPDUInOrder and
+/// DataSequenceInOrder Yes, always.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionParameters {
+    /// Digests of all PDUs after login, in both directions.
+    pub digests: Digests,
+    /// Whether unsolicited Data-Out PDUs are forbidden.
+    pub initial_r2t: bool,
+    /// Whether a command PDU may carry data.
+    pub immediate_data: bool,
+    /// Longest data segment we take, in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// Longest data segment the peer takes, in bytes.
+    pub max_send_data_segment_length: u32,
+    /// Longest sequence of Data-In, or of Data-Out for one R2T, in bytes.
+    pub max_burst_length: u32,
+    /// Most unsolicited data of one command, immediate data included, in bytes.
+    pub first_burst_length: u32,
+    /// Seconds to wait before logging in again after a drop.
+    pub default_time2wait_s: u16,
+    /// Seconds that tasks outlive a drop.
+    pub default_time2retain_s: u16,
+    /// R2Ts that one command may have open.
+    pub max_outstanding_r2t: u16,
+}
+
+impl Default for SessionParameters {
+    /// The values of RFC 7143 §13 for keys that nobody negotiates.
+    fn default() -> SessionParameters {
+        SessionParameters {
+            digests: Digests::default(),
+            initial_r2t: true,
+            immediate_data: true,
+            max_recv_data_segment_length: 8192,
+            max_send_data_segment_length: 8192,
+            max_burst_length: 262_144,
+            first_burst_length: 65_536,
+            default_time2wait_s: 2,
+            default_time2retain_s: 20,
+            max_outstanding_r2t: 1,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Each key's result function, checked against RFC 7143 §13, and both roles against each other.
+
+use proptest::prelude::*;
+
+use super::negotiate::Negotiation;
+use super::{OperationalConfig, SessionParameters};
+
+fn answer(config: OperationalConfig, key: &str, value: &str) -> Option<String> {
+    Negotiation::new(config).take(key, value).unwrap()
+}
+
+#[test]
+fn each_key_is_answered_by_its_rule() {
+    let cases = [
+        ("HeaderDigest", "CRC32C,None", Some("None")),
+        ("HeaderDigest", "CRC32C", Some("Reject")),
+        ("InitialR2T", "Yes", Some("Yes")),
+        ("InitialR2T", "No", Some("No")),
+        ("ImmediateData", "No", Some("No")),
+        ("ImmediateData", "maybe", Some("Reject")),
+        ("MaxConnections", "8", Some("1")),
+        ("MaxConnections", "0", Some("Reject")),
+        ("MaxBurstLength", "16776192", Some("1048576")),
+        ("MaxBurstLength", "0x200", Some("512")),
+        ("MaxBurstLength", "511", Some("Reject")),
+        ("FirstBurstLength", "262144", Some("65536")),
+        ("DefaultTime2Wait", "5", Some("5")),
+        ("DefaultTime2Wait", "0", Some("2")),
+        ("DefaultTime2Retain", "20", Some("0")),
+        ("MaxOutstandingR2T", "1", Some("1")),
+        ("DataPDUInOrder", "No", Some("Yes")),
+        ("DataSequenceInOrder", "No", Some("Yes")),
+        ("ErrorRecoveryLevel", "2", Some("0")),
+        ("MaxRecvDataSegmentLength", "4096", None),
+        ("IFMarker", "Yes", Some("No")),
+        ("OFMarkInt", "2048~8192", Some("Reject")),
+        ("TaskReporting", "FastAbort,RFC3720", Some("RFC3720")),
+        ("iSCSIProtocolLevel", "2", Some("1")),
+        ("X-com.example.key", "1", Some("NotUnderstood")),
+    ];
+    for (key, value, expected) in cases {
+        let got = answer(OperationalConfig::default(), key, value);
+        assert_eq!(got.as_deref(), expected, "{key}={value}");
+    }
+}
+
+#[test]
+fn digests_are_taken_only_where_configured() {
+    let config = OperationalConfig {
+        header_digest: true,
+        ..OperationalConfig::default()
+    };
+    assert_eq!(
+        answer(config.clone(), "HeaderDigest", "CRC32C,None").as_deref(),
+        Some("CRC32C")
+    );
+    assert_eq!(
+        answer(config.clone(), "HeaderDigest", "None,CRC32C").as_deref(),
+        Some("None")
+    );
+    assert_eq!(
+        answer(config, "DataDigest", "CRC32C,None").as_deref(),
+        Some("None")
+    );
+}
+
+#[test]
+fn a_key_may_come_once_and_a_bad_declaration_ends_it() {
+    let mut negotiation = Negotiation::new(OperationalConfig::default());
+    negotiation.take("InitialR2T", "Yes").unwrap();
+    assert!(negotiation.take("InitialR2T", "No").is_err());
+    assert!(negotiation.take("MaxRecvDataSegmentLength", "511").is_err());
+}
+
+#[test]
+fn first_burst_never_exceeds_max_burst() {
+    let mut negotiation = Negotiation::new(OperationalConfig::default());
+    negotiation.take("FirstBurstLength", "65536").unwrap();
+    negotiation.take("MaxBurstLength", "4096").unwrap();
+    assert_eq!(negotiation.parameters().first_burst_length, 4096);
+}
+
+#[test]
+fn a_discovery_session_has_no_use_for_data_keys() {
+    let mut negotiation = Negotiation::new(OperationalConfig::default());
+    negotiation.set_discovery();
+    let answer = negotiation.take("MaxBurstLength", "4096").unwrap();
+    assert_eq!(answer.as_deref(), Some("Irrelevant"));
+    let answer = negotiation.take("DefaultTime2Wait", "1").unwrap();
+    assert_eq!(answer.as_deref(), Some("2"));
+}
+
+fn config() -> impl Strategy<Value = OperationalConfig> {
+    let length = || 512..=(1u32 << 24) - 1;
+    let numbers = (
+        length(),
+        length(),
+        length(),
+        0..=3600u16,
+        0..=3600u16,
+        1..=u16::MAX,
+    );
+    (any::<[bool; 4]>(), numbers).prop_map(|(flags, numbers)| OperationalConfig {
+        header_digest: flags[0],
+        data_digest: flags[1],
+        initial_r2t: flags[2],
+        immediate_data: flags[3],
+        max_recv_data_segment_length: numbers.0,
+        max_burst_length: numbers.1,
+        first_burst_length: numbers.2,
+        default_time2wait_s: numbers.3,
+        default_time2retain_s: numbers.4,
+        max_outstanding_r2t: numbers.5,
+    })
+}
+
+proptest! {
+    #[test]
+    fn both_sides_come_to_the_same_parameters(ours in config(), theirs in config()) {
+        let (mut initiator, mut target) = (Negotiation::new(ours), Negotiation::new(theirs));
+        for (key, value) in initiator.offers() {
+            if let Some(answer) = target.take(key, &value).unwrap() {
+                initiator.take(key, &answer).unwrap();
+            }
+        }
+        let (key, value) = target.declaration().unwrap();
+        initiator.take(key, &value).unwrap();
+        let (initiator, target) = (initiator.parameters(), target.parameters());
+        let swapped = SessionParameters {
+            max_recv_data_segment_length: target.max_send_data_segment_length,
+            max_send_data_segment_length: target.max_recv_data_segment_length,
+            ..target
+        };
+        prop_assert_eq!(initiator, swapped);
+    }
+}

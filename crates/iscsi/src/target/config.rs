@@ -1,0 +1,40 @@
+//! How a target's connection is set up, and its limits.
+
+use crate::params::OperationalConfig;
+
+/// Settings and bounds of one target connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetConfig {
+    /// What we want to negotiate.
+    pub operational: OperationalConfig,
+    /// Commands that one session may have open: the width of the CmdSN window, 1 to 32768.
+    pub command_window: u16,
+    /// Immediate commands and task management functions open beside them, 1 to 32767.
+    pub immediate_max: u16,
+    /// Replies queued for unsolicited peer activity (pings, rejects) before
+    /// [`wants_read`](super::TargetConnection::wants_read) turns false.
+    pub queued_replies_max: usize,
+    /// Longest data segment of a PDU handed over inline (text, ping), bytes, at least 8192.
+    pub inline_len_max: u32,
+    /// Login Requests before the login is refused.
+    pub login_pdus_max: u32,
+    /// Bytes of negotiation text in the whole login, and in one text exchange afterwards.
+    pub text_len_max: usize,
+    /// TargetAlias to declare, if any.
+    pub target_alias: Option<String>,
+}
+
+impl Default for TargetConfig {
+    fn default() -> TargetConfig {
+        TargetConfig {
+            operational: OperationalConfig::default(),
+            command_window: 128,
+            immediate_max: 16,
+            queued_replies_max: 32,
+            inline_len_max: 16 * 1024,
+            login_pdus_max: 32,
+            text_len_max: 64 * 1024,
+            target_alias: None,
+        }
+    }
+}

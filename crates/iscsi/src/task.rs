@@ -1,0 +1,195 @@
+//! Task identities and the slab that holds tasks. A [`TaskId`] names a slot and the generation
+//! of its use, so that an answer for a task that has ended is recognised and refused.
+
+use crate::error::Error;
+
+/// Names one task of one connection from its command to its end. Never reused in practice: a
+/// slot's next use has another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId {
+    slot: u16,
+    generation: u32,
+}
+
+impl TaskId {
+    /// The slot, below the number of tasks the configuration allows: an index for a driver's
+    /// table. A slot is used again as soon as [`Transmit::ends`](crate::Transmit::ends) (target)
+    /// or `Done` (initiator) was handed out.
+    pub fn slot(self) -> usize {
+        usize::from(self.slot)
+    }
+
+    /// How often the slot was used before.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The Initiator Task Tag that our initiator gives this task. Slots stay below 0xffff, so
+    /// this is never the reserved tag 0xffffffff.
+    pub(crate) fn tag(self) -> u32 {
+        self.generation << 16 | u32::from(self.slot)
+    }
+}
+
+/// Which way a command's data flows, seen from the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// No data.
+    None,
+    /// From the target to the initiator.
+    Read,
+    /// From the initiator to the target.
+    Write,
+    /// Both (SCSI bidirectional command).
+    Bidirectional,
+}
+
+/// The data segment of a received PDU.
+#[derive(Clone, Copy, Debug)]
+pub enum RxData<'a> {
+    /// The segment itself, without padding. Needed where
+    /// [`Frame::payload`](crate::frame::Frame::payload) is false.
+    Inline(&'a [u8]),
+    /// Only its length in bytes; the payload stays with the driver (it may still be on its way),
+    /// which places it where the events say and drops what no event asks for.
+    Length(u32),
+}
+
+impl<'a> RxData<'a> {
+    /// The bytes, for PDUs whose data the machine itself reads.
+    pub(crate) fn inline(self) -> Result<&'a [u8], Error> {
+        match self {
+            RxData::Inline(bytes) => Ok(bytes),
+            RxData::Length(0) => Ok(&[]),
+            RxData::Length(announced) => Err(Error::DataMismatch {
+                given: 0,
+                announced,
+            }),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        match self {
+            RxData::Inline(bytes) => bytes.len() as u32,
+            RxData::Length(len) => *len,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A bounded slab: slots are made when first needed and then used again, last freed first.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u16>,
+    capacity: usize,
+}
+
+impl<T> Slab<T> {
+    /// Holds up to `capacity` values, at most 65,535.
+    pub(crate) fn new(capacity: usize) -> Slab<T> {
+        Slab {
+            slots: Vec::new(),
+            free: Vec::new(),
+            capacity: capacity.min(0xffff),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Option<TaskId> {
+        if let Some(slot) = self.free.pop() {
+            let entry = &mut self.slots[usize::from(slot)];
+            entry.value = Some(value);
+            return Some(TaskId {
+                slot,
+                generation: entry.generation,
+            });
+        }
+        if self.slots.len() == self.capacity {
+            return None;
+        }
+        let slot = self.slots.len() as u16;
+        self.slots.push(Slot {
+            generation: 0,
+            value: Some(value),
+        });
+        Some(TaskId {
+            slot,
+            generation: 0,
+        })
+    }
+
+    pub(crate) fn get(&self, id: TaskId) -> Option<&T> {
+        let slot = self.slots.get(id.slot())?;
+        slot.value
+            .as_ref()
+            .filter(|_| slot.generation == id.generation)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.slot())?;
+        slot.value
+            .as_mut()
+            .filter(|_| slot.generation == id.generation)
+    }
+
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<T> {
+        let slot = self.slots.get_mut(id.slot())?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        Some(value)
+    }
+
+    /// The live task whose [`TaskId::tag`] is `tag`.
+    pub(crate) fn find_tag(&self, tag: u32) -> Option<TaskId> {
+        let slot = (tag & 0xffff) as u16;
+        let entry = self.slots.get(usize::from(slot))?;
+        let id = TaskId {
+            slot,
+            generation: entry.generation,
+        };
+        (entry.value.is_some() && id.tag() == tag).then_some(id)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.value.is_some())
+            .map(|(slot, s)| TaskId {
+                slot: slot as u16,
+                generation: s.generation,
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_task_is_not_mistaken_for_its_successor() {
+        let mut slab = Slab::new(1);
+        let first = slab.insert('a').unwrap();
+        assert!(slab.insert('b').is_none() && slab.len() == 1);
+        assert_eq!(slab.remove(first), Some('a'));
+        let second = slab.insert('b').unwrap();
+        assert_eq!(first.slot(), second.slot());
+        assert_eq!((slab.get(first), slab.get(second)), (None, Some(&'b')));
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.find_tag(second.tag()), Some(second));
+        assert_eq!(slab.find_tag(first.tag()), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! Text of login and text PDUs (RFC 7143 §6.1): `key=value` pairs, each ended by a zero byte,
+//! which may go on over several PDUs (C bit). Collecting them is bounded.
+
+use crate::error::Error;
+
+/// Longest key name in bytes (RFC 7143 §6.1).
+const KEY_LEN_MAX: usize = 63;
+/// Longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
+pub(crate) const NAME_LEN_MAX: usize = 223;
+
+/// Splits complete text into its pairs.
+///
+/// # Errors
+/// [`Error::Text`] if it is not UTF-8, a pair has no `=`, or a key is empty or too long.
+pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
+    let text = std::str::from_utf8(text).map_err(|error| Error::Text(error.to_string()))?;
+    let pair = |pair: &'_ str| match pair.split_once('=') {
+        None => Err(Error::Text(format!("{:?} has no '='", truncated(pair)))),
+        Some((key, _)) if key.is_empty() || key.len() > KEY_LEN_MAX => Err(Error::Text(format!(
+            "{:?} is no key of 1 to 63 bytes",
+            truncated(key)
+        ))),
+        Some(_) => Ok(()),
+    };
+    let pieces = || text.split('\0').filter(|piece| !piece.is_empty());
+    pieces().try_for_each(pair)?;
+    Ok(pieces().filter_map(|piece| piece.split_once('=')).collect())
+}
+
+/// What fits into a message about text from the peer.
+pub(crate) fn truncated(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// A decimal or hexadecimal number (RFC 7143 §6.1, "numerical-value").
+pub(crate) fn number(value: &str) -> Option<u32> {
+    match value
+        .strip_prefix("0x")
+        .or_else(|| value.strip_prefix("0X"))
+    {
+        Some(hex) if hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            u32::from_str_radix(hex, 16).ok()
+        }
+        None if value.bytes().all(|b| b.is_ascii_digit()) => value.parse().ok(),
+        _ => None,
+    }
+}
+
+/// Appends one pair.
+pub(crate) fn push(text: &mut Vec<u8>, key: &str, value: &str) {
+    text.extend_from_slice(key.as_bytes());
+    text.push(b'=');
+    text.extend_from_slice(value.as_bytes());
+    text.push(0);
+}
+
+/// Text that arrives in several PDUs, up to a bound over all of them.
+#[derive(Debug)]
+pub(crate) struct TextBuffer {
+    bytes: Vec<u8>,
+    taken: usize,
+    max: usize,
+}
+
+impl TextBuffer {
+    pub(crate) fn new(max: usize) -> TextBuffer {
+        TextBuffer {
+            bytes: Vec::new(),
+            taken: 0,
+            max,
+        }
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.taken + self.bytes.len() + bytes.len() > self.max {
+            return Err(Error::Limit {
+                what: "bytes of negotiation text",
+                max: self.max,
+            });
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// What was collected since the last time; still counts against the bound.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.taken += self.bytes.len();
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+/// One target of a discovery answer (RFC 7143 Appendix C).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetRecord {
+    /// TargetName, an iSCSI name.
+    pub name: String,
+    /// TargetAddress values: `domainname[:port][,portal-group-tag]`; IPv6 in brackets.
+    pub addresses: Vec<String>,
+}
+
+/// The answer to SendTargets.
+pub(crate) fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for target in targets {
+        push(&mut text, "TargetName", &target.name);
+        target
+            .addresses
+            .iter()
+            .for_each(|address| push(&mut text, "TargetAddress", address));
+    }
+    text
+}
+
+/// Reads an answer to SendTargets.
+pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
+    let mut targets: Vec<TargetRecord> = Vec::new();
+    for (key, value) in pairs(text)? {
+        match (key, targets.last_mut()) {
+            ("TargetName", _) => {
+                targets.push(TargetRecord {
+                    name: value.to_owned(),
+                    addresses: Vec::new(),
+                });
+            }
+            ("TargetAddress", Some(target)) => target.addresses.push(value.to_owned()),
+            _ => {
+                let why = "only TargetName and then its TargetAddress belong into this answer";
+                return Err(Error::Key {
+                    key: truncated(key),
+                    value: truncated(value),
+                    why,
+                });
+            }
+        }
+    }
+    Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_end_with_a_zero_byte() {
+        assert_eq!(pairs(b"a=b=c\0K=\0").unwrap(), [("a", "b=c"), ("K", "")]);
+        assert_eq!(pairs(b"").unwrap(), []);
+        assert_eq!(pairs(b"a=b").unwrap(), [("a", "b")]);
+    }
+
+    #[test]
+    fn malformed_text_is_refused() {
+        let long = [b'k'; 64];
+        for text in [
+            &b"noequals\0"[..],
+            b"=x\0",
+            &[&long[..], b"=1"].concat(),
+            b"a=\xff\0",
+        ] {
+            assert!(matches!(pairs(text), Err(Error::Text(_))), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        let cases = [
+            ("512", Some(512)),
+            ("0x200", Some(512)),
+            ("0X1f", Some(31)),
+            ("", None),
+        ];
+        for (text, value) in cases {
+            assert_eq!(number(text), value, "{text}");
+        }
+        for text in ["-1", "+1", "1.0", "4294967296", "0x", "0xg", "0x+1"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn collected_text_is_bounded_over_all_rounds() {
+        let mut buffer = TextBuffer::new(8);
+        buffer.append(b"a=1\0").unwrap();
+        buffer.take();
+        buffer.append(b"b=2\0").unwrap();
+        assert!(matches!(
+            buffer.append(b"x"),
+            Err(Error::Limit { max: 8, .. })
+        ));
+    }
+
+    #[test]
+    fn targets_survive_the_wire() {
+        let targets = vec![
+            TargetRecord {
+                name: "iqn.a".into(),
+                addresses: vec!["1.2.3.4:3260,1".into()],
+            },
+            TargetRecord {
+                name: "iqn.b".into(),
+                addresses: vec!["[::1]:1,1".into(), "x".into()],
+            },
+        ];
+        assert_eq!(decode_targets(&encode_targets(&targets)).unwrap(), targets);
+        assert!(decode_targets(b"TargetAddress=x\0").is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! What a transport has to do for a command: the answers of [`LogicalUnit::begin`] and
+//! [`LogicalUnit::resume`].
+//!
+//! [`LogicalUnit::begin`]: crate::LogicalUnit::begin
+//! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
+
+use crate::commands::{Command, report_luns::ReportLuns};
+use crate::medium::MediumOp;
+use crate::sense::{Asc, Sense, SenseKey};
+
+/// SCSI status codes (SAM-5 5.3). The discriminant is the wire value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// The command completed without error.
+    Good = 0x00,
+    /// The command failed or a unit attention is reported; sense data says why.
+    CheckCondition = 0x02,
+    /// The requested operation is satisfied (PRE-FETCH).
+    ConditionMet = 0x04,
+    /// The logical unit cannot take the command now; try again.
+    Busy = 0x08,
+    /// A reservation of another nexus forbids the command.
+    ReservationConflict = 0x18,
+    /// The task set has no room for another command.
+    TaskSetFull = 0x28,
+    /// The command was aborted by another nexus (control mode page, TAS).
+    TaskAborted = 0x40,
+}
+
+/// How a command ended: its status, and sense data with CHECK CONDITION.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// The status to send.
+    pub status: Status,
+    /// Present exactly when `status` is CHECK CONDITION. Encode it with
+    /// [`LogicalUnit::sense_format`](crate::LogicalUnit::sense_format).
+    pub sense: Option<Sense>,
+}
+
+impl Ending {
+    /// GOOD.
+    pub const GOOD: Ending = Ending {
+        status: Status::Good,
+        sense: None,
+    };
+    /// BUSY: the initiator will try again.
+    pub const BUSY: Ending = Ending {
+        status: Status::Busy,
+        sense: None,
+    };
+
+    /// CHECK CONDITION with this sense.
+    pub fn check(sense: Sense) -> Ending {
+        Ending {
+            status: Status::CheckCondition,
+            sense: Some(sense),
+        }
+    }
+}
+
+impl From<Sense> for Ending {
+    fn from(sense: Sense) -> Ending {
+        Ending::check(sense)
+    }
+}
+
+/// What a command asks its transport to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// The command has ended and transfers no data.
+    End(Ending),
+    /// Send these bytes as data-in, then GOOD. They are already cut to the CDB's allocation
+    /// length; what the transport itself allows less or more of is its residual.
+    Reply(Vec<u8>),
+    /// The target's LUNs are asked for; they are the transport's to know. Turn it into a reply
+    /// with [`ReportLuns::reply`].
+    ReportLuns(ReportLuns),
+    /// Do this with the medium, then ask [`LogicalUnit::complete`](crate::LogicalUnit::complete)
+    /// for the ending.
+    Medium(MediumOp),
+    /// Collect a parameter list from data-out, then go on with
+    /// [`LogicalUnit::resume`](crate::LogicalUnit::resume).
+    Parameters(ParameterList),
+}
+
+impl Action {
+    /// Bytes the device server sends to the initiator when nothing fails, for the transport's
+    /// residual count. 0 for REPORT LUNS until it is a reply.
+    pub fn data_in_len_bytes(&self) -> u64 {
+        match self {
+            Action::Reply(data) => data.len() as u64,
+            Action::Medium(op) => op.data_in_len_bytes(),
+            Action::End(_) | Action::ReportLuns(_) | Action::Parameters(_) => 0,
+        }
+    }
+
+    /// Bytes the device server wants from the initiator: a write's payload or a parameter list.
+    pub fn data_out_len_bytes(&self) -> u64 {
+        match self {
+            Action::Medium(op) => op.data_out_len_bytes(),
+            Action::Parameters(list) => u64::from(list.len_bytes),
+            Action::End(_) | Action::Reply(_) | Action::ReportLuns(_) => 0,
+        }
+    }
+
+    /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
+    /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
+    /// doing anything: half a write is never done. More than is wanted is a residual, except
+    /// for the one block of WRITE SAME and VERIFY. Too little room for data-in is no error.
+    ///
+    /// # Errors
+    /// The sense data to end the command with.
+    pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
+        match self {
+            Action::Parameters(list) => list.check_offered(offered_bytes),
+            _ if offered_bytes >= self.data_out_len_bytes() => Ok(()),
+            _ => Err(WRONG_DATA_OUT_LEN),
+        }
+    }
+}
+
+/// The length of the transport's data-out does not fit the CDB's.
+const WRONG_DATA_OUT_LEN: Sense = Sense::new(
+    SenseKey::IllegalRequest,
+    Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
+);
+
+impl From<Result<Action, Sense>> for Action {
+    fn from(result: Result<Action, Sense>) -> Action {
+        result.unwrap_or_else(|sense| Action::End(Ending::check(sense)))
+    }
+}
+
+/// A command that waits for its parameter list (UNMAP's ranges, WRITE SAME's block). Never more
+/// than 64 KiB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterList {
+    pub(crate) command: Command,
+    pub(crate) len_bytes: u32,
+}
+
+impl ParameterList {
+    /// Bytes of data-out to collect before [`LogicalUnit::resume`](crate::LogicalUnit::resume).
+    pub fn len_bytes(&self) -> u32 {
+        self.len_bytes
+    }
+
+    /// As [`Action::check_offered`], for this list.
+    ///
+    /// # Errors
+    /// The sense data to end the command with.
+    pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
+        let wanted = u64::from(self.len_bytes);
+        match self.command {
+            Command::Unmap(_) if offered_bytes >= wanted => Ok(()),
+            Command::Unmap(_) => Err(Sense::new(
+                SenseKey::IllegalRequest,
+                Asc::PARAMETER_LIST_LENGTH_ERROR,
+            )),
+            _ if offered_bytes == wanted => Ok(()),
+            _ => Err(WRONG_DATA_OUT_LEN),
+        }
+    }
+}

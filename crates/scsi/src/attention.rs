@@ -1,0 +1,124 @@
+//! Unit attentions (SAM-5 5.14): what a nexus has to be told before its next command is served.
+//! Each condition waits once for each nexus and is told once; how many nexuses are remembered
+//! is bounded.
+
+use crate::sense::{Asc, Sense, SenseKey};
+use std::collections::BTreeMap;
+
+/// An I_T nexus: one initiator port at one target port, in iSCSI one session. The transport
+/// numbers them and does not use a number again while anything remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NexusId(pub u64);
+
+/// A unit attention condition; the first named is told first (SAM-5 5.14: resets precede).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Attention {
+    /// Power on, or a reset: told to every new nexus.
+    PowerOnOrReset,
+    /// A LOGICAL UNIT RESET or TARGET WARM RESET.
+    BusDeviceReset,
+    /// The nexus was lost and established again.
+    NexusLoss,
+    /// Another nexus cleared this one's commands (CLEAR TASK SET).
+    CommandsCleared,
+    /// The disk grew or shrank.
+    CapacityChanged,
+    /// Mode parameters changed.
+    ModeParametersChanged,
+    /// The target's LUNs changed.
+    ReportedLunsChanged,
+}
+
+impl Attention {
+    const ALL: [Attention; 7] = [
+        Attention::PowerOnOrReset,
+        Attention::BusDeviceReset,
+        Attention::NexusLoss,
+        Attention::CommandsCleared,
+        Attention::CapacityChanged,
+        Attention::ModeParametersChanged,
+        Attention::ReportedLunsChanged,
+    ];
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// How it is told.
+    pub fn sense(self) -> Sense {
+        let asc = match self {
+            Attention::PowerOnOrReset => Asc::POWER_ON_OR_RESET,
+            Attention::BusDeviceReset => Asc::BUS_DEVICE_RESET,
+            Attention::NexusLoss => Asc::NEXUS_LOSS,
+            Attention::CommandsCleared => Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR,
+            Attention::CapacityChanged => Asc::CAPACITY_DATA_HAS_CHANGED,
+            Attention::ModeParametersChanged => Asc::MODE_PARAMETERS_CHANGED,
+            Attention::ReportedLunsChanged => Asc::REPORTED_LUNS_DATA_HAS_CHANGED,
+        };
+        Sense::new(SenseKey::UnitAttention, asc)
+    }
+}
+
+/// The conditions that wait, by nexus: a bit each, so a repeated condition waits once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attentions {
+    waiting: BTreeMap<NexusId, u8>,
+}
+
+/// A nexus that cannot be remembered because too many are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooManyNexuses;
+
+impl Attentions {
+    /// Nexuses remembered at most.
+    pub(crate) const NEXUSES_MAX: usize = 4096;
+
+    /// Makes sure that `nexus` is remembered; a new one finds [`Attention::PowerOnOrReset`].
+    pub(crate) fn know(&mut self, nexus: NexusId) -> Result<(), TooManyNexuses> {
+        if !self.waiting.contains_key(&nexus) {
+            if self.waiting.len() >= Attentions::NEXUSES_MAX {
+                return Err(TooManyNexuses);
+            }
+            self.waiting.insert(nexus, Attention::PowerOnOrReset.bit());
+        }
+        Ok(())
+    }
+
+    /// Drops a nexus that ended.
+    pub(crate) fn forget(&mut self, nexus: NexusId) {
+        self.waiting.remove(&nexus);
+    }
+
+    /// Takes the condition that `nexus` is told next.
+    pub(crate) fn take(&mut self, nexus: NexusId) -> Option<Attention> {
+        let waiting = self
+            .waiting
+            .get_mut(&nexus)
+            .filter(|waiting| **waiting != 0)?;
+        let first = Attention::ALL
+            .into_iter()
+            .find(|a| *waiting & a.bit() != 0)?;
+        *waiting &= !first.bit();
+        Some(first)
+    }
+
+    /// Takes back one condition: the nexus has learnt it another way.
+    pub(crate) fn withdraw(&mut self, nexus: NexusId, attention: Attention) {
+        if let Some(waiting) = self.waiting.get_mut(&nexus) {
+            *waiting &= !attention.bit();
+        }
+    }
+
+    /// Tells every nexus but `except`.
+    pub(crate) fn post(&mut self, attention: Attention, except: Option<NexusId>) {
+        for (nexus, waiting) in &mut self.waiting {
+            if Some(*nexus) != except {
+                *waiting |= attention.bit();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

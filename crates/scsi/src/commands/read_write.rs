@@ -1,0 +1,140 @@
+//! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte ones are
+//! SBC-2's).
+
+use super::Command;
+use crate::action::{Action, Ending};
+use crate::cdb::Cdb;
+use crate::medium::{Extent, MediumOp};
+use crate::sense::Sense;
+use crate::shape::Shape;
+
+/// RDPROTECT and WRPROTECT: there is no protection information here.
+pub(super) const PROTECT: u8 = 0xE0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    lba: u64,
+    blocks: u32,
+    /// Force unit access. DPO, its neighbour, is a hint that needs no answer.
+    fua: bool,
+    /// Where the transfer length stands in the CDB, to point at when it is too long.
+    len_field: u16,
+}
+
+/// 21 bits of LBA; a length of 0 is 256 blocks.
+fn decode_6(cdb: &Cdb) -> Transfer {
+    let lba = u64::from(cdb.u32(0) & 0x1F_FFFF);
+    let blocks = match cdb.u8(4) {
+        0 => 256,
+        blocks => blocks.into(),
+    };
+    Transfer {
+        lba,
+        blocks,
+        fua: false,
+        len_field: 4,
+    }
+}
+
+fn decode_long(cdb: &Cdb, lba: u64, blocks: u32, len_field: u16) -> Result<Transfer, Sense> {
+    cdb.must_be_zero(1, PROTECT)?;
+    Ok(Transfer {
+        lba,
+        blocks,
+        fua: cdb.bit(1, 3),
+        len_field,
+    })
+}
+
+fn decode_10(cdb: &Cdb) -> Result<Transfer, Sense> {
+    decode_long(cdb, cdb.u32(2).into(), cdb.u16(7).into(), 7)
+}
+
+fn decode_12(cdb: &Cdb) -> Result<Transfer, Sense> {
+    decode_long(cdb, cdb.u32(2).into(), cdb.u32(6), 6)
+}
+
+fn decode_16(cdb: &Cdb) -> Result<Transfer, Sense> {
+    decode_long(cdb, cdb.u64(2), cdb.u32(10), 10)
+}
+
+pub(crate) fn decode_read_6(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::Read(decode_6(cdb)))
+}
+
+pub(crate) fn decode_read_10(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_10(cdb).map(Command::Read)
+}
+
+pub(crate) fn decode_read_12(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_12(cdb).map(Command::Read)
+}
+
+pub(crate) fn decode_read_16(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_16(cdb).map(Command::Read)
+}
+
+pub(crate) fn decode_write_6(cdb: &Cdb) -> Result<Command, Sense> {
+    Ok(Command::Write(decode_6(cdb)))
+}
+
+pub(crate) fn decode_write_10(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_10(cdb).map(Command::Write)
+}
+
+pub(crate) fn decode_write_12(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_12(cdb).map(Command::Write)
+}
+
+pub(crate) fn decode_write_16(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_16(cdb).map(Command::Write)
+}
+
+impl Transfer {
+    pub(super) fn begin_read(self, shape: &Shape) -> Result<Action, Sense> {
+        let extent = self.extent(shape)?;
+        Ok(unless_empty(extent, || MediumOp::Read {
+            extent,
+            fua: self.fua,
+        }))
+    }
+
+    pub(super) fn begin_write(self, shape: &Shape) -> Result<Action, Sense> {
+        shape.check_writable()?;
+        let extent = self.extent(shape)?;
+        Ok(unless_empty(extent, || MediumOp::Write {
+            extent,
+            fua: self.fua,
+        }))
+    }
+
+    fn extent(&self, shape: &Shape) -> Result<Extent, Sense> {
+        transfer_extent(shape, self.lba, self.blocks, self.len_field)
+    }
+}
+
+/// The extent of a command whose length the block limits page bounds (MAXIMUM TRANSFER LENGTH).
+pub(super) fn transfer_extent(
+    shape: &Shape,
+    lba: u64,
+    blocks: u32,
+    len_field: u16,
+) -> Result<Extent, Sense> {
+    let extent = shape.extent(lba, blocks.into())?;
+    if blocks > shape.transfer_blocks_max {
+        return Err(Sense::invalid_cdb_field(len_field, None));
+    }
+    Ok(extent)
+}
+
+/// A transfer of no blocks is no error, and nothing to do.
+pub(super) fn unless_empty(extent: Extent, op: impl FnOnce() -> MediumOp) -> Action {
+    if extent.blocks == 0 {
+        Action::End(Ending::GOOD)
+    } else {
+        Action::Medium(op())
+    }
+}
+
+#[cfg(test)]
+mod tests;

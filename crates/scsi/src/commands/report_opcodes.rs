@@ -1,0 +1,136 @@
+//! REPORT SUPPORTED OPERATION CODES (SPC-4 6.35): the table of opcodes as the initiator sees it.
+//! With RCTD each command also gets a timeouts descriptor, which specifies none.
+
+use super::{Command, reply};
+use crate::action::Action;
+use crate::cdb::Cdb;
+use crate::opcodes::{self, Row};
+use crate::sense::Sense;
+use crate::shape::Shape;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReportOpcodes {
+    timeouts: bool,
+    what: What,
+    allocation_len_bytes: u32,
+}
+
+/// REPORTING OPTIONS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// 000b.
+    All,
+    /// 001b: a command without service actions.
+    Opcode(u8),
+    /// 010b: a command with them.
+    Action(u8, u16),
+    /// 011b: either.
+    Either(u8, u16),
+}
+
+pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
+    let (opcode, service_action) = (cdb.u8(3), cdb.u16(4));
+    let what = match cdb.u8(2) & 0b111 {
+        0b000 => What::All,
+        0b001 => What::Opcode(opcode),
+        0b010 => What::Action(opcode, service_action),
+        0b011 => What::Either(opcode, service_action),
+        _ => return Err(Sense::invalid_cdb_field(2, Some(2))),
+    };
+    let (timeouts, allocation_len_bytes) = (cdb.bit(2, 7), cdb.u32(6));
+    Ok(Command::ReportOpcodes(ReportOpcodes {
+        timeouts,
+        what,
+        allocation_len_bytes,
+    }))
+}
+
+/// LENGTH 10, nothing else: no timeout is specified (SPC-4 6.35).
+const NO_TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+impl ReportOpcodes {
+    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+        let data = match self.what {
+            What::All => self.all(shape),
+            What::Opcode(opcode) => {
+                let rows = opcodes::rows_of(opcode);
+                if rows.iter().any(|row| row.service_action.is_some()) {
+                    return Err(Sense::invalid_cdb_field(2, Some(2)));
+                }
+                self.one(shape, rows.first())
+            }
+            What::Action(opcode, service_action) => {
+                let rows = opcodes::rows_of(opcode);
+                if rows.iter().any(|row| row.service_action.is_none()) {
+                    return Err(Sense::invalid_cdb_field(2, Some(2)));
+                }
+                self.one(shape, with_action(rows, service_action))
+            }
+            What::Either(opcode, service_action) => {
+                self.one(shape, with_action(opcodes::rows_of(opcode), service_action))
+            }
+        };
+        Ok(reply(data, self.allocation_len_bytes))
+    }
+
+    fn all(&self, shape: &Shape) -> Vec<u8> {
+        const SERVACTV: u8 = 0x01;
+        const CTDP: u8 = 0x02;
+        let mut data = vec![0; 4];
+        for row in opcodes::TABLE.iter().filter(|row| row.supported_by(shape)) {
+            let flags = if row.service_action.is_some() {
+                SERVACTV
+            } else {
+                0
+            };
+            let flags = flags | if self.timeouts { CTDP } else { 0 };
+            let [action_high, action_low] = service_action_of(row).to_be_bytes();
+            let cdb_len = row.usage.len() as u8 + 1;
+            data.extend([row.opcode, 0, action_high, action_low, 0, flags, 0, cdb_len]);
+            if self.timeouts {
+                data.extend(NO_TIMEOUTS);
+            }
+        }
+        let len = (data.len() - 4) as u32;
+        data[..4].copy_from_slice(&len.to_be_bytes());
+        data
+    }
+
+    fn one(&self, shape: &Shape, row: Option<&Row>) -> Vec<u8> {
+        const SUPPORTED: u8 = 0b011;
+        const NOT_SUPPORTED: u8 = 0b001;
+        const CTDP: u8 = 0x80;
+        let Some(row) = row.filter(|row| row.supported_by(shape)) else {
+            return vec![0, NOT_SUPPORTED, 0, 0];
+        };
+        let timeouts = if self.timeouts { CTDP } else { 0 };
+        let mut data = vec![
+            0,
+            timeouts | SUPPORTED,
+            0,
+            row.usage.len() as u8 + 1,
+            row.opcode,
+        ];
+        data.extend(row.usage);
+        // The service action's own bits are shown as its value, like the opcode.
+        if let Some(service_action) = row.service_action {
+            data[5] = data[5] & 0xE0 | service_action;
+        }
+        if self.timeouts {
+            data.extend(NO_TIMEOUTS);
+        }
+        data
+    }
+}
+
+fn service_action_of(row: &Row) -> u16 {
+    row.service_action.unwrap_or(0).into()
+}
+
+fn with_action(rows: &[Row], service_action: u16) -> Option<&Row> {
+    rows.iter()
+        .find(|row| service_action_of(row) == service_action)
+}
+
+#[cfg(test)]
+mod tests;

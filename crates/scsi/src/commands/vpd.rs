@@ -1,0 +1,195 @@
+//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): who the disk is, what it can do
+//! and what suits it. Adding a page is adding a row to [`PAGES`] and its function.
+
+use super::inquiry::DIRECT_ACCESS;
+use crate::identity::{Identity, ascii_field};
+use crate::shape::Shape;
+
+type Encode = fn(&Identity, &Shape) -> Vec<u8>;
+
+/// The pages in ascending order, as page 00h lists them.
+const PAGES: [(u8, Encode); 6] = [
+    (0x00, supported_pages),
+    (0x80, serial_number),
+    (0x83, device_identification),
+    (0xB0, block_limits),
+    (0xB1, block_device_characteristics),
+    (0xB2, logical_block_provisioning),
+];
+
+/// A page with its header, or `None` if there is no such page.
+pub(super) fn page(code: u8, identity: &Identity, shape: &Shape) -> Option<Vec<u8>> {
+    let (_, encode) = PAGES.iter().find(|(known, _)| *known == code)?;
+    let body = encode(identity, shape);
+    let mut data = vec![DIRECT_ACCESS, code];
+    data.extend((body.len() as u16).to_be_bytes());
+    data.extend(body);
+    Some(data)
+}
+
+fn supported_pages(_: &Identity, _: &Shape) -> Vec<u8> {
+    PAGES.iter().map(|(code, _)| *code).collect()
+}
+
+fn serial_number(identity: &Identity, _: &Shape) -> Vec<u8> {
+    let serial = ascii_field::<64>(&identity.serial);
+    serial[..identity.serial.len().min(serial.len())].to_vec()
+}
+
+/// Designators (SPC-4, device identification VPD page): the logical unit by its NAA name (what
+/// Linux, Windows and VMware go by) and by vendor and serial number, the target port by number,
+/// group and name, and the target by name.
+fn device_identification(identity: &Identity, shape: &Shape) -> Vec<u8> {
+    let port = &identity.port;
+    let mut t10 = ascii_field::<8>(&identity.vendor).to_vec();
+    t10.extend(serial_number(identity, shape));
+    let port_name = format!("{},t,0x{:04x}", port.target_name, port.portal_group_tag);
+
+    let mut data = Vec::with_capacity(256);
+    designator(
+        &mut data,
+        Association::LogicalUnit,
+        CodeSet::Binary,
+        NAA,
+        &identity.naa(),
+    );
+    designator(
+        &mut data,
+        Association::LogicalUnit,
+        CodeSet::Ascii,
+        T10_VENDOR,
+        &t10,
+    );
+    for (kind, number) in [
+        (RELATIVE_TARGET_PORT, port.relative_port),
+        (TARGET_PORT_GROUP, port.port_group),
+    ] {
+        let [high, low] = number.to_be_bytes();
+        let body = [0, 0, high, low];
+        designator(
+            &mut data,
+            Association::TargetPort,
+            CodeSet::Binary,
+            kind,
+            &body,
+        );
+    }
+    for (association, name) in [
+        (Association::TargetPort, &port_name),
+        (Association::Target, &port.target_name),
+    ] {
+        designator(
+            &mut data,
+            association,
+            CodeSet::Utf8,
+            SCSI_NAME,
+            &scsi_name(name),
+        );
+    }
+    data
+}
+
+#[derive(Clone, Copy)]
+enum Association {
+    LogicalUnit = 0,
+    TargetPort = 1,
+    Target = 2,
+}
+
+#[derive(Clone, Copy)]
+enum CodeSet {
+    Binary = 1,
+    Ascii = 2,
+    Utf8 = 3,
+}
+
+/// Designator types (SPC-4, device identification).
+const T10_VENDOR: u8 = 1;
+const NAA: u8 = 3;
+const RELATIVE_TARGET_PORT: u8 = 4;
+const TARGET_PORT_GROUP: u8 = 5;
+const SCSI_NAME: u8 = 8;
+
+fn designator(
+    data: &mut Vec<u8>,
+    association: Association,
+    code_set: CodeSet,
+    kind: u8,
+    body: &[u8],
+) {
+    const PROTOCOL_ISCSI: u8 = 0x50;
+    const PIV: u8 = 0x80;
+    // The protocol is named only for what belongs to the transport.
+    let (protocol, piv) = match association {
+        Association::LogicalUnit => (0, 0),
+        Association::TargetPort | Association::Target => (PROTOCOL_ISCSI, PIV),
+    };
+    debug_assert!(body.len() <= 255);
+    let association = (association as u8) << 4;
+    data.extend([
+        protocol | code_set as u8,
+        piv | association | kind,
+        0,
+        body.len() as u8,
+    ]);
+    data.extend(body);
+}
+
+/// A SCSI name string: ended by a zero, padded with zeroes to four bytes (SPC-4). An
+/// iSCSI name has at most 223 bytes (RFC 7143 §4.2.7.1); what is longer is cut.
+fn scsi_name(name: &str) -> Vec<u8> {
+    const LEN_MAX: usize = 251;
+    let mut body = name.as_bytes()[..name.len().min(LEN_MAX)].to_vec();
+    body.resize((body.len() + 1).next_multiple_of(4), 0);
+    body
+}
+
+/// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
+fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
+    let mut body = vec![0; 60];
+    body[2..4].copy_from_slice(&shape.transfer_blocks_granularity.to_be_bytes());
+    body[4..8].copy_from_slice(&shape.transfer_blocks_max.to_be_bytes());
+    body[8..12].copy_from_slice(&shape.transfer_blocks_optimal.to_be_bytes());
+    if let Some(discard) = &shape.discard {
+        const UGAVALID: u32 = 1 << 31;
+        let ranges_max = u32::from(discard.unmap_ranges_max);
+        body[16..20].copy_from_slice(&discard.unmap_blocks_max.to_be_bytes());
+        body[20..24].copy_from_slice(&ranges_max.to_be_bytes());
+        body[24..28].copy_from_slice(&discard.granularity_blocks.to_be_bytes());
+        body[28..32].copy_from_slice(&(UGAVALID | discard.alignment_blocks).to_be_bytes());
+    }
+    body[32..40].copy_from_slice(&shape.write_same_blocks_max.to_be_bytes());
+    body
+}
+
+/// Block device characteristics (SBC-3): not rotating, so that initiators do not queue as
+/// if there were one arm.
+fn block_device_characteristics(_: &Identity, _: &Shape) -> Vec<u8> {
+    const NON_ROTATING: u8 = 0x01;
+    let mut body = vec![0; 60];
+    body[1] = NON_ROTATING;
+    body
+}
+
+/// Logical block provisioning (SBC-3): thin if there is discard, and by which commands.
+fn logical_block_provisioning(_: &Identity, shape: &Shape) -> Vec<u8> {
+    const LBPU: u8 = 0x80;
+    const LBPWS: u8 = 0x40;
+    const LBPWS10: u8 = 0x20;
+    const LBPRZ: u8 = 0x04;
+    const THIN: u8 = 0x02;
+    match &shape.discard {
+        None => vec![0; 4],
+        Some(discard) => {
+            let zeroes = if discard.zeroes_after_discard {
+                LBPRZ
+            } else {
+                0
+            };
+            vec![0, LBPU | LBPWS | LBPWS10 | zeroes, THIN, 0]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

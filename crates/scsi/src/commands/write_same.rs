@@ -1,0 +1,100 @@
+//! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
+//! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster.
+
+use super::Command;
+use super::read_write::PROTECT;
+use crate::action::{Action, Ending};
+use crate::cdb::Cdb;
+use crate::medium::{Extent, MediumOp};
+use crate::sense::Sense;
+use crate::shape::Shape;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WriteSame {
+    lba: u64,
+    /// 0: to the end.
+    blocks: u32,
+    unmap: bool,
+    /// No data-out buffer: the block is zeroes.
+    no_data: bool,
+    len_field: u16,
+}
+
+const ANCHOR: u8 = 0x10;
+/// LBDATA and PBDATA of SBC-2 would have each block carry its own address.
+const ADDRESS_DATA: u8 = 0x06;
+
+pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
+    decode(cdb, cdb.u32(2).into(), cdb.u16(7).into(), false, 7)
+}
+
+pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
+    decode(cdb, cdb.u64(2), cdb.u32(10), cdb.bit(1, 0), 10)
+}
+
+fn decode(
+    cdb: &Cdb,
+    lba: u64,
+    blocks: u32,
+    no_data: bool,
+    len_field: u16,
+) -> Result<Command, Sense> {
+    cdb.must_be_zero(1, PROTECT)?;
+    cdb.must_be_zero(1, ANCHOR)?;
+    cdb.must_be_zero(1, ADDRESS_DATA)?;
+    Ok(Command::WriteSame(WriteSame {
+        lba,
+        blocks,
+        unmap: cdb.bit(1, 3),
+        no_data,
+        len_field,
+    }))
+}
+
+impl WriteSame {
+    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+        let extent = self.extent(shape)?;
+        Ok(if extent.blocks == 0 {
+            Action::End(Ending::GOOD)
+        } else if self.no_data {
+            Action::Medium(MediumOp::Zero {
+                extent,
+                unmap: self.unmap,
+            })
+        } else {
+            Command::WriteSame(self).wants(shape.block_size_bytes)
+        })
+    }
+
+    pub(super) fn resume(self, shape: &Shape, block: &[u8]) -> Result<Action, Sense> {
+        let extent = self.extent(shape)?;
+        let zero = block.iter().all(|byte| *byte == 0);
+        Ok(Action::Medium(if zero {
+            MediumOp::Zero {
+                extent,
+                unmap: self.unmap,
+            }
+        } else {
+            // Unmapped blocks could not read as this one, so UNMAP is a wish that is not granted.
+            MediumOp::WriteSame {
+                extent,
+                block: block.to_vec(),
+            }
+        }))
+    }
+
+    fn extent(&self, shape: &Shape) -> Result<Extent, Sense> {
+        shape.check_writable()?;
+        if self.unmap && shape.discard.is_none() {
+            return Err(Sense::invalid_cdb_field(1, Some(3)));
+        }
+        let extent = shape.extent_or_rest(self.lba, self.blocks.into())?;
+        if extent.blocks > shape.write_same_blocks_max {
+            return Err(Sense::invalid_cdb_field(self.len_field, None));
+        }
+        Ok(extent)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! The table of commands: operation code, service action, which CDB bits are looked at, and the
+//! decoder. It finds the decoder of a CDB, refuses what no command can have, and is what REPORT
+//! SUPPORTED OPERATION CODES reports.
+
+use crate::cdb::Cdb;
+use crate::commands::Command;
+use crate::commands::{
+    inquiry, mode_sense, read_capacity, read_write, report_luns, report_opcodes, request_sense,
+    start_stop, synchronize_cache, test_unit_ready, unmap, verify, write_same,
+};
+use crate::sense::{Asc, Sense, SenseKey};
+use crate::shape::Shape;
+
+/// One command of this disk.
+pub(crate) struct Row {
+    pub(crate) opcode: u8,
+    /// For opcodes that have service actions (in the low five bits of byte 1).
+    pub(crate) service_action: Option<u8>,
+    /// The CDB USAGE DATA of SPC-4 6.35 after the opcode: a bit is set if more than its zero
+    /// means something. One longer than this is the CDB.
+    pub(crate) usage: &'static [u8],
+    pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,
+    /// Whether it works only where discard does.
+    needs_discard: bool,
+}
+
+const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Command, Sense>) -> Row {
+    Row {
+        opcode,
+        service_action: None,
+        usage,
+        decode,
+        needs_discard: false,
+    }
+}
+
+const fn action(
+    opcode: u8,
+    service_action: u8,
+    usage: &'static [u8],
+    decode: fn(&Cdb) -> Result<Command, Sense>,
+) -> Row {
+    Row {
+        opcode,
+        service_action: Some(service_action),
+        usage,
+        decode,
+        needs_discard: false,
+    }
+}
+
+const fn discard(row: Row) -> Row {
+    Row {
+        needs_discard: true,
+        ..row
+    }
+}
+
+/// Every command, by operation code; the service actions of one stand together.
+pub(crate) static TABLE: &[Row] = &[
+    row(0x00, usage::NONE_6, test_unit_ready::decode),
+    row(0x03, &[0x01, 0, 0, 0xFF, 0], request_sense::decode),
+    row(
+        0x08,
+        &[0x1F, 0xFF, 0xFF, 0xFF, 0],
+        read_write::decode_read_6,
+    ),
+    row(
+        0x0A,
+        &[0x1F, 0xFF, 0xFF, 0xFF, 0],
+        read_write::decode_write_6,
+    ),
+    row(0x12, &[0x01, 0xFF, 0xFF, 0xFF, 0], inquiry::decode),
+    row(0x1A, &[0x08, 0xFF, 0xFF, 0xFF, 0], mode_sense::decode_6),
+    row(0x1B, &[0x01, 0, 0, 0xF7, 0], start_stop::decode),
+    row(0x25, &[0, 0, 0, 0, 0, 0, 0, 0, 0], read_capacity::decode_10),
+    row(0x28, &usage::io_10(0x18), read_write::decode_read_10),
+    row(0x2A, &usage::io_10(0x18), read_write::decode_write_10),
+    row(0x2F, &usage::io_10(0x16), verify::decode_10),
+    row(0x35, &usage::io_10(0x02), synchronize_cache::decode_10),
+    row(0x41, &usage::io_10(0x08), write_same::decode_10),
+    discard(row(0x42, &[0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], unmap::decode)),
+    row(
+        0x5A,
+        &[0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
+        mode_sense::decode_10,
+    ),
+    row(0x88, &usage::io_16(0x18), read_write::decode_read_16),
+    row(0x8A, &usage::io_16(0x18), read_write::decode_write_16),
+    row(0x8F, &usage::io_16(0x16), verify::decode_16),
+    row(0x91, &usage::io_16(0x02), synchronize_cache::decode_16),
+    row(0x93, &usage::io_16(0x09), write_same::decode_16),
+    action(
+        0x9E,
+        0x10,
+        &[0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        read_capacity::decode_16,
+    ),
+    row(
+        0xA0,
+        &[0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        report_luns::decode,
+    ),
+    action(
+        0xA3,
+        0x0C,
+        &[0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        report_opcodes::decode,
+    ),
+    row(0xA8, &usage::io_12(0x18), read_write::decode_read_12),
+    row(0xAA, &usage::io_12(0x18), read_write::decode_write_12),
+    row(0xAF, &usage::io_12(0x16), verify::decode_12),
+];
+
+/// CDB shapes that many commands share.
+mod usage {
+    pub(super) const NONE_6: &[u8] = &[0, 0, 0, 0, 0];
+
+    /// Flags, a 4-byte LBA, a group number that is not looked at, a 2-byte length.
+    pub(super) const fn io_10(flags: u8) -> [u8; 9] {
+        [flags, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0]
+    }
+
+    /// Flags, a 4-byte LBA, a 4-byte length.
+    pub(super) const fn io_12(flags: u8) -> [u8; 11] {
+        [flags, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0]
+    }
+
+    /// Flags, an 8-byte LBA, a 4-byte length.
+    pub(super) const fn io_16(flags: u8) -> [u8; 15] {
+        [
+            flags, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,
+        ]
+    }
+}
+
+/// For each opcode its first row in the table, or [`NO_ROW`]: one look-up per command.
+static FIRST_ROW: [u8; 256] = {
+    let mut index = [NO_ROW; 256];
+    let mut at = TABLE.len();
+    while at > 0 {
+        at -= 1;
+        index[TABLE[at].opcode as usize] = at as u8;
+    }
+    index
+};
+const NO_ROW: u8 = 0xFF;
+
+impl Row {
+    /// Whether a disk of this shape has the command.
+    pub(crate) fn supported_by(&self, shape: &Shape) -> bool {
+        shape.discard.is_some() || !self.needs_discard
+    }
+}
+
+/// The rows of an opcode: none, one, or one for each service action.
+pub(crate) fn rows_of(opcode: u8) -> &'static [Row] {
+    let first = FIRST_ROW[usize::from(opcode)];
+    if first == NO_ROW {
+        return &[];
+    }
+    let rows = &TABLE[usize::from(first)..];
+    let count = rows.iter().take_while(|row| row.opcode == opcode).count();
+    &rows[..count]
+}
+
+/// ILLEGAL REQUEST, INVALID COMMAND OPERATION CODE.
+pub(crate) const UNKNOWN: Sense = Sense::new(
+    SenseKey::IllegalRequest,
+    Asc::INVALID_COMMAND_OPERATION_CODE,
+);
+
+impl Command {
+    /// Reads a CDB. Trailing bytes (iSCSI always carries 16) are not looked at.
+    ///
+    /// # Errors
+    /// ILLEGAL REQUEST: the command or service action is unknown, the CDB is too short for it, a
+    /// field has a value that this disk does not support, or NACA is set (SAM-5 5.2: only a
+    /// device that reports NORMACA may take it).
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Command, Sense> {
+        let cdb = Cdb::new(bytes);
+        let rows = rows_of(cdb.u8(0));
+        let row = match rows {
+            [] => return Err(UNKNOWN),
+            [row] if row.service_action.is_none() => row,
+            rows => rows
+                .iter()
+                .find(|row| row.service_action == Some(cdb.u8(1) & 0x1F))
+                .ok_or(Sense::invalid_cdb_field(1, Some(4)))?,
+        };
+        let len = row.usage.len() + 1;
+        if bytes.len() < len {
+            return Err(Sense::invalid_cdb_field(bytes.len() as u16, None));
+        }
+        const NACA: u8 = 0x04;
+        cdb.must_be_zero(len - 1, NACA)?;
+        (row.decode)(&cdb)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments), the ones that this disk sends.
+
+/// An additional sense code with its qualifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Asc {
+    /// ADDITIONAL SENSE CODE.
+    pub code: u8,
+    /// ADDITIONAL SENSE CODE QUALIFIER.
+    pub qualifier: u8,
+}
+
+macro_rules! codes {
+    ($($name:ident = ($code:literal, $qualifier:literal);)*) => {
+        impl Asc {
+            $(
+                #[doc = concat!("`", stringify!($code), "`, `", stringify!($qualifier), "`.")]
+                pub const $name: Asc = Asc { code: $code, qualifier: $qualifier };
+            )*
+        }
+    };
+}
+
+codes! {
+    NO_ADDITIONAL_SENSE = (0x00, 0x00);
+    CAUSE_NOT_REPORTABLE = (0x04, 0x00);
+    WRITE_ERROR = (0x0C, 0x00);
+    INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT = (0x0E, 0x03);
+    UNRECOVERED_READ_ERROR = (0x11, 0x00);
+    PARAMETER_LIST_LENGTH_ERROR = (0x1A, 0x00);
+    MISCOMPARE_DURING_VERIFY = (0x1D, 0x00);
+    INVALID_COMMAND_OPERATION_CODE = (0x20, 0x00);
+    LBA_OUT_OF_RANGE = (0x21, 0x00);
+    INVALID_FIELD_IN_CDB = (0x24, 0x00);
+    LOGICAL_UNIT_NOT_SUPPORTED = (0x25, 0x00);
+    INVALID_FIELD_IN_PARAMETER_LIST = (0x26, 0x00);
+    WRITE_PROTECTED = (0x27, 0x00);
+    SPACE_ALLOCATION_FAILED = (0x27, 0x07);
+    POWER_ON_OR_RESET = (0x29, 0x00);
+    BUS_DEVICE_RESET = (0x29, 0x03);
+    NEXUS_LOSS = (0x29, 0x07);
+    MODE_PARAMETERS_CHANGED = (0x2A, 0x01);
+    CAPACITY_DATA_HAS_CHANGED = (0x2A, 0x09);
+    COMMANDS_CLEARED_BY_ANOTHER_INITIATOR = (0x2F, 0x00);
+    SAVING_PARAMETERS_NOT_SUPPORTED = (0x39, 0x00);
+    REPORTED_LUNS_DATA_HAS_CHANGED = (0x3F, 0x0E);
+    INTERNAL_TARGET_FAILURE = (0x44, 0x00);
+}

@@ -1,0 +1,208 @@
+//! The size and abilities of a logical unit, given by whoever knows the volume below it, and
+//! checked once so that the commands can rely on it.
+
+use crate::medium::Extent;
+use crate::sense::{Asc, Sense, SenseKey};
+
+/// Size and abilities of a logical unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Logical block size: 512 or 4096 bytes.
+    pub block_size_bytes: u32,
+    /// Physical block size: a power of two times the logical one; what writes should align to.
+    pub physical_block_bytes: u32,
+    /// Number of logical blocks, at least 1.
+    pub len_blocks: u64,
+    /// Whether acknowledged writes may be lost at a power cut until flushed (WCE). Derived from
+    /// the volume; no initiator can change it.
+    pub write_cache: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// What discard can do, or `None` if the volume is fully provisioned and stays so.
+    pub discard: Option<Discard>,
+    /// Longest READ, WRITE or VERIFY in blocks, at least 1: longer ones are refused.
+    pub transfer_blocks_max: u32,
+    /// Transfer length that performs best, in blocks; 0 says nothing about it.
+    pub transfer_blocks_optimal: u32,
+    /// Granularity of good transfers, in blocks (a stripe unit, say); 0 says nothing about it.
+    pub transfer_blocks_granularity: u16,
+    /// Longest WRITE SAME in blocks, at least 1: longer ones are refused. (libiscsi's suite takes
+    /// 65,536 or more for a promise that one WRITE is taken of as many blocks.)
+    pub write_same_blocks_max: u64,
+}
+
+/// How a volume discards (unmaps) blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Discard {
+    /// The unit that space is given back in, in logical blocks, at least 1.
+    pub granularity_blocks: u32,
+    /// The first block that is aligned to the granularity; less than it.
+    pub alignment_blocks: u32,
+    /// Whether discarded blocks are guaranteed to read as zeroes (LBPRZ).
+    pub zeroes_after_discard: bool,
+    /// Most blocks that one UNMAP command may name, at least 1. (libiscsi's suite finds more than
+    /// 2^20 excessive, except `u32::MAX`, which says that there is no limit.)
+    pub unmap_blocks_max: u32,
+    /// Most ranges that one UNMAP command may name: 1 to 4095.
+    pub unmap_ranges_max: u16,
+}
+
+/// A [`Shape`] that cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// Not a block size that disks have.
+    #[error("a logical block of {0} bytes is not possible: use 512 or 4096")]
+    BlockSize(u32),
+    /// The physical block does not hold a power of two of logical blocks.
+    #[error(
+        "a physical block of {physical} bytes over logical blocks of {logical} is not possible: \
+         use {logical} times a power of two up to 32768"
+    )]
+    PhysicalBlock {
+        /// The physical block size asked for, in bytes.
+        physical: u32,
+        /// The logical block size, in bytes.
+        logical: u32,
+    },
+    /// No blocks, or more than 2^63 bytes of them.
+    #[error("a disk of {0} blocks is not possible: use at least one and at most 2^63 bytes")]
+    Length(u64),
+    /// A limit that leaves nothing allowed, or more than its field on the wire holds.
+    #[error("{name} cannot be {value}: use {least} to {most}")]
+    Limit {
+        /// The field's name.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least it may be.
+        least: u64,
+        /// The most it may be.
+        most: u64,
+    },
+}
+
+impl Shape {
+    /// A fully provisioned disk: 4096-byte physical blocks, writes cached until flushed, transfers
+    /// of up to 4 MiB, WRITE SAME of up to 16 MiB.
+    pub fn new(block_size_bytes: u32, len_blocks: u64) -> Shape {
+        let blocks_in = |bytes: u32| bytes / block_size_bytes.max(1);
+        Shape {
+            block_size_bytes,
+            physical_block_bytes: 4096,
+            len_blocks,
+            write_cache: true,
+            read_only: false,
+            discard: None,
+            transfer_blocks_max: blocks_in(4 << 20),
+            transfer_blocks_optimal: 0,
+            transfer_blocks_granularity: 0,
+            write_same_blocks_max: u64::from(blocks_in(16 << 20)),
+        }
+    }
+
+    /// Whether a disk can have this shape.
+    ///
+    /// # Errors
+    /// The first [`ShapeError`] found.
+    pub fn check(&self) -> Result<(), ShapeError> {
+        let (logical, physical) = (self.block_size_bytes, self.physical_block_bytes);
+        if logical != 512 && logical != 4096 {
+            return Err(ShapeError::BlockSize(logical));
+        }
+        // The exponent has four bits, and physical blocks above 16 MiB would be a mistake anyway.
+        let ratio = physical / logical;
+        if physical % logical != 0 || !ratio.is_power_of_two() || ratio > 1 << 15 {
+            return Err(ShapeError::PhysicalBlock { physical, logical });
+        }
+        let len_blocks_max = (1 << 63) / u64::from(logical);
+        if !(1..=len_blocks_max).contains(&self.len_blocks) {
+            return Err(ShapeError::Length(self.len_blocks));
+        }
+        limit(
+            "transfer_blocks_max",
+            self.transfer_blocks_max.into(),
+            1,
+            u32::MAX.into(),
+        )?;
+        limit(
+            "write_same_blocks_max",
+            self.write_same_blocks_max,
+            1,
+            u64::MAX,
+        )?;
+        if let Some(discard) = &self.discard {
+            let granularity = u64::from(discard.granularity_blocks);
+            limit("granularity_blocks", granularity, 1, u32::MAX.into())?;
+            // The alignment's field has 31 bits.
+            let alignment_max = (granularity - 1).min((1 << 31) - 1);
+            limit(
+                "alignment_blocks",
+                discard.alignment_blocks.into(),
+                0,
+                alignment_max,
+            )?;
+            limit(
+                "unmap_blocks_max",
+                discard.unmap_blocks_max.into(),
+                1,
+                u32::MAX.into(),
+            )?;
+            // UNMAP's parameter list holds no more than 4095 descriptors.
+            limit("unmap_ranges_max", discard.unmap_ranges_max.into(), 1, 4095)?;
+        }
+        Ok(())
+    }
+
+    /// log2 of the logical blocks in a physical one.
+    pub(crate) fn physical_block_exponent(&self) -> u8 {
+        (self.physical_block_bytes / self.block_size_bytes).trailing_zeros() as u8
+    }
+
+    /// `blocks` from `lba` on, if they exist. A start past the last block is out of range even
+    /// for 0 blocks (libiscsi checks it).
+    pub(crate) fn extent(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
+        if lba < self.len_blocks && blocks <= self.len_blocks - lba {
+            Ok(Extent {
+                lba,
+                blocks,
+                block_size_bytes: self.block_size_bytes,
+            })
+        } else {
+            let sense = Sense::new(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE);
+            Err(sense.with_information(lba.max(self.len_blocks)))
+        }
+    }
+
+    /// As [`Shape::extent`], with 0 blocks meaning all that follow.
+    pub(crate) fn extent_or_rest(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
+        match blocks {
+            0 => self.extent(lba, self.len_blocks.saturating_sub(lba)),
+            _ => self.extent(lba, blocks),
+        }
+    }
+
+    /// Refuses what writes, on a disk that does not take writes.
+    pub(crate) fn check_writable(&self) -> Result<(), Sense> {
+        if self.read_only {
+            Err(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn limit(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), ShapeError> {
+    if (least..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(ShapeError::Limit {
+            name,
+            value,
+            least,
+            most,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

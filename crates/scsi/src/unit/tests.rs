@@ -1,0 +1,181 @@
+use super::*;
+use crate::fixture::{self, *};
+use crate::{Lun, MediumOp, Status, absent};
+
+mod properties;
+
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];
+const REQUEST_SENSE: [u8; 6] = [0x03, 0, 0, 0, 252, 0];
+const REPORT_LUNS: [u8; 12] = [0xA0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+fn new_unit() -> LogicalUnit {
+    LogicalUnit::new(identity(), thick()).unwrap()
+}
+
+#[test]
+fn each_new_nexus_hears_of_the_power_on_once() {
+    let mut unit = new_unit();
+    for nexus in [NexusId(1), NexusId(2)] {
+        let sense = fixture::sense(unit.begin(nexus, &TEST_UNIT_READY));
+        assert_eq!(
+            (sense.key, sense.asc),
+            (SenseKey::UnitAttention, Asc::POWER_ON_OR_RESET)
+        );
+        assert_eq!(unit.begin(nexus, &TEST_UNIT_READY), good());
+    }
+    unit.forget(NexusId(1));
+    assert_ne!(unit.begin(NexusId(1), &TEST_UNIT_READY), good());
+    assert_eq!(unit.begin(NexusId(2), &TEST_UNIT_READY), good());
+}
+
+#[test]
+fn inquiry_and_report_luns_leave_the_attention_waiting() {
+    let mut unit = new_unit();
+    assert!(matches!(unit.begin(NEXUS, &INQUIRY), Action::Reply(_)));
+    assert!(matches!(
+        unit.begin(NEXUS, &REPORT_LUNS),
+        Action::ReportLuns(_)
+    ));
+    assert_eq!(
+        fixture::sense(unit.begin(NEXUS, &[0xFF; 6])).asc,
+        Asc::POWER_ON_OR_RESET
+    );
+    assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
+}
+
+#[test]
+fn request_sense_takes_the_attention_as_data() {
+    let mut unit = new_unit();
+    let told = data(unit.begin(NEXUS, &REQUEST_SENSE));
+    assert_eq!((told[2], told[12], told[13]), (6, 0x29, 0));
+    let calm = data(unit.begin(NEXUS, &REQUEST_SENSE));
+    assert_eq!((calm.len(), calm[0], calm[2]), (18, 0x70, 0));
+    let descriptor = data(unit.begin(NEXUS, &[0x03, 1, 0, 0, 252, 0]));
+    assert_eq!(descriptor, [0x72, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
+}
+
+#[test]
+fn report_luns_is_how_a_changed_list_is_learnt() {
+    let mut unit = unit(thick());
+    unit.post(Attention::ReportedLunsChanged, None);
+    unit.begin(NEXUS, &REPORT_LUNS);
+    assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
+    unit.post(Attention::ReportedLunsChanged, None);
+    let sense = fixture::sense(unit.begin(NEXUS, &TEST_UNIT_READY));
+    assert_eq!(sense.asc, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+}
+
+#[test]
+fn a_resized_disk_tells_everyone_and_serves_its_new_blocks() {
+    let mut unit = unit(thick());
+    let read_new = cdb_10(0x28, 0, LEN_BLOCKS as u32, 1);
+    assert!(out_of_range(unit.begin(NEXUS, &read_new)));
+    unit.set_shape(Shape::new(512, 2 * LEN_BLOCKS)).unwrap();
+    let sense = fixture::sense(unit.begin(NEXUS, &read_new));
+    assert_eq!(sense.asc, Asc::CAPACITY_DATA_HAS_CHANGED);
+    assert!(matches!(unit.begin(NEXUS, &read_new), Action::Medium(_)));
+    // Only a change of capacity is one.
+    unit.set_shape(Shape {
+        read_only: true,
+        ..unit.shape().clone()
+    })
+    .unwrap();
+    assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
+    assert!(unit.set_shape(Shape::new(512, 0)).is_err());
+    assert_eq!(unit.shape().len_blocks, 2 * LEN_BLOCKS);
+}
+
+#[test]
+fn too_many_nexuses_find_the_disk_busy() {
+    let mut unit = new_unit();
+    for nexus in 0..Attentions::NEXUSES_MAX as u64 {
+        unit.begin(NexusId(nexus), &TEST_UNIT_READY);
+    }
+    let late = NexusId(1 << 40);
+    assert_eq!(
+        unit.begin(late, &TEST_UNIT_READY),
+        Action::End(Ending::BUSY)
+    );
+    unit.forget(NexusId(3));
+    assert_ne!(
+        unit.begin(late, &TEST_UNIT_READY),
+        Action::End(Ending::BUSY)
+    );
+}
+
+#[test]
+fn synchronize_cache_flushes_the_blocks_it_names() {
+    for cdb in [cdb_10(0x35, 0, 8, 4), cdb_16(0x91, 2, 8, 4)] {
+        let op = medium(run(thick(), &cdb));
+        let MediumOp::Flush { extent } = op else {
+            panic!("{op:?}")
+        };
+        assert_eq!((extent.lba, extent.blocks), (8, 4));
+    }
+    for cdb in [cdb_10(0x35, 0, 8, 0), cdb_16(0x91, 0, 8, 0)] {
+        let op = medium(run(thick(), &cdb));
+        let MediumOp::Flush { extent } = op else {
+            panic!("{op:?}")
+        };
+        assert_eq!((extent.lba, extent.blocks), (8, LEN_BLOCKS - 8));
+    }
+    assert!(out_of_range(run(thick(), &cdb_16(0x91, 0, LEN_BLOCKS, 1))));
+}
+
+#[test]
+fn medium_errors_become_the_sense_that_initiators_act_on() {
+    use MediumErrorKind as Kind;
+    let unit = new_unit();
+    assert_eq!(unit.complete(Ok(())), Ending::GOOD);
+    for (kind, key, asc) in [
+        (Kind::Read, 0x3, (0x11, 0x00)),
+        (Kind::Write, 0x3, (0x0C, 0x00)),
+        (Kind::Flush, 0x3, (0x0C, 0x00)),
+        (Kind::Failed, 0x4, (0x44, 0x00)),
+        (Kind::NotReady, 0x2, (0x04, 0x00)),
+        (Kind::WriteProtected, 0x7, (0x27, 0x00)),
+        (Kind::OutOfSpace, 0x7, (0x27, 0x07)),
+        (Kind::Aborted, 0xB, (0x00, 0x00)),
+        (Kind::Miscompare { offset_bytes: 17 }, 0xE, (0x1D, 0x00)),
+    ] {
+        let ending = unit.complete(Err(MediumError { kind, lba: Some(9) }));
+        assert_eq!(ending.status, Status::CheckCondition);
+        let sense = ending.sense.unwrap();
+        assert_eq!(
+            (sense.key as u8, (sense.asc.code, sense.asc.qualifier)),
+            (key, asc)
+        );
+        let miscompare = matches!(kind, Kind::Miscompare { .. });
+        assert_eq!(sense.information, Some(if miscompare { 17 } else { 9 }));
+    }
+}
+
+#[test]
+fn a_lun_without_a_unit_answers_only_what_discovery_asks() {
+    let begin = |cdb: &[u8]| absent::begin(&identity(), cdb);
+    let inquiry = data(begin(&INQUIRY));
+    assert_eq!((inquiry[0], inquiry.len()), (0x7F, 96));
+    assert_eq!(
+        fixture::sense(begin(&[0x12, 1, 0x83, 1, 0, 0])).asc,
+        Asc::INVALID_FIELD_IN_CDB
+    );
+    let Action::ReportLuns(request) = begin(&REPORT_LUNS) else {
+        panic!()
+    };
+    assert_eq!(data(request.reply(&[Lun::new(1).unwrap()]))[3], 8);
+    let sense = data(begin(&REQUEST_SENSE));
+    assert_eq!((sense[2], sense[12], sense[13]), (5, 0x25, 0));
+    for cdb in [
+        &TEST_UNIT_READY[..],
+        &cdb_10(0x2A, 0, 0, 1),
+        &[0xFF; 16],
+        &[],
+    ] {
+        assert_eq!(
+            fixture::sense(begin(cdb)).asc,
+            Asc::LOGICAL_UNIT_NOT_SUPPORTED
+        );
+    }
+}

@@ -1,0 +1,399 @@
+//! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
+//! collected into memory that has been paid for, the volume does the work in a task of its own.
+
+use std::rc::Rc;
+
+use engine::{Buf, Payload, spawn, sync::Permit};
+use iscsi::{CommandRequest, Outcome, TaskId};
+use scsi::{Action, Ending, MediumOp, NexusId, Status};
+
+use crate::{
+    connection::Connection,
+    front::{Target, Unit},
+    medium,
+    open::{OpenCommand, Pending, WritePart},
+};
+
+/// A LUN number that no unit has, for commands to what does not exist.
+const NO_UNIT: u32 = u32::MAX;
+
+/// What an initiator gives and takes for one command.
+#[derive(Clone, Copy)]
+struct Offer {
+    task: TaskId,
+    lun: u32,
+    read_len: u32,
+    write_len: u32,
+    unsolicited_len: u32,
+}
+
+/// Starts a command. Its immediate data, if any, is received right after.
+pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
+    let Some(target) = connection.target() else {
+        return connection.end("a command came without a target: the protocol machine is wrong");
+    };
+    let lun = scsi::Lun::decode(request.lun.0.to_be_bytes()).map_or(NO_UNIT, scsi::Lun::number);
+    let offer = Offer {
+        task: request.task,
+        lun,
+        read_len: request.read_len,
+        write_len: request.write_len,
+        unsolicited_len: request.unsolicited_len,
+    };
+    if connection.is_finishing() {
+        return respond(connection, offer.task, None, &Ending::BUSY, 0);
+    }
+    let action = match target.units.get(&lun) {
+        Some(unit) => unit
+            .disk
+            .borrow_mut()
+            .begin(NexusId(connection.id), &request.cdb),
+        None => scsi::absent::begin(&target.bare, &request.cdb),
+    };
+    act(connection, &target, offer, action);
+}
+
+/// Goes on with a command whose data-out is complete.
+pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
+    let Some(target) = connection.target() else {
+        return;
+    };
+    let taken = connection.open.with(task, |command| {
+        let (data, permits) = command.take_write();
+        (
+            command.pending.take(),
+            command.lun,
+            command.transfer_len,
+            data,
+            permits,
+        )
+    });
+    let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
+        return;
+    };
+    match pending {
+        Pending::Medium(op) => {
+            run(
+                connection,
+                &target,
+                Work {
+                    task,
+                    lun,
+                    op,
+                    transfer_len,
+                    data,
+                    permits,
+                },
+            );
+        }
+        Pending::Parameters(list) => {
+            let Some(unit) = target.units.get(&lun) else {
+                return;
+            };
+            let action = unit.disk.borrow_mut().resume(list, &data.to_vec());
+            match action {
+                Action::End(ending) => {
+                    respond(connection, task, Some(unit), &ending, transfer_len);
+                }
+                Action::Medium(op) => {
+                    let data = Payload::new();
+                    run(
+                        connection,
+                        &target,
+                        Work {
+                            task,
+                            lun,
+                            op,
+                            transfer_len,
+                            data,
+                            permits,
+                        },
+                    );
+                }
+                other => {
+                    tracing::error!(?other, "a parameter list asked for data-in");
+                    respond(connection, task, Some(unit), &Ending::BUSY, 0);
+                }
+            }
+        }
+    }
+}
+
+/// Does what the logical unit says a fresh command needs.
+fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: Action) {
+    let unit = target.units.get(&offer.lun);
+    if let Err(sense) = action.check_offered(offer.write_len.into()) {
+        let wanted = action.data_out_len_bytes();
+        return respond(connection, offer.task, unit, &Ending::check(sense), wanted);
+    }
+    match action {
+        Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
+        Action::Reply(data) => reply(connection, offer, &data),
+        Action::ReportLuns(request) => {
+            let luns: Vec<_> = target
+                .units
+                .keys()
+                .filter_map(|&n| scsi::Lun::new(n).ok())
+                .collect();
+            act(connection, target, offer, request.reply(&luns));
+        }
+        Action::Parameters(list) => {
+            let len = list.len_bytes();
+            collect(
+                connection,
+                offer,
+                Pending::Parameters(list),
+                len,
+                len.into(),
+            );
+        }
+        Action::Medium(op) => {
+            let transfer_len = op.data_in_len_bytes() + op.data_out_len_bytes();
+            let is_write = op.data_out_len_bytes() > 0;
+            // An initiator that takes less gets the blocks that fit and an overflow residual.
+            let block = u64::from(target.block_size_bytes(offer.lun));
+            let taken = u64::from(offer.read_len).div_ceil(block) * block;
+            let op = match !is_write && transfer_len > taken {
+                true => medium::shortened(op, taken),
+                false => Some(op),
+            };
+            let Some(op) = op else {
+                return respond(connection, offer.task, unit, &Ending::GOOD, transfer_len);
+            };
+            if is_write {
+                let len = op.data_out_len_bytes() as u32;
+                collect(connection, offer, Pending::Medium(op), len, transfer_len);
+            } else {
+                connection
+                    .open
+                    .insert(offer.open(None, transfer_len, Vec::new()));
+                let (task, lun, data, permits) =
+                    (offer.task, offer.lun, Payload::new(), Vec::new());
+                run(
+                    connection,
+                    target,
+                    Work {
+                        task,
+                        lun,
+                        op,
+                        transfer_len,
+                        data,
+                        permits,
+                    },
+                );
+            }
+        }
+    }
+}
+
+impl Offer {
+    fn open(
+        self,
+        pending: Option<Pending>,
+        transfer_len: u64,
+        write: Vec<WritePart>,
+    ) -> OpenCommand {
+        OpenCommand {
+            task: self.task,
+            lun: self.lun,
+            pending,
+            transfer_len,
+            write,
+            read: Payload::new(),
+            read_permits: Vec::new(),
+        }
+    }
+}
+
+impl Target {
+    fn block_size_bytes(&self, lun: u32) -> u32 {
+        self.units
+            .get(&lun)
+            .map_or(512, |unit| unit.volume.shape().block_size_bytes)
+    }
+}
+
+/// Finds memory for `len` bytes of data-out and asks for them. What may come unasked needs room
+/// at once; the rest waits for its turn and is solicited then.
+fn collect(
+    connection: &Rc<Connection>,
+    offer: Offer,
+    pending: Pending,
+    len: u32,
+    transfer_len: u64,
+) {
+    let task = offer.task;
+    let first = offer.unsolicited_len.min(len);
+    let memory = &connection.front.memory;
+    let Some(permit) = memory.unsolicited.try_take(first as usize) else {
+        let full = Ending {
+            status: Status::TaskSetFull,
+            sense: None,
+        };
+        return respond(connection, task, None, &full, 0);
+    };
+    let mut write = Vec::with_capacity(2);
+    if first > 0 {
+        write.push(WritePart {
+            buf: Buf::new(first as usize),
+            permits: vec![permit],
+        });
+    }
+    connection
+        .open
+        .insert(offer.open(Some(pending), transfer_len, write));
+    if first == len {
+        return solicit(connection, task, len);
+    }
+    let connection = connection.clone();
+    spawn(async move {
+        let rest = (len - first) as usize;
+        let permits = take_memory(&connection, rest).await;
+        let part = WritePart {
+            buf: Buf::new(rest),
+            permits,
+        };
+        if connection
+            .open
+            .with(task, |command| command.write.push(part))
+            .is_some()
+        {
+            solicit(&connection, task, len);
+            connection.transmit.notify();
+        }
+    });
+}
+
+fn solicit(connection: &Connection, task: TaskId, len: u32) {
+    if let Err(error) = connection.machine.borrow_mut().solicit(task, len) {
+        tracing::debug!(%error, "a command ended while it waited for memory");
+    }
+}
+
+/// Waits for `len` bytes of the session's share, then of the lane's memory.
+async fn take_memory(connection: &Connection, len: usize) -> Vec<Permit> {
+    let own = connection.memory.take(len).await;
+    let common = connection.front.memory.transfers.take(len).await;
+    vec![common, own]
+}
+
+/// A medium operation on its way.
+struct Work {
+    task: TaskId,
+    lun: u32,
+    op: MediumOp,
+    transfer_len: u64,
+    data: Payload,
+    permits: Vec<Permit>,
+}
+
+/// Has the volume do the work and answers. The I/O is known as running from this call on.
+fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
+    let Work {
+        task,
+        lun,
+        op,
+        transfer_len,
+        data,
+        mut permits,
+    } = work;
+    let running = connection.open.begin_io(task, lun);
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let read_len = op.data_in_len_bytes() as usize;
+        if read_len > 0 {
+            permits = take_memory(&connection, read_len).await;
+        }
+        let unit = &target.units[&lun];
+        let aborted = connection.open.with(task, |_| ()).is_none();
+        let result = match aborted {
+            true => Ok(Payload::new()),
+            false => medium::perform(&*unit.volume, &op, data).await,
+        };
+        connection.open.end_io(running);
+        match result {
+            Ok(read) if read_len > 0 => {
+                send_data(&connection, task, read, permits, transfer_len);
+            }
+            Ok(_) => respond(&connection, task, Some(unit), &Ending::GOOD, transfer_len),
+            Err(error) => {
+                let ending = unit.disk.borrow().complete(Err(error));
+                respond(&connection, task, Some(unit), &ending, 0);
+            }
+        }
+        connection.transmit.notify();
+    });
+}
+
+/// Answers with bytes that are at hand.
+fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
+    if data.is_empty() {
+        return respond(connection, offer.task, None, &Ending::GOOD, 0);
+    }
+    connection
+        .open
+        .insert(offer.open(None, data.len() as u64, Vec::new()));
+    let payload = Buf::copy_of(data).into();
+    send_data(
+        connection,
+        offer.task,
+        payload,
+        Vec::new(),
+        data.len() as u64,
+    );
+}
+
+fn send_data(
+    connection: &Connection,
+    task: TaskId,
+    data: Payload,
+    permits: Vec<Permit>,
+    transfer_len: u64,
+) {
+    let len = data.len() as u32;
+    let open = connection.open.with(task, |command| {
+        command.read = data;
+        command.read_permits = permits;
+    });
+    if open.is_none() {
+        return; // aborted meanwhile
+    }
+    let good = Outcome {
+        status: Status::Good as u8,
+        sense: &[],
+        transfer_len,
+    };
+    if let Err(error) = connection
+        .machine
+        .borrow_mut()
+        .data_in(task, len, Some(good))
+    {
+        tracing::debug!(%error, "a reply to a command that has ended");
+    }
+}
+
+/// Ends a command without data-in. A command that was aborted meanwhile gets no answer.
+fn respond(
+    connection: &Connection,
+    task: TaskId,
+    unit: Option<&Unit>,
+    ending: &Ending,
+    transfer_len: u64,
+) {
+    let format = unit.map_or(scsi::SenseFormat::Fixed, |unit| {
+        unit.disk.borrow().sense_format()
+    });
+    let sense = ending
+        .sense
+        .as_ref()
+        .map(|sense| sense.encode(format))
+        .unwrap_or_default();
+    let outcome = Outcome {
+        status: ending.status as u8,
+        sense: &sense,
+        transfer_len,
+    };
+    if let Err(error) = connection.machine.borrow_mut().respond(task, outcome) {
+        tracing::debug!(%error, "a reply to a command that has ended");
+    }
+}

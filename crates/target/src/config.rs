@@ -1,0 +1,95 @@
+//! What a server is to serve, and its limits.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use engine::LaneFuture;
+use volume::SharedVolume;
+
+/// Opens a lane's view of a volume; called once on each lane.
+pub type OpenVolume =
+    Arc<dyn Fn() -> LaneFuture<'static, volume::Result<SharedVolume>> + Send + Sync>;
+
+/// All that a server serves.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// The targets.
+    pub targets: Vec<TargetSpec>,
+    /// Bounds on what initiators can make the server do.
+    pub limits: Limits,
+}
+
+/// One target: a name, its portals and its logical units.
+#[derive(Clone)]
+pub struct TargetSpec {
+    /// iSCSI name.
+    pub name: String,
+    /// Addresses that it is reached at; port 0 takes any free one.
+    pub portals: Vec<SocketAddr>,
+    /// Logical units by number.
+    pub luns: BTreeMap<u32, LunSpec>,
+    /// Who may log in.
+    pub allow: Allow,
+}
+
+/// One logical unit.
+#[derive(Clone)]
+pub struct LunSpec {
+    /// Name of the volume, for people.
+    pub volume: String,
+    /// The volume's identity; NAA name and serial number derive from it.
+    pub uuid: [u8; 16],
+    /// Opens the volume on a lane.
+    pub open: OpenVolume,
+}
+
+/// Which initiators may log in to a target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Allow {
+    /// All.
+    Everyone,
+    /// Those with these names.
+    Names(Vec<String>),
+}
+
+impl Allow {
+    /// Whether the initiator called `name` may log in.
+    pub fn allows(&self, name: &str) -> bool {
+        match self {
+            Allow::Everyone => true,
+            Allow::Names(names) => names.iter().any(|allowed| allowed == name),
+        }
+    }
+}
+
+/// Bounds on what initiators can make the server do. Memory is shared out to the lanes evenly.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Memory for the payload of commands, over all connections, in bytes.
+    pub memory_bytes: usize,
+    /// Connections at a time, over all lanes.
+    pub connections_max: usize,
+    /// Commands that one session may have open.
+    pub command_window: u16,
+    /// Longest READ or WRITE, in bytes.
+    pub transfer_max_bytes: u32,
+    /// From the first byte to the full feature phase.
+    pub login_timeout: Duration,
+    /// A session that is silent for so long is pinged.
+    pub ping_interval: Duration,
+    /// A ping not answered, or a reply not taken, for so long ends the connection.
+    pub peer_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            memory_bytes: 256 << 20,
+            connections_max: 1024,
+            command_window: 128,
+            transfer_max_bytes: 4 << 20,
+            login_timeout: Duration::from_secs(15),
+            ping_interval: Duration::from_secs(30),
+            peer_timeout: Duration::from_secs(30),
+        }
+    }
+}

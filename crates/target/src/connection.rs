@@ -1,0 +1,536 @@
+//! One connection on its lane: what it knows, its reader, its watchdog, and its end.
+//!
+//! The reader frames what arrives, hands each PDU to the protocol machine and acts on its events;
+//! payload goes from the socket into the command's own memory. The [`writer`](crate::writer)
+//! sends what the machine has ready. Commands run as tasks of their own.
+
+use std::{
+    cell::{Cell, RefCell},
+    net::SocketAddr,
+    rc::Rc,
+};
+
+use engine::{
+    Duration, Instant,
+    net::{FramedReader, TcpStream},
+    spawn,
+    sync::{Budget, Notify},
+    time,
+};
+use iscsi::{
+    CloseReason, OperationalConfig, RxData, TargetConfig, TargetConnection, TargetEvent, TaskId,
+    frame::{DataDigest, Frame, frame},
+};
+
+use crate::{
+    command,
+    front::{Front, Target},
+    login,
+    open::{OpenCommands, RunningId},
+    sessions::SessionKey,
+    task_management, writer,
+};
+
+/// Headers and small payloads are received through a buffer of this length, in bytes.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// How often the watchdog looks.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) struct Connection {
+    /// Also the number of its I_T nexus: never used again.
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    /// The portal's address as the peer knows it.
+    pub(crate) local: SocketAddr,
+    pub(crate) front: Rc<Front>,
+    pub(crate) stream: TcpStream,
+    pub(crate) machine: RefCell<TargetConnection>,
+    pub(crate) open: OpenCommands,
+    /// What this session may hold of the lane's memory for transfers.
+    pub(crate) memory: Rc<Budget>,
+    /// The machine may have something to send.
+    pub(crate) transmit: Notify,
+    /// Something was sent.
+    pub(crate) sent: Notify,
+    pub(crate) key: RefCell<Option<SessionKey>>,
+    /// When the send in progress began.
+    pub(crate) sending_since: Cell<Option<Instant>>,
+    target: RefCell<Option<Rc<Target>>>,
+    logged_in: Cell<bool>,
+    last_heard: Cell<Instant>,
+    /// Send what is ready, then end.
+    closing: Cell<bool>,
+    /// Take no further commands.
+    finishing: Cell<bool>,
+    ended: Cell<bool>,
+    /// All its I/O has ended as well.
+    gone: Cell<bool>,
+    changed: Notify,
+}
+
+/// Serves one connection from its first byte to the end of its last I/O.
+pub(crate) async fn serve(front: Rc<Front>, stream: TcpStream) {
+    let Ok((local, peer)) = stream.addresses() else {
+        return;
+    };
+    let Some(id) = front.sessions.admit(front.limits.connections_max) else {
+        let max = front.limits.connections_max;
+        tracing::warn!(%peer, max, "connection refused: all places are taken; raise `connections`");
+        return;
+    };
+    let connection = Rc::new(Connection::new(id, peer, local, front.clone(), stream));
+    front
+        .connections
+        .borrow_mut()
+        .insert(id, connection.clone());
+    tracing::debug!(%peer, id, "connected");
+    spawn(writer::run(connection.clone()));
+    spawn(watch(connection.clone()));
+    let reason = connection.read().await;
+    tracing::debug!(%peer, id, reason, "reading ended");
+    connection.close_when_sent();
+    connection
+        .changed
+        .wait_for(|| connection.ended.get().then_some(()))
+        .await;
+    connection.leave().await;
+}
+
+impl Connection {
+    fn new(
+        id: u64,
+        peer: SocketAddr,
+        local: SocketAddr,
+        front: Rc<Front>,
+        stream: TcpStream,
+    ) -> Self {
+        let limits = &front.limits;
+        let config = TargetConfig {
+            operational: OperationalConfig::default(),
+            command_window: limits.command_window,
+            ..TargetConfig::default()
+        };
+        Connection {
+            id,
+            peer,
+            local,
+            machine: RefCell::new(TargetConnection::new(config)),
+            memory: Budget::new(front.memory.session_max),
+            stream,
+            open: OpenCommands::default(),
+            transmit: Notify::new(),
+            sent: Notify::new(),
+            key: RefCell::default(),
+            sending_since: Cell::default(),
+            target: RefCell::default(),
+            logged_in: Cell::new(false),
+            last_heard: Cell::new(time::now()),
+            closing: Cell::new(false),
+            finishing: Cell::new(front.stopping.get()),
+            ended: Cell::new(false),
+            gone: Cell::new(false),
+            changed: Notify::new(),
+            front,
+        }
+    }
+
+    /// The target of the session, once the initiator has named it.
+    pub(crate) fn target(&self) -> Option<Rc<Target>> {
+        self.target.borrow().clone()
+    }
+
+    pub(crate) fn set_target(&self, target: Rc<Target>) {
+        *self.target.borrow_mut() = Some(target);
+    }
+
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.get()
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Ends the connection now. Commands that run go on to their end; nobody hears of them.
+    pub(crate) fn end(&self, why: &str) {
+        if !self.ended.replace(true) {
+            tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");
+            self.stream.shutdown();
+            self.changed.notify();
+            self.transmit.notify();
+            self.sent.notify();
+        }
+    }
+
+    /// Ends the connection once all that is ready has been sent.
+    pub(crate) fn close_when_sent(&self) {
+        self.closing.set(true);
+        self.transmit.notify();
+    }
+
+    /// Takes no further commands and ends when those that are open have been answered.
+    pub(crate) fn finish(self: Rc<Self>) {
+        self.finishing.set(true);
+        spawn(async move {
+            let answered = self
+                .sent
+                .wait_for(|| (self.ended.get() || self.open.tasks(None).is_empty()).then_some(()));
+            let _ = time::timeout(self.front.limits.peer_timeout, answered).await;
+            self.close_when_sent();
+        });
+    }
+
+    /// Waits until the connection has ended and all its I/O too.
+    pub(crate) async fn gone(&self) {
+        self.changed
+            .wait_for(|| self.gone.get().then_some(()))
+            .await;
+    }
+
+    async fn leave(self: Rc<Self>) {
+        let running = self.abort_tasks(None);
+        self.open.wait_ended(&running).await;
+        self.open.wait_idle().await;
+        for unit in self
+            .target()
+            .iter()
+            .flat_map(|target| target.units.values())
+        {
+            unit.disk.borrow_mut().forget(scsi::NexusId(self.id));
+        }
+        if let Some(key) = self.key.take() {
+            self.front.sessions.remove(&key, self.id);
+            tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, "logged out");
+        }
+        self.front.sessions.leave();
+        self.front.connections.borrow_mut().remove(&self.id);
+        self.gone.set(true);
+        self.changed.notify();
+        self.front.changed.notify();
+    }
+
+    /// Forgets open commands (for one LUN, or all) without an answer; gives the I/Os that run for
+    /// such commands, also those forgotten before.
+    pub(crate) fn abort_tasks(&self, lun: Option<u32>) -> Vec<RunningId> {
+        for task in self.open.tasks(lun) {
+            self.abort_task(task);
+        }
+        self.open
+            .running(|io_lun, _| lun.is_none_or(|lun| lun == io_lun))
+    }
+
+    pub(crate) fn abort_task(&self, task: TaskId) {
+        drop(self.open.remove(task));
+        if let Err(error) = self.machine.borrow_mut().abort(task) {
+            tracing::trace!(%error, "abort of a task that has ended");
+        }
+    }
+
+    /// Reads until the connection ends; says why it did.
+    async fn read(self: &Rc<Self>) -> &'static str {
+        let mut reader = FramedReader::new(self.stream.clone(), RECEIVE_BUFFER_BYTES);
+        loop {
+            let wants_read = || self.machine.borrow().wants_read();
+            self.sent
+                .wait_for(|| (self.ended.get() || wants_read()).then_some(()))
+                .await;
+            if self.ended.get() {
+                return "ended";
+            }
+            let result = self.read_pdu(&mut reader).await;
+            self.transmit.notify();
+            match result {
+                Ok(true) => {}
+                Ok(false) => return "the protocol is over",
+                Err(error) => {
+                    tracing::debug!(peer = %self.peer, %error, "receiving failed");
+                    self.end("the peer has closed");
+                    return "the peer has closed";
+                }
+            }
+        }
+    }
+
+    /// Takes one PDU; false when it was the last that matters.
+    async fn read_pdu(self: &Rc<Self>, reader: &mut FramedReader) -> std::io::Result<bool> {
+        require(reader, iscsi::pdu::BHS_LEN).await?;
+        self.last_heard.set(time::now());
+        let limits = self.machine.borrow().frame_limits();
+        let pdu = match frame(reader.bytes(), &limits) {
+            Ok(Some(pdu)) => pdu,
+            Ok(None) => return Ok(true),
+            Err(error) => return Ok(self.fail(error)),
+        };
+        let at_hand = if pdu.payload {
+            pdu.data_offset
+        } else {
+            pdu.total_len
+        };
+        require(reader, at_hand).await?;
+        if let Err(error) = pdu.verify_header(reader.bytes()) {
+            return Ok(self.fail(error));
+        }
+        let now = time::now().as_ns();
+        let mut rest = Rest::new(&pdu);
+        {
+            let bytes = reader.bytes();
+            let bhs = bytes.first_chunk().expect("48 bytes are at hand");
+            let data = if pdu.payload {
+                RxData::Length(pdu.data_len as u32)
+            } else {
+                if let Err(error) = rest.check_inline(&pdu, bytes) {
+                    return Ok(self.fail(error));
+                }
+                RxData::Inline(&bytes[pdu.data()])
+            };
+            self.machine
+                .borrow_mut()
+                .receive(now, bhs, &bytes[pdu.ahs()], data);
+        }
+        reader.consume(at_hand);
+        let mut complete = Vec::new();
+        loop {
+            let event = self.machine.borrow_mut().poll_event();
+            let Some(event) = event else { break };
+            match event {
+                TargetEvent::Command(request) => {
+                    let (task, len) = (request.task, request.immediate_len);
+                    command::begin(self, request);
+                    self.place(reader, &mut rest, task, 0, len).await?;
+                }
+                TargetEvent::DataOut { task, offset, len } => {
+                    self.place(reader, &mut rest, task, offset, len).await?;
+                }
+                TargetEvent::DataComplete { task } => complete.push(task),
+                TargetEvent::TaskManagement(request) => {
+                    spawn(task_management::run(self.clone(), request));
+                }
+                TargetEvent::LoginRequest(request) => login::begin(self, &request),
+                TargetEvent::SessionRequest(request) => {
+                    spawn(login::enter(self.clone(), request));
+                }
+                TargetEvent::LoggedIn(parameters) => {
+                    self.logged_in.set(true);
+                    tracing::debug!(peer = %self.peer, ?parameters, "full feature phase");
+                }
+                TargetEvent::SendTargets(which) => login::send_targets(self, &which),
+                TargetEvent::Logout { .. } => {
+                    let connection = self.clone();
+                    spawn(async move {
+                        connection.open.wait_idle().await;
+                        if connection.machine.borrow_mut().logout_response(0).is_ok() {
+                            connection.drain_closed();
+                        }
+                    });
+                }
+                TargetEvent::Closed(reason) => {
+                    self.log_close(&reason);
+                    self.close_when_sent();
+                    return Ok(false);
+                }
+                _ => {}
+            }
+        }
+        if let Err(error) = rest.finish(reader).await? {
+            return Ok(self.fail(error));
+        }
+        for task in complete {
+            command::execute(self, task);
+        }
+        Ok(true)
+    }
+
+    /// Receives the next `len` bytes of the PDU's payload into the command's memory.
+    async fn place(
+        &self,
+        reader: &mut FramedReader,
+        rest: &mut Rest,
+        task: TaskId,
+        offset: u32,
+        len: u32,
+    ) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            let part = self.open.with(task, |command| {
+                let (index, range) = command.locate(offset + done, len - done)?;
+                let buf = std::mem::replace(&mut command.write[index].buf, engine::Buf::new(0));
+                Some((index, range, buf))
+            });
+            // The command may have been refused, or takes less than it is given.
+            let Some(Some((index, range, buf))) = part else {
+                break;
+            };
+            let (result, buf) = reader.read_into(buf, range.clone()).await;
+            result?;
+            rest.take(&buf[range.clone()]);
+            done += range.len() as u32;
+            self.open
+                .with(task, |command| command.write[index].buf = buf);
+        }
+        Ok(())
+    }
+
+    /// Ends the connection for an error that only the driver sees.
+    fn fail(&self, error: iscsi::Error) -> bool {
+        self.machine.borrow_mut().fail(error);
+        self.drain_closed();
+        false
+    }
+
+    /// Tells the initiator that its session has begun.
+    pub(crate) fn accept_login(&self, tsih: u16) {
+        let _ = self.machine.borrow_mut().login_accept(tsih);
+        self.logged_in.set(true);
+        self.sent.notify();
+        self.transmit.notify();
+    }
+
+    /// Gives back a session that ended before it began.
+    pub(crate) fn release_key(&self) {
+        if let Some(key) = self.key.take() {
+            self.front.sessions.remove(&key, self.id);
+        }
+    }
+
+    /// Takes the `Closed` event that a call just now has caused.
+    pub(crate) fn drain_closed(&self) {
+        loop {
+            let event = self.machine.borrow_mut().poll_event();
+            match event {
+                Some(TargetEvent::Closed(reason)) => self.log_close(&reason),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        self.close_when_sent();
+    }
+
+    fn log_close(&self, reason: &CloseReason) {
+        match reason {
+            CloseReason::Logout => tracing::debug!(peer = %self.peer, "logout"),
+            CloseReason::Protocol(error) => {
+                tracing::warn!(peer = %self.peer, %error, "the peer broke the protocol");
+            }
+            other => tracing::info!(peer = %self.peer, reason = ?other, "connection closed"),
+        }
+    }
+}
+
+/// What is left of a PDU's data segment behind the parts that found their place.
+struct Rest {
+    payload: bool,
+    data_left: usize,
+    padding: usize,
+    digest: Option<DataDigest>,
+}
+
+impl Rest {
+    fn new(pdu: &Frame) -> Rest {
+        Rest {
+            payload: pdu.payload,
+            data_left: pdu.data_len,
+            padding: iscsi::frame::padding(pdu.data_len),
+            digest: pdu.data_digest_offset.map(|_| DataDigest::default()),
+        }
+    }
+
+    /// Checks the digest of a PDU that is wholly at hand.
+    fn check_inline(&mut self, pdu: &Frame, bytes: &[u8]) -> Result<(), iscsi::Error> {
+        let (Some(digest), Some(at)) = (self.digest.take(), pdu.data_digest_offset) else {
+            return Ok(());
+        };
+        let mut digest = digest;
+        digest.update(&bytes[pdu.data()]);
+        digest.verify(
+            *bytes[at..]
+                .first_chunk()
+                .expect("the frame counts the digest"),
+        )
+    }
+
+    fn take(&mut self, placed: &[u8]) {
+        self.data_left -= placed.len();
+        if let Some(digest) = &mut self.digest {
+            digest.update(placed);
+        }
+    }
+
+    /// Reads past what nobody wanted and the padding, and checks the digest. The outer error is
+    /// the socket's.
+    async fn finish(self, reader: &mut FramedReader) -> std::io::Result<Result<(), iscsi::Error>> {
+        if !self.payload {
+            return Ok(Ok(()));
+        }
+        let Some(mut digest) = self.digest else {
+            reader.skip(self.data_left + self.padding).await?;
+            return Ok(Ok(()));
+        };
+        let mut unread = self.data_left;
+        while unread > 0 {
+            require(reader, 1).await?;
+            let n = reader.bytes().len().min(unread);
+            digest.update(&reader.bytes()[..n]);
+            reader.consume(n);
+            unread -= n;
+        }
+        reader.skip(self.padding).await?;
+        require(reader, 4).await?;
+        let received = *reader
+            .bytes()
+            .first_chunk()
+            .expect("four bytes are at hand");
+        reader.consume(4);
+        Ok(digest.verify(received))
+    }
+}
+
+/// Receives until `len` bytes are at hand. An early end of the stream is an error.
+async fn require(reader: &mut FramedReader, len: usize) -> std::io::Result<()> {
+    match reader.fill(len).await? {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Ends a connection whose peer logs in too slowly, does not take its replies, or is gone.
+async fn watch(connection: Rc<Connection>) {
+    let limits = connection.front.limits.clone();
+    let began = time::now();
+    loop {
+        let ended = connection
+            .changed
+            .wait_for(|| connection.ended.get().then_some(()));
+        if time::timeout(WATCH_INTERVAL, ended).await.is_some() {
+            return;
+        }
+        let now = time::now();
+        let in_login = !connection.logged_in.get();
+        if in_login && now - began > limits.login_timeout {
+            tracing::warn!(peer = %connection.peer, "no login within {:?}", limits.login_timeout);
+            connection.end("the login took too long");
+        }
+        if connection
+            .sending_since
+            .get()
+            .is_some_and(|since| now - since > limits.peer_timeout)
+        {
+            tracing::warn!(peer = %connection.peer, "replies not taken for {:?}", limits.peer_timeout);
+            connection.end("the peer does not take its replies");
+        }
+        let mut machine = connection.machine.borrow_mut();
+        if !in_login && now - connection.last_heard.get() > limits.ping_interval {
+            machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
+        }
+        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+            machine.handle_timeout(now.as_ns());
+            drop(machine);
+            tracing::warn!(peer = %connection.peer, "no answer to a ping within {:?}", limits.peer_timeout);
+            connection.end("the peer does not answer");
+        }
+        connection.transmit.notify();
+    }
+}

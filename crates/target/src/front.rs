@@ -1,0 +1,275 @@
+//! What one lane serves: its views of the volumes, its logical units, its connections, and the
+//! requests that other lanes send it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+};
+
+use engine::{
+    cross::{OneshotSender, Receiver, Sender},
+    net::DetachedStream,
+    spawn,
+    sync::{Budget, Notify},
+};
+use scsi::{Attention, Identity, LogicalUnit, NexusId, TargetPort};
+use volume::SharedVolume;
+
+use crate::{
+    config::{Allow, Limits, ServerConfig, TargetSpec},
+    connection::{self, Connection},
+    sessions::Sessions,
+};
+
+/// What other lanes ask of this one.
+pub(crate) enum Request {
+    /// Serve this connection.
+    Serve(DetachedStream),
+    /// End that connection and say when all its I/O has ended.
+    EndSession {
+        connection: u64,
+        done: OneshotSender<()>,
+    },
+    /// Abort the commands for these LUNs of a target in all sessions, and say when all their I/O
+    /// has ended.
+    Abort {
+        target: usize,
+        lun: Option<u32>,
+        by: Option<NexusId>,
+        attention: Attention,
+        done: OneshotSender<()>,
+    },
+    /// Finish what was accepted, then end all connections.
+    Stop { done: OneshotSender<()> },
+}
+
+/// One lane's part of a server.
+pub(crate) struct Front {
+    pub(crate) targets: Vec<Rc<Target>>,
+    pub(crate) limits: Limits,
+    pub(crate) sessions: Arc<Sessions>,
+    /// This lane's own address, and those of all lanes.
+    pub(crate) own: Sender<Request>,
+    pub(crate) lanes: Vec<Sender<Request>>,
+    pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    pub(crate) memory: Memory,
+    pub(crate) stopping: Cell<bool>,
+    /// A connection has ended.
+    pub(crate) changed: Notify,
+}
+
+/// The lane's memory for payload. Data that comes unasked must find room at once or its command
+/// is refused with TASK SET FULL; what is asked for waits in line. Neither can take the other's.
+pub(crate) struct Memory {
+    pub(crate) unsolicited: Rc<Budget>,
+    pub(crate) transfers: Rc<Budget>,
+    /// The most of `transfers` that one session may hold.
+    pub(crate) session_max: usize,
+}
+
+/// A target as one lane sees it.
+pub(crate) struct Target {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    pub(crate) portals: Vec<std::net::SocketAddr>,
+    pub(crate) allow: Allow,
+    pub(crate) units: BTreeMap<u32, Unit>,
+    /// Names this target in answers for LUNs that do not exist.
+    pub(crate) bare: Identity,
+}
+
+/// A logical unit and its volume.
+pub(crate) struct Unit {
+    pub(crate) disk: RefCell<LogicalUnit>,
+    pub(crate) volume: SharedVolume,
+}
+
+impl Front {
+    /// Opens this lane's views of all volumes.
+    pub(crate) async fn open(
+        config: &ServerConfig,
+        sessions: Arc<Sessions>,
+        own: Sender<Request>,
+        lanes: Vec<Sender<Request>>,
+    ) -> Result<Rc<Front>, String> {
+        let mut targets = Vec::new();
+        for (index, spec) in config.targets.iter().enumerate() {
+            targets.push(Rc::new(Target::open(index, spec, &config.limits).await?));
+        }
+        let share = config.limits.memory_bytes / lanes.len().max(1);
+        let largest = config.limits.transfer_max_bytes as usize;
+        let transfers = share - share / 4;
+        let memory = Memory {
+            unsolicited: Budget::new(share / 4),
+            transfers: Budget::new(transfers),
+            session_max: (transfers / 4).max(largest).min(transfers),
+        };
+        let limits = config.limits.clone();
+        let (connections, stopping, changed) = Default::default();
+        Ok(Rc::new(Front {
+            targets,
+            limits,
+            sessions,
+            own,
+            lanes,
+            connections,
+            memory,
+            stopping,
+            changed,
+        }))
+    }
+
+    /// Serves requests until the server goes away.
+    pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+        while let Some(request) = requests.receive().await {
+            match request {
+                Request::Serve(stream) => {
+                    let front = self.clone();
+                    spawn(connection::serve(front, stream.on_lane()));
+                }
+                Request::EndSession { connection, done } => {
+                    let found = self.connections.borrow().get(&connection).cloned();
+                    let Some(connection) = found else {
+                        done.send(());
+                        continue;
+                    };
+                    spawn(async move {
+                        connection.end("the initiator has logged in again");
+                        connection.gone().await;
+                        done.send(());
+                    });
+                }
+                Request::Abort {
+                    target,
+                    lun,
+                    by,
+                    attention,
+                    done,
+                } => {
+                    let front = self.clone();
+                    spawn(async move {
+                        front.abort(target, lun, by, attention).await;
+                        done.send(());
+                    });
+                }
+                Request::Stop { done } => {
+                    let front = self.clone();
+                    spawn(async move {
+                        front.stop().await;
+                        done.send(());
+                    });
+                }
+            }
+        }
+    }
+
+    /// Aborts commands on this lane and waits for their I/O.
+    async fn abort(
+        &self,
+        target: usize,
+        lun: Option<u32>,
+        by: Option<NexusId>,
+        attention: Attention,
+    ) {
+        for (number, unit) in &self.targets[target].units {
+            if lun.is_none_or(|lun| lun == *number) {
+                unit.disk.borrow_mut().post(attention, by);
+            }
+        }
+        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+        for connection in connections {
+            if connection.target().is_some_and(|t| t.index == target) {
+                let running = connection.abort_tasks(lun);
+                connection.open.wait_ended(&running).await;
+            }
+        }
+    }
+
+    async fn stop(&self) {
+        self.stopping.set(true);
+        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+        for connection in connections {
+            connection.finish();
+        }
+        self.changed
+            .wait_for(|| self.connections.borrow().is_empty().then_some(()))
+            .await;
+        for unit in self.targets.iter().flat_map(|target| target.units.values()) {
+            if let Err(error) = unit.volume.flush().await {
+                tracing::error!(%error, "the last flush of a volume failed");
+            }
+        }
+    }
+}
+
+impl Target {
+    async fn open(index: usize, spec: &TargetSpec, limits: &Limits) -> Result<Target, String> {
+        let mut units = BTreeMap::new();
+        for (&number, lun) in &spec.luns {
+            let volume = (lun.open)()
+                .await
+                .map_err(|error| format!("volume {}: {error}", lun.volume))?;
+            let disk = LogicalUnit::new(identity(spec, lun.uuid), shape_of(volume.shape(), limits))
+                .map_err(|error| format!("volume {}: {error}", lun.volume))?;
+            units.insert(
+                number,
+                Unit {
+                    disk: RefCell::new(disk),
+                    volume,
+                },
+            );
+        }
+        Ok(Target {
+            index,
+            name: spec.name.clone(),
+            portals: spec.portals.clone(),
+            allow: spec.allow.clone(),
+            units,
+            bare: identity(spec, [0; 16]),
+        })
+    }
+}
+
+/// The names of a logical unit; serial number and NAA derive from the volume's UUID.
+fn identity(target: &TargetSpec, uuid: [u8; 16]) -> Identity {
+    Identity {
+        vendor: "SANSTONE".into(),
+        product: "VOLUME".into(),
+        revision: concat!(
+            env!("CARGO_PKG_VERSION_MAJOR"),
+            ".",
+            env!("CARGO_PKG_VERSION_MINOR")
+        )
+        .into(),
+        serial: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        uuid,
+        port: TargetPort {
+            target_name: target.name.clone(),
+            portal_group_tag: 1,
+            relative_port: 1,
+            port_group: 1,
+        },
+    }
+}
+
+/// What SCSI says about a volume.
+fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
+    let block = volume.block_size_bytes;
+    let mut shape = scsi::Shape::new(block, volume.len_bytes / u64::from(block));
+    shape.physical_block_bytes = volume.physical_block_bytes;
+    shape.write_cache = volume.volatile_cache;
+    shape.read_only = volume.read_only;
+    shape.transfer_blocks_max = limits.transfer_max_bytes / block;
+    let optimal = volume.optimal_io_bytes.min(limits.transfer_max_bytes);
+    shape.transfer_blocks_optimal = optimal / block;
+    shape.discard = volume.discard.map(|discard| scsi::Discard {
+        granularity_blocks: (discard.granularity_bytes / block).max(1),
+        alignment_blocks: 0,
+        zeroes_after_discard: discard.reads_zeroes,
+        unmap_blocks_max: (1 << 30) / block,
+        unmap_ranges_max: 256,
+    });
+    shape
+}

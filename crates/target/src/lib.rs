@@ -1,0 +1,28 @@
+//! The iSCSI front: it takes connections on portals, runs the protocol machine of each on the
+//! lane that owns it, and turns SCSI commands into calls on volumes.
+//!
+//! ```text
+//!  portal ──► connection ──► iscsi::TargetConnection ──► command ──► scsi::LogicalUnit
+//!  (server)   (reader, writer,   (pure machine)          (what is     └► volume::Volume
+//!              watchdog)                                  open)
+//! ```
+//!
+//! [`Server::start`] gives every lane a [`front`](mod@front) with its own views of the volumes.
+//! What concerns a whole target, session reinstatement and resets, goes by message between
+//! the lanes and answers only when every I/O that it overtakes has ended.
+#![forbid(unsafe_code)]
+
+mod command;
+mod config;
+mod connection;
+mod front;
+mod login;
+mod medium;
+mod open;
+mod server;
+mod sessions;
+mod task_management;
+mod writer;
+
+pub use config::{Allow, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use server::{Server, StartError};

@@ -1,0 +1,146 @@
+//! Who may log in to what: the driver's side of the login phase and of discovery.
+
+use std::{net::SocketAddr, rc::Rc};
+
+use engine::time;
+use iscsi::{LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord};
+
+use crate::{
+    connection::Connection,
+    front::{Front, Target},
+    sessions::SessionKey,
+};
+
+/// All portals of a target are in one portal group.
+const PORTAL_GROUP_TAG: u16 = 1;
+
+/// Looks at the first request of a login: is there such a target, here, for this initiator?
+pub(crate) fn begin(connection: &Connection, request: &LoginRequest) {
+    match check(connection, request) {
+        Ok(()) => {
+            let _ = connection
+                .machine
+                .borrow_mut()
+                .login_continue(PORTAL_GROUP_TAG);
+        }
+        Err(status) => {
+            tracing::warn!(
+                peer = %connection.peer,
+                initiator = request.initiator_name,
+                target = request.target_name.as_deref().unwrap_or("-"),
+                "login refused: {status}"
+            );
+            let _ = connection.machine.borrow_mut().login_reject(status, None);
+        }
+    }
+}
+
+fn check(connection: &Connection, request: &LoginRequest) -> Result<(), LoginStatus> {
+    if connection.is_finishing() {
+        return Err(LoginStatus::SERVICE_UNAVAILABLE);
+    }
+    if request.session_type == SessionType::Discovery {
+        return Ok(());
+    }
+    let name = request
+        .target_name
+        .as_deref()
+        .ok_or(LoginStatus::MISSING_PARAMETER)?;
+    let target = visible(&connection.front, connection.local)
+        .find(|target| target.name == name)
+        .ok_or(LoginStatus::NOT_FOUND)?;
+    if !target.allow.allows(&request.initiator_name) {
+        return Err(LoginStatus::AUTHORIZATION_FAILURE);
+    }
+    if request.tsih != 0 {
+        // MaxConnections is 1: no second connection joins a session.
+        return Err(LoginStatus::SESSION_DOES_NOT_EXIST);
+    }
+    connection.set_target(target.clone());
+    Ok(())
+}
+
+/// The targets that are reached at `local`.
+fn visible(front: &Front, local: SocketAddr) -> impl Iterator<Item = &Rc<Target>> {
+    front
+        .targets
+        .iter()
+        .filter(move |target| target.portals.iter().any(|p| covers(*p, local)))
+}
+
+fn covers(portal: SocketAddr, local: SocketAddr) -> bool {
+    portal == local || portal.ip().is_unspecified() && portal.port() == local.port()
+}
+
+/// Lets the session begin, after an older session of the same initiator port has ended with all
+/// its I/O.
+pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
+    let mut tsih = 1;
+    if let Some(target) = connection.target() {
+        let key = SessionKey {
+            initiator_name: request.initiator_name.clone(),
+            isid: request.isid,
+            target_name: target.name.clone(),
+        };
+        let front = &connection.front;
+        tsih = loop {
+            match front.sessions.enter(&key, connection.id, &front.own) {
+                Ok(tsih) => break tsih,
+                // An older session whose volume hangs must not hang this login for ever.
+                Err(ended) => match time::timeout(front.limits.login_timeout, ended).await {
+                    Some(_) => {}
+                    None => {
+                        let status = LoginStatus::SERVICE_UNAVAILABLE;
+                        let _ = connection.machine.borrow_mut().login_reject(status, None);
+                        return connection.drain_closed();
+                    }
+                },
+            }
+        };
+        tracing::info!(
+            peer = %connection.peer,
+            initiator = request.initiator_name,
+            target = target.name,
+            "logged in"
+        );
+        *connection.key.borrow_mut() = Some(key);
+        if connection.is_ended() {
+            return connection.release_key();
+        }
+    }
+    connection.accept_login(tsih);
+}
+
+/// Answers a discovery request.
+pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
+    let own = connection.target();
+    let records: Vec<TargetRecord> = visible(&connection.front, connection.local)
+        .filter(|target| match which {
+            SendTargets::All => true,
+            SendTargets::Named(name) => *name == target.name,
+            SendTargets::Session => own.as_ref().is_some_and(|own| own.name == target.name),
+        })
+        .map(|target| TargetRecord {
+            name: target.name.clone(),
+            addresses: addresses(target, connection.local),
+        })
+        .collect();
+    let _ = connection.machine.borrow_mut().send_targets(&records);
+}
+
+/// Where a target is reached: a portal on all addresses is named by the one that the peer used.
+fn addresses(target: &Target, local: SocketAddr) -> Vec<String> {
+    let mut addresses: Vec<String> = Vec::new();
+    for portal in &target.portals {
+        let ip = if portal.ip().is_unspecified() {
+            local.ip()
+        } else {
+            portal.ip()
+        };
+        let address = format!("{},{PORTAL_GROUP_TAG}", SocketAddr::new(ip, portal.port()));
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}

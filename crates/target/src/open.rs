@@ -1,0 +1,181 @@
+//! The commands that a connection has open: for each slot of the protocol machine the data that
+//! has come in or is to go out, and the memory permits that pay for it. And, apart from them, the
+//! I/Os that a volume is working on: these outlive a command that was aborted.
+
+use std::{cell::RefCell, ops::Range};
+
+use engine::{
+    Buf, Payload,
+    sync::{Notify, Permit},
+};
+use iscsi::TaskId;
+use scsi::{MediumOp, ParameterList};
+
+/// What an open command waits to do when its data-out is complete.
+#[derive(Clone, Debug)]
+pub(crate) enum Pending {
+    Medium(MediumOp),
+    Parameters(ParameterList),
+}
+
+/// One open command.
+#[derive(Debug)]
+pub(crate) struct OpenCommand {
+    pub(crate) task: TaskId,
+    pub(crate) lun: u32,
+    pub(crate) pending: Option<Pending>,
+    /// Bytes that the command transfers by its CDB, for residual counts.
+    pub(crate) transfer_len: u64,
+    /// Data-out in the order of its offsets.
+    pub(crate) write: Vec<WritePart>,
+    /// Data-in on its way.
+    pub(crate) read: Payload,
+    pub(crate) read_permits: Vec<Permit>,
+}
+
+/// A piece of a command's data-out.
+#[derive(Debug)]
+pub(crate) struct WritePart {
+    pub(crate) buf: Buf,
+    pub(crate) permits: Vec<Permit>,
+}
+
+/// A copyable name of a running I/O.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RunningId {
+    index: usize,
+    serial: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    serial: u64,
+    lun: u32,
+    task: TaskId,
+}
+
+/// The commands and I/Os of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct OpenCommands {
+    slots: RefCell<Vec<Option<OpenCommand>>>,
+    running: RefCell<Vec<Option<Running>>>,
+    free: RefCell<Vec<usize>>,
+    serial: std::cell::Cell<u64>,
+    /// An I/O has ended.
+    ended: Notify,
+}
+
+impl OpenCommands {
+    pub(crate) fn insert(&self, command: OpenCommand) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = command.task.slot();
+        if slots.len() <= slot {
+            slots.resize_with(slot + 1, || None);
+        }
+        slots[slot] = Some(command);
+    }
+
+    pub(crate) fn remove(&self, task: TaskId) -> Option<OpenCommand> {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(task.slot())?;
+        slot.take_if(|command| command.task == task)
+    }
+
+    /// Looks at the open command `task`; `None` when it has ended or was aborted.
+    pub(crate) fn with<T>(&self, task: TaskId, f: impl FnOnce(&mut OpenCommand) -> T) -> Option<T> {
+        let mut slots = self.slots.borrow_mut();
+        let command = slots.get_mut(task.slot())?.as_mut()?;
+        (command.task == task).then(|| f(command))
+    }
+
+    /// The open commands for `lun`, or for all.
+    pub(crate) fn tasks(&self, lun: Option<u32>) -> Vec<TaskId> {
+        let slots = self.slots.borrow();
+        let open = slots.iter().flatten();
+        open.filter(|command| lun.is_none_or(|lun| command.lun == lun))
+            .map(|c| c.task)
+            .collect()
+    }
+
+    /// Notes that a volume works for `task` from now on.
+    pub(crate) fn begin_io(&self, task: TaskId, lun: u32) -> RunningId {
+        let serial = self.serial.get() + 1;
+        self.serial.set(serial);
+        let mut running = self.running.borrow_mut();
+        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            running.push(None);
+            running.len() - 1
+        });
+        running[index] = Some(Running { serial, lun, task });
+        RunningId { index, serial }
+    }
+
+    /// Notes that the volume has ended that I/O.
+    pub(crate) fn end_io(&self, id: RunningId) {
+        self.running.borrow_mut()[id.index] = None;
+        self.free.borrow_mut().push(id.index);
+        self.ended.notify();
+    }
+
+    /// The I/Os that run now for which `chosen(lun, task)` holds.
+    pub(crate) fn running(&self, chosen: impl Fn(u32, TaskId) -> bool) -> Vec<RunningId> {
+        let running = self.running.borrow();
+        running
+            .iter()
+            .enumerate()
+            .filter_map(|(index, io)| {
+                let io = io.as_ref()?;
+                chosen(io.lun, io.task).then_some(RunningId {
+                    index,
+                    serial: io.serial,
+                })
+            })
+            .collect()
+    }
+
+    /// Waits until none of `ios` runs any more.
+    pub(crate) async fn wait_ended(&self, ios: &[RunningId]) {
+        self.ended
+            .wait_for(|| {
+                let running = self.running.borrow();
+                let still = ios.iter().any(|id| {
+                    running[id.index]
+                        .as_ref()
+                        .is_some_and(|io| io.serial == id.serial)
+                });
+                (!still).then_some(())
+            })
+            .await;
+    }
+
+    /// Waits until no I/O runs.
+    pub(crate) async fn wait_idle(&self) {
+        let all = self.running(|_, _| true);
+        self.wait_ended(&all).await;
+    }
+}
+
+impl OpenCommand {
+    /// Which part holds byte `offset` of the data-out, and the range in it up to `len` bytes.
+    pub(crate) fn locate(&self, offset: u32, len: u32) -> Option<(usize, Range<usize>)> {
+        let mut start = offset as usize;
+        for (index, part) in self.write.iter().enumerate() {
+            if start < part.buf.len() {
+                return Some((index, start..part.buf.len().min(start + len as usize)));
+            }
+            start -= part.buf.len();
+        }
+        None
+    }
+
+    /// Takes the whole data-out as one payload, with the permits that pay for it.
+    pub(crate) fn take_write(&mut self) -> (Payload, Vec<Permit>) {
+        let mut payload = Payload::new();
+        let mut permits = Vec::new();
+        for part in self.write.drain(..) {
+            payload.push(part.buf.freeze());
+            permits.extend(part.permits);
+        }
+        (payload, permits)
+    }
+}

@@ -1,0 +1,171 @@
+//! The server: binds the portals, gives every lane its front, spreads connections over the lanes.
+
+use std::{
+    collections::BTreeMap, future::Future, net::SocketAddr, pin::pin, rc::Rc, sync::Arc, task::Poll,
+};
+
+use engine::{
+    Duration, LaneHandle,
+    cross::{Sender, channel, oneshot},
+    net::TcpListener,
+    spawn,
+    sync::Notify,
+    time,
+};
+
+use crate::{
+    config::ServerConfig,
+    front::{Front, Request},
+    sessions::Sessions,
+};
+
+/// Why a server did not start.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StartError {
+    /// A portal's address could not be bound.
+    #[error("cannot listen on {address}: {cause}; is another target running there?")]
+    Portal {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: String,
+    },
+    /// A volume could not be opened on a lane.
+    #[error("{0}")]
+    Volume(String),
+}
+
+/// A running server. Its portals are accepted on the lane that started it.
+pub struct Server {
+    portals: Vec<SocketAddr>,
+    lanes: Vec<Sender<Request>>,
+    stop: Rc<Notify>,
+}
+
+impl Server {
+    /// Opens the volumes on all `lanes` (one of them may be the current one), binds the portals
+    /// and begins to serve.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is served then.
+    pub async fn start(
+        mut config: ServerConfig,
+        lanes: &[LaneHandle],
+    ) -> Result<Server, StartError> {
+        let listeners = bind(&mut config)?;
+        let sessions = Arc::new(Sessions::default());
+        let mut senders = Vec::new();
+        let mut receivers = Vec::new();
+        for _ in lanes {
+            let (sender, receiver) = channel();
+            senders.push(sender);
+            receivers.push(receiver);
+        }
+        for ((lane, requests), own) in lanes.iter().zip(receivers).zip(senders.clone()) {
+            let (started, opened) = oneshot();
+            let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
+            lane.spawn(move || async move {
+                match Front::open(&config, sessions, own, all).await {
+                    Ok(front) => {
+                        started.send(Ok(()));
+                        front.run(requests).await;
+                    }
+                    Err(error) => started.send(Err(error)),
+                }
+            });
+            let ended = || Err("its lane has ended".to_owned());
+            opened
+                .await
+                .unwrap_or_else(ended)
+                .map_err(StartError::Volume)?;
+        }
+        let stop = Rc::new(Notify::new());
+        let portals = listeners.iter().map(TcpListener::local_addr).collect();
+        for listener in listeners {
+            spawn(accept(listener, senders.clone(), stop.clone()));
+        }
+        Ok(Server {
+            portals,
+            lanes: senders,
+            stop,
+        })
+    }
+
+    /// The addresses that are listened on, with the ports that the system chose.
+    pub fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    /// Takes no new connections and commands, answers what was accepted, ends all connections and
+    /// flushes the volumes.
+    pub async fn stop(self) {
+        self.stop.notify();
+        let mut answers = Vec::new();
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            if lane.send(Request::Stop { done }).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            answer.await;
+        }
+    }
+}
+
+/// Binds each address once, and writes the ports that the system chose into the configuration.
+fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
+    let mut bound: BTreeMap<SocketAddr, SocketAddr> = BTreeMap::new();
+    let mut listeners = Vec::new();
+    for portal in config
+        .targets
+        .iter_mut()
+        .flat_map(|target| &mut target.portals)
+    {
+        let asked = *portal;
+        *portal = match bound.get(&asked) {
+            Some(address) => *address,
+            None => {
+                let listener = TcpListener::bind(asked).map_err(|e| StartError::Portal {
+                    address: asked,
+                    cause: e.to_string(),
+                })?;
+                let address = listener.local_addr();
+                bound.insert(asked, address);
+                listeners.push(listener);
+                address
+            }
+        };
+    }
+    Ok(listeners)
+}
+
+/// Hands connections to the lanes in turn until told to stop.
+async fn accept(listener: TcpListener, lanes: Vec<Sender<Request>>, stop: Rc<Notify>) {
+    let mut stopped = pin!(stop.notified());
+    for lane in lanes.iter().cycle() {
+        let accepted = {
+            let mut accepting = pin!(listener.accept());
+            std::future::poll_fn(|cx| {
+                if stopped.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                accepting.as_mut().poll(cx).map(Some)
+            })
+            .await
+        };
+        match accepted {
+            None => return,
+            Some(Ok(stream)) => {
+                if lane.send(Request::Serve(stream.detach())).is_err() {
+                    tracing::error!("a lane has ended; its connection is dropped");
+                }
+            }
+            Some(Err(error)) => {
+                // Out of descriptors, most likely: others have to close first.
+                tracing::warn!(%error, "a connection could not be accepted");
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}

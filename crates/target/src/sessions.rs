@@ -1,0 +1,103 @@
+//! The sessions of the whole server, whatever lane they are on: who is logged in where, so that a
+//! new login of the same initiator port can end the old session first (reinstatement, RFC 7143
+//! §6.3.5), and how many connections there are.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use engine::cross::{OneshotReceiver, Sender, oneshot};
+use iscsi::Isid;
+
+use crate::front::Request;
+
+/// The initiator port and target of a session (RFC 7143 §4.4.3: what may exist once).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct SessionKey {
+    pub(crate) initiator_name: String,
+    pub(crate) isid: Isid,
+    pub(crate) target_name: String,
+}
+
+struct Entry {
+    connection: u64,
+    lane: Sender<Request>,
+}
+
+#[derive(Default)]
+struct State {
+    by_key: HashMap<SessionKey, Entry>,
+    connections: usize,
+    last_tsih: u16,
+    last_connection: u64,
+}
+
+/// Shared by all lanes; touched at login and logout, never for an I/O.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<State>);
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a new connection in and gives it its number; `None` when there are `max` already.
+    pub(crate) fn admit(&self, max: usize) -> Option<u64> {
+        let mut state = self.lock();
+        if state.connections >= max {
+            return None;
+        }
+        state.connections += 1;
+        state.last_connection += 1;
+        Some(state.last_connection)
+    }
+
+    /// Counts a connection out.
+    pub(crate) fn leave(&self) {
+        self.lock().connections -= 1;
+    }
+
+    /// Enters `connection` under `key` if nobody is there, and gives its TSIH. Otherwise asks the
+    /// older session to end: wait for the answer, then try again.
+    pub(crate) fn enter(
+        &self,
+        key: &SessionKey,
+        connection: u64,
+        lane: &Sender<Request>,
+    ) -> Result<u16, OneshotReceiver<()>> {
+        let mut state = self.lock();
+        if let Some(older) = state.by_key.get(key) {
+            let (done, ended) = oneshot();
+            let request = Request::EndSession {
+                connection: older.connection,
+                done,
+            };
+            if older.lane.send(request).is_ok() {
+                return Err(ended);
+            }
+        }
+        state.by_key.insert(
+            key.clone(),
+            Entry {
+                connection,
+                lane: lane.clone(),
+            },
+        );
+        // 0 means "no session" (RFC 7143 §11.12.6).
+        state.last_tsih = state.last_tsih.checked_add(1).unwrap_or(1);
+        Ok(state.last_tsih)
+    }
+
+    /// Takes the entry of `connection` out, if it still is the one under `key`.
+    pub(crate) fn remove(&self, key: &SessionKey, connection: u64) {
+        let mut state = self.lock();
+        if state
+            .by_key
+            .get(key)
+            .is_some_and(|entry| entry.connection == connection)
+        {
+            state.by_key.remove(key);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered only when every I/O that it
+//! overtakes has ended, on whatever lane, so that who retries elsewhere is not overtaken by the past.
+
+use std::rc::Rc;
+
+use engine::cross::oneshot;
+use iscsi::TaskManagementRequest;
+use scsi::{Attention, NexusId};
+
+use crate::{connection::Connection, front::Request};
+
+/// Does one task management function and answers it.
+pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest) {
+    let response = perform(&connection, &request).await;
+    let result = connection
+        .machine
+        .borrow_mut()
+        .task_management_response(request.task, response);
+    if let Err(error) = result {
+        tracing::debug!(%error, "a task management function outlived its connection");
+    }
+    connection.transmit.notify();
+}
+
+async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8 {
+    const ABORT_TASK: u8 = 1;
+    const ABORT_TASK_SET: u8 = 2;
+    const CLEAR_TASK_SET: u8 = 4;
+    const LOGICAL_UNIT_RESET: u8 = 5;
+    const TARGET_WARM_RESET: u8 = 6;
+
+    let Some(target) = connection.target() else {
+        return TaskManagementRequest::REJECTED;
+    };
+    let unit = scsi::Lun::decode(request.lun.0.to_be_bytes())
+        .ok()
+        .map(scsi::Lun::number)
+        .filter(|number| target.units.contains_key(number));
+    match (request.function, unit) {
+        (ABORT_TASK, _) => {
+            let Some(task) = request.referenced else {
+                return TaskManagementRequest::TASK_DOES_NOT_EXIST;
+            };
+            connection.abort_task(task);
+            let running = connection.open.running(|_, io_task| io_task == task);
+            connection.open.wait_ended(&running).await;
+        }
+        (ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET, None) => {
+            return TaskManagementRequest::LUN_DOES_NOT_EXIST;
+        }
+        (ABORT_TASK_SET, Some(lun)) => {
+            let running = connection.abort_tasks(Some(lun));
+            connection.open.wait_ended(&running).await;
+        }
+        (CLEAR_TASK_SET, Some(lun)) => {
+            everywhere(
+                connection,
+                target.index,
+                Some(lun),
+                Attention::CommandsCleared,
+            )
+            .await;
+        }
+        (LOGICAL_UNIT_RESET, Some(lun)) => {
+            everywhere(
+                connection,
+                target.index,
+                Some(lun),
+                Attention::BusDeviceReset,
+            )
+            .await;
+        }
+        (TARGET_WARM_RESET, _) => {
+            everywhere(connection, target.index, None, Attention::BusDeviceReset).await;
+        }
+        _ => return TaskManagementRequest::NOT_SUPPORTED,
+    }
+    TaskManagementRequest::FUNCTION_COMPLETE
+}
+
+/// Aborts commands in all sessions on all lanes and waits for their I/O.
+async fn everywhere(
+    connection: &Connection,
+    target: usize,
+    lun: Option<u32>,
+    attention: Attention,
+) {
+    // A reset concerns the initiator that asked for it as well (SAM-5 6.3.3).
+    let by = (attention == Attention::CommandsCleared).then_some(NexusId(connection.id));
+    let mut answers = Vec::new();
+    for lane in &connection.front.lanes {
+        let (done, answer) = oneshot();
+        if lane
+            .send(Request::Abort {
+                target,
+                lun,
+                by,
+                attention,
+                done,
+            })
+            .is_ok()
+        {
+            answers.push(answer);
+        }
+    }
+    for answer in answers {
+        answer.await;
+    }
+}

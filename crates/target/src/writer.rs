@@ -1,0 +1,83 @@
+//! The sending side of a connection: gathers every PDU that is ready into one send, headers
+//! copied, payload by reference, and keeps the memory that it refers to until it is on its way.
+
+use std::rc::Rc;
+
+use engine::{Gather, sync::Permit, time};
+use iscsi::{Transmit, TransmitData, frame::DataDigest};
+
+use crate::connection::Connection;
+
+/// A send takes further PDUs until it has so many bytes or pieces.
+const SEND_BYTES: usize = 1 << 20;
+const SEND_PIECES: usize = 960;
+const PADDING: [u8; 3] = [0; 3];
+
+/// Sends until the connection ends.
+pub(crate) async fn run(connection: Rc<Connection>) {
+    let mut gather = Gather::new();
+    let mut permits = Vec::new();
+    while !connection.is_ended() {
+        let notified = connection.transmit.notified();
+        while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
+            let pdu = connection.machine.borrow_mut().poll_transmit();
+            let Some(pdu) = pdu else { break };
+            add(&connection, &pdu, &mut gather, &mut permits);
+        }
+        if gather.is_empty() {
+            if connection.is_closing() {
+                connection.end("all was sent");
+                break;
+            }
+            notified.await;
+            continue;
+        }
+        connection.sending_since.set(Some(time::now()));
+        let (result, back) = connection.stream.send_all(gather).await;
+        connection.sending_since.set(None);
+        gather = back;
+        permits.clear();
+        if let Err(error) = result {
+            tracing::debug!(peer = %connection.peer, %error, "sending failed");
+            connection.end("sending failed");
+        }
+        connection.sent.notify();
+    }
+}
+
+fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather, permits: &mut Vec<Permit>) {
+    gather.push_bytes(&pdu.header);
+    if let Some(digest) = pdu.header_digest() {
+        gather.push_bytes(&digest);
+    }
+    let mut digest = pdu.has_data_digest().then(DataDigest::default);
+    match &pdu.data {
+        TransmitData::None => {}
+        TransmitData::Inline(bytes) => {
+            gather.push_bytes(bytes);
+            if let Some(digest) = &mut digest {
+                digest.update(bytes);
+            }
+        }
+        TransmitData::Task { task, offset, len } => {
+            let (start, end) = (*offset as usize, *offset as usize + *len as usize);
+            let payload = connection
+                .open
+                .with(*task, |command| command.read.slice(start..end));
+            let payload = payload.expect("the machine sends data of open commands only");
+            for slice in payload.slices() {
+                if let Some(digest) = &mut digest {
+                    digest.update(slice);
+                }
+                gather.push_slice(slice.clone());
+            }
+        }
+    }
+    gather.push_bytes(&PADDING[..pdu.padding()]);
+    if let Some(digest) = digest {
+        gather.push_bytes(&digest.finish());
+    }
+    if let Some(command) = pdu.ends.and_then(|task| connection.open.remove(task)) {
+        permits.extend(command.read_permits);
+    }
+}

@@ -1,0 +1,140 @@
+//! The trait that everything that stores blocks keeps, and its contract.
+
+use std::rc::Rc;
+
+use engine::{LaneFuture, Payload};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A volume as its users on one lane hold it.
+pub type SharedVolume = Rc<dyn Volume>;
+
+/// What a volume looks like. It does not change while the volume is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The unit of offsets and lengths, in bytes: 512 or 4096.
+    pub block_size_bytes: u32,
+    /// The unit that is written without reading first, in bytes; a multiple of the block size.
+    pub physical_block_bytes: u32,
+    /// Length in bytes; a multiple of the block size.
+    pub len_bytes: u64,
+    /// Whether a completed write may be lost at a power cut unless it was `Fua` or a flush has
+    /// completed since (SCSI's WCE).
+    pub volatile_cache: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// What discarding does; `None`: nothing, and it need not be offered.
+    pub discard: Option<Discard>,
+    /// The length at which I/O uses all of the volume at once, in bytes (a stripe's full width).
+    pub optimal_io_bytes: u32,
+}
+
+/// What [`Volume::discard`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Discard {
+    /// The unit in which space is freed, in bytes.
+    pub granularity_bytes: u32,
+    /// Whether a discarded range is guaranteed to read as zeroes.
+    pub reads_zeroes: bool,
+}
+
+/// When a write counts as done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// As the volume's cache has it: see [`Shape::volatile_cache`].
+    Cached,
+    /// When it is on persistent media, in every copy that the volume promises (SCSI's FUA).
+    Fua,
+}
+
+/// A random-access array of blocks.
+///
+/// # Contract
+///
+/// For callers:
+/// - Offsets and lengths are multiples of the block size, lengths are above zero, and ranges lie
+///   within [`Shape::len_bytes`]; otherwise the call fails and changes nothing.
+/// - Calls may overlap in any number and complete in any order. Two calls in flight on the same
+///   block have no order: a read sees the block before or after the write, each block whole.
+/// - A future from `write`, `discard`, `write_zeroes` or `flush` must be driven to its end: who
+///   may be cancelled runs it in a task of its own and drops only the wait for it.
+///
+/// For implementers:
+/// - Every call ends exactly once, in bounded time, also when what is below fails.
+/// - A write that has ended well is seen by every read that begins afterwards. One that failed
+///   may have changed any of its blocks.
+/// - `Fua` and `flush` keep their promise through a power cut. `flush` covers every write that
+///   ended before it began, whoever made it, in every child that took one; an error of one
+///   child is an error of the flush, and it is sticky: [`ErrorKind::FlushFailed`] until the
+///   volume is opened again.
+pub trait Volume {
+    /// What the volume looks like.
+    fn shape(&self) -> &Shape;
+
+    /// Reads `len` bytes at byte `at`.
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>>;
+
+    /// Writes `data` at byte `at`.
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>>;
+
+    /// Makes all writes that have ended durable.
+    fn flush(&self) -> LaneFuture<'_, Result<()>>;
+
+    /// Tells the volume that `len` bytes at byte `at` are not needed any more. Afterwards they
+    /// read as zeroes if [`Discard::reads_zeroes`], else as zeroes or as they were, block by block.
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>>;
+
+    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let _ = may_discard;
+        LaneFuture::new(async move {
+            const PIECE_BYTES: u64 = 1 << 20;
+            self.shape().check_write(at, len)?;
+            let mut done = 0;
+            while done < len {
+                let piece = PIECE_BYTES.min(len - done);
+                self.write(at + done, Payload::zeroes(piece as usize), durability)
+                    .await?;
+                done += piece;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Shape {
+    /// Refuses a range that is not in whole blocks or reaches beyond the end.
+    pub fn check(&self, at: u64, len: u64) -> Result<()> {
+        let block = u64::from(self.block_size_bytes);
+        if len == 0 || at % block != 0 || len % block != 0 {
+            return Err(Error::new(
+                ErrorKind::Misaligned,
+                format!("{len} bytes at {at} are not whole blocks of {block} bytes"),
+            ));
+        }
+        match at.checked_add(len) {
+            Some(end) if end <= self.len_bytes => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!(
+                    "{len} bytes at {at} reach beyond the end at {}",
+                    self.len_bytes
+                ),
+            )),
+        }
+    }
+
+    /// As [`Shape::check`], and refuses if the volume is read-only.
+    pub fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the volume is read-only"));
+        }
+        self.check(at, len)
+    }
+}

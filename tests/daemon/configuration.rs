@@ -1,0 +1,211 @@
+//! A wrong configuration gets one clear message that names the file, the line where there is one,
+//! and the value or key at fault; the exit code is 2, and nothing has been served.
+
+use harness::directory::Directory;
+use harness::run::Ran;
+use harness::sanstone::{IQN, Sanstone, call, target_table};
+
+const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+
+/// Puts the configuration into a file and calls `sanstone VERB -c` with it.
+#[track_caller]
+fn call_with(verb: &str, directory: &Directory, configuration: &str) -> Ran {
+    let file = directory.write("bad.toml", configuration);
+    call(&[verb, "-c", &file.to_string_lossy()])
+}
+
+/// Both `check` and `serve` must refuse it with code 2 and a message that has all these words.
+#[track_caller]
+fn refused(configuration: &str, words: &[&str]) {
+    for verb in ["check", "serve"] {
+        let directory = Directory::new();
+        let ran = call_with(verb, &directory, configuration);
+        assert_eq!(
+            ran.code(),
+            Some(2),
+            "{ran}\n--- configuration\n{configuration}"
+        );
+        for word in words.iter().chain(&["bad.toml"]) {
+            assert!(
+                ran.stderr.contains(word),
+                "no {word:?} in the message\n{ran}\n{configuration}"
+            );
+        }
+        assert!(!ran.stderr.contains("panicked"), "{ran}");
+        assert!(
+            ran.stderr.trim().lines().count() <= 12,
+            "more than one message?\n{ran}"
+        );
+    }
+}
+
+/// The message must also name this line of the file, as `bad.toml:3` or `line 3`.
+#[track_caller]
+fn refused_at(line: usize, configuration: &str, words: &[&str]) {
+    refused(configuration, words);
+    let directory = Directory::new();
+    let ran = call_with("check", &directory, configuration);
+    let ways = [format!("bad.toml:{line}"), format!("line {line}")];
+    assert!(
+        ways.iter().any(|way| ran.stderr.contains(way)),
+        "line {line} is not named\n{ran}"
+    );
+}
+
+#[test]
+fn a_right_configuration_passes_the_check() {
+    let directory = Directory::new();
+    let configuration = format!("{RAM}{}", target_table(3260, &["disk"]));
+    call_with("check", &directory, &configuration).success();
+}
+
+#[test]
+fn an_unknown_key_is_an_error_on_its_line() {
+    let volume = "[volume.disk]\nram = { size = \"16MiB\", colour = \"red\" }\n";
+    refused_at(
+        2,
+        &format!("{volume}{}", target_table(3260, &["disk"])),
+        &["colour"],
+    );
+    let line = RAM.lines().count() + 6;
+    refused_at(
+        line,
+        &format!("{RAM}{}vip = true\n", target_table(3260, &["disk"])),
+        &["vip"],
+    );
+}
+
+#[test]
+fn an_unknown_kind_of_volume_is_an_error_on_its_line() {
+    let volume = "[volume.disk]\ntape = { size = \"16MiB\" }\n";
+    refused_at(
+        2,
+        &format!("{volume}{}", target_table(3260, &["disk"])),
+        &["tape"],
+    );
+}
+
+#[test]
+fn broken_toml_is_an_error_on_its_line() {
+    refused_at(2, "[volume.disk]\nram = { size = \n", &[]);
+}
+
+#[test]
+fn a_size_that_is_none_is_quoted() {
+    for size in ["12 bananas", "-1", "", "0"] {
+        let volume = format!("[volume.disk]\nram = {{ size = \"{size}\" }}\n");
+        refused(
+            &format!("{volume}{}", target_table(3260, &["disk"])),
+            &["size", size],
+        );
+    }
+}
+
+#[test]
+fn an_unknown_caching_mode_names_the_right_ones() {
+    let volume = "[volume.disk]\nfile = { path = \"a.img\", size = \"1MiB\", cache = \"turbo\" }\n";
+    let words = [
+        "turbo",
+        "direct",
+        "direct-sync",
+        "write-through",
+        "write-back",
+    ];
+    refused(
+        &format!("{volume}{}", target_table(3260, &["disk"])),
+        &words,
+    );
+}
+
+#[test]
+fn a_lun_without_its_volume_is_named() {
+    refused(
+        &format!("{RAM}{}", target_table(3260, &["dsik"])),
+        &["dsik", IQN],
+    );
+}
+
+#[test]
+fn a_portal_that_is_no_address_is_quoted() {
+    let table = target_table(3260, &["disk"]).replace("127.0.0.1:3260", "localhorst");
+    refused(&format!("{RAM}{table}"), &["localhorst"]);
+}
+
+#[test]
+fn a_target_name_that_is_no_iscsi_name_is_quoted() {
+    let table = target_table(3260, &["disk"]).replace(IQN, "my disk");
+    refused(&format!("{RAM}{table}"), &["my disk"]);
+}
+
+#[test]
+fn a_share_whose_file_is_missing_is_an_error_at_start() {
+    let volume = "[volume.disk]\nfile = { path = \"not-there.img\", cache = \"write-through\" }\n";
+    refused(
+        &format!("{volume}{}", target_table(3260, &["disk"])),
+        &["not-there.img"],
+    );
+}
+
+#[test]
+fn a_share_whose_file_is_too_small_is_an_error_at_start() {
+    let directory = Directory::new();
+    directory.sparse("small.img", 1 << 20);
+    let volume = "[volume.disk]\nfile = { path = \"small.img\", size = \"2MiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
+    let ran = call_with("serve", &directory, &configuration);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("small.img"), "{ran}");
+}
+
+#[test]
+fn a_share_that_another_process_serves_is_an_error_at_start() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nfile = { path = \"shared.img\", size = \"2MiB\" }\n";
+    let _first = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
+    let ran = call_with("serve", &directory, &configuration);
+    assert!(matches!(ran.code(), Some(1 | 2)), "{ran}");
+    assert!(ran.stderr.contains("shared.img"), "{ran}");
+}
+
+#[test]
+fn a_port_in_use_is_an_error_at_start() {
+    let directory = Directory::new();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let configuration = format!("{RAM}{}", target_table(port, &["disk"]));
+    let ran = call_with("serve", &directory, &configuration);
+    assert!(matches!(ran.code(), Some(1 | 2)), "{ran}");
+    assert!(ran.stderr.contains(&format!("127.0.0.1:{port}")), "{ran}");
+}
+
+#[test]
+fn a_blank_child_of_a_stripe_is_refused_by_serve_and_named() {
+    let directory = Directory::new();
+    for name in ["a.img", "b.img"] {
+        directory.sparse(name, 16 << 20);
+    }
+    let volume = "[volume.disk]\nstripe = { unit = \"64KiB\", of = [\n  \
+        { file = { path = \"a.img\" } },\n  { file = { path = \"b.img\" } },\n] }\n";
+    let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
+    let ran = call_with("serve", &directory, &configuration);
+    assert!(matches!(ran.code(), Some(1 | 2)), "{ran}");
+    assert!(ran.stderr.contains("a.img"), "{ran}");
+    assert!(
+        ran.stderr.contains("volume create"),
+        "the message does not say what to do\n{ran}"
+    );
+    let untouched = std::fs::read(directory.join("a.img")).expect("it was there");
+    assert!(
+        untouched.iter().all(|&byte| byte == 0),
+        "serve wrote to a blank child"
+    );
+}
+
+#[test]
+fn a_call_without_its_file_is_an_error_of_the_call() {
+    assert_eq!(call(&["serve"]).code(), Some(2));
+    let ran = call(&["check", "-c", "/nowhere/at-all.toml"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("/nowhere/at-all.toml"), "{ran}");
+}

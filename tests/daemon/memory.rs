@@ -1,0 +1,141 @@
+//! Memory stays bounded whatever clients send: many sessions that read without taking the data,
+//! write without sending it, ignore the command window, or talk garbage, all at once.
+
+use harness::disk::Disk;
+use harness::noise;
+use harness::process::{program, signal};
+use harness::procfs::resident_peak_bytes;
+use harness::run::run;
+use harness::wire::{Direction, Session, login_header, read_10, write_10};
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What the server may hold at most: the default bound on payload, 256 MiB, and 64 MiB for
+/// everything else.
+const BOUND_BYTES: u64 = (256 + 64) << 20;
+/// Where the test kills the server, so that it takes nobody else's memory.
+const GIVE_UP_BYTES: u64 = 1 << 30;
+const ATTACK: Duration = Duration::from_secs(5);
+const CLIENTS_PER_KIND: u16 = 24;
+
+/// An attacker: sends until the time is over or the server has had enough of it.
+type Attack = fn(&str, &str, u8, u16, Instant) -> std::io::Result<()>;
+
+/// Reads of 8 MiB each whose data is never taken.
+fn greedy_reader(
+    address: &str,
+    target: &str,
+    lun: u8,
+    n: u16,
+    end: Instant,
+) -> std::io::Result<()> {
+    let mut session = Session::login(address, target, lun, n, &[])?;
+    session.wait_until_ready()?;
+    session
+        .stream()
+        .set_write_timeout(Some(Duration::from_millis(200)))?;
+    while Instant::now() < end {
+        session.command(&read_10(0, 16384), Direction::Read, 8 << 20, &[])?;
+    }
+    Ok(())
+}
+
+/// Writes of 8 MiB each, with some immediate data, whose R2Ts are never answered and whose
+/// replies are never read.
+fn lazy_writer(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
+    let keys = [
+        "ImmediateData=Yes",
+        "InitialR2T=No",
+        "FirstBurstLength=262144",
+    ];
+    let mut session = Session::login(address, target, lun, n, &keys)?;
+    session.wait_until_ready()?;
+    session
+        .stream()
+        .set_write_timeout(Some(Duration::from_millis(200)))?;
+    let data = noise(u64::from(n), 8192);
+    while Instant::now() < end {
+        session.command(&write_10(0, 16384), Direction::Write, 8 << 20, &data)?;
+    }
+    Ok(())
+}
+
+/// Bytes that mean nothing, before login and after it.
+fn babbler(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
+    let mut garbage = noise(u64::from(n), 64 << 10);
+    let mut stream = if n % 2 == 0 {
+        TcpStream::connect(address)?
+    } else {
+        let mut session = Session::login(address, target, lun, n, &[])?;
+        session.stream().try_clone()?
+    };
+    stream.set_write_timeout(Some(Duration::from_millis(200)))?;
+    while Instant::now() < end {
+        stream.write_all(&garbage)?;
+        garbage.rotate_left(1);
+    }
+    Ok(())
+}
+
+/// A login that announces 16 MiB of text and sends it.
+fn novelist(address: &str, _target: &str, _lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_write_timeout(Some(Duration::from_millis(200)))?;
+    let mut header = login_header(n);
+    header[1] = 0x44; // continued: no end of the text in sight
+    header[5..8].fill(0xff);
+    stream.write_all(&header)?;
+    while Instant::now() < end {
+        stream.write_all(b"X-com.example.story=once upon a time\0")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_stays_bounded_whatever_clients_send() {
+    let disk = Disk::new(64 << 20);
+    let before = resident_peak_bytes(disk.pid);
+    let kinds: [Attack; 4] = [greedy_reader, lazy_writer, babbler, novelist];
+    let refused = AtomicU64::new(0);
+    let attack_one = |attack: Attack, number: u16, end: Instant| {
+        let (target, lun) = disk.target_and_lun();
+        // Whoever is thrown out or stalled comes back, but not in a hot loop.
+        while Instant::now() < end {
+            let result = attack(disk.address(), target, lun, number, end);
+            if result.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+            sleep(Duration::from_millis(100));
+        }
+    };
+    let mut peak = before;
+    let attack_one = &attack_one;
+    std::thread::scope(|scope| {
+        let end = Instant::now() + ATTACK;
+        for client in 0..CLIENTS_PER_KIND {
+            for (kind, attack) in (0..).zip(kinds) {
+                scope.spawn(move || attack_one(attack, kind * CLIENTS_PER_KIND + client, end));
+            }
+        }
+        while Instant::now() < end && peak < GIVE_UP_BYTES {
+            sleep(Duration::from_millis(20));
+            peak = resident_peak_bytes(disk.pid);
+        }
+        if peak >= GIVE_UP_BYTES {
+            signal(i64::from(disk.pid), "KILL");
+        }
+    });
+    println!(
+        "memory: {} MiB before, {} MiB at the peak, {} connections or logins refused",
+        before >> 20,
+        peak >> 20,
+        refused.load(Ordering::Relaxed)
+    );
+    assert!(peak < BOUND_BYTES, "{} MiB at the peak", peak >> 20);
+    let mut inquiry = Command::new(program("iscsi-inq", "libiscsi-bin"));
+    run(inquiry.arg(&disk.url), Duration::from_secs(30)).success();
+}

@@ -1,0 +1,105 @@
+//! SIGTERM finishes what was accepted, then stops: a write whose R2T is out gets to send its data
+//! and its good status, and what was acknowledged is in the file.
+
+use harness::directory::Directory;
+use harness::disk::Disk;
+use harness::sanstone::{IQN, Sanstone};
+use harness::wire::{Direction, Session, opcode, write_10};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+const BLOCKS: u16 = 64;
+const BYTES: usize = BLOCKS as usize * 512;
+/// No data before an R2T, and one R2T for all of it.
+const SOLICITED: [&str; 4] = [
+    "InitialR2T=Yes",
+    "ImmediateData=No",
+    "FirstBurstLength=65536",
+    "MaxBurstLength=65536",
+];
+
+/// Sends a write and returns the R2T that shows that the target has accepted it.
+fn begin_write(session: &mut Session, lba: u32) -> harness::wire::Pdu {
+    let cdb = write_10(lba, BLOCKS);
+    session
+        .command(&cdb, Direction::Write, BYTES as u32, &[])
+        .expect("a command");
+    let r2t = session.receive().expect("an R2T");
+    assert_eq!((r2t.opcode(), r2t.word(44)), (opcode::R2T, BYTES as u32));
+    r2t
+}
+
+fn finish_write(session: &mut Session, r2t: &harness::wire::Pdu, data: &[u8]) {
+    session
+        .answer_r2t(r2t, data)
+        .expect("the target still takes the data");
+    let response = loop {
+        let pdu = session.receive().expect("the target still answers");
+        // An asynchronous message that it is about to stop may come first.
+        if pdu.opcode() == opcode::SCSI_RESPONSE {
+            break pdu;
+        }
+    };
+    assert_eq!((response.task(), response.status()), (r2t.task(), 0));
+}
+
+#[test]
+fn a_solicited_write_works_at_all() {
+    let disk = Disk::new(16 << 20);
+    let (target, lun) = disk.target_and_lun();
+    let mut session = Session::login(disk.address(), target, lun, 1, &SOLICITED).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let r2t = begin_write(&mut session, 0);
+    finish_write(&mut session, &r2t, &harness::noise(1, BYTES));
+}
+
+#[test]
+fn sigterm_finishes_an_accepted_write_and_then_stops() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\", cache = \"write-through\" }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &SOLICITED).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let r2t = begin_write(&mut session, 128);
+    server.daemon().signal("TERM");
+    sleep(Duration::from_millis(500));
+    assert!(
+        server.daemon().ended().is_none(),
+        "it did not wait for the accepted write"
+    );
+    assert!(
+        TcpStream::connect(&address).is_err(),
+        "it still accepts connections"
+    );
+    let data = harness::noise(2, BYTES);
+    finish_write(&mut session, &r2t, &data);
+    let status = server
+        .daemon()
+        .wait(Duration::from_secs(10))
+        .expect("it stops");
+    assert_eq!(status.code(), Some(0), "{}", server.daemon().log());
+    let file = std::fs::read(directory.join("disk.img")).expect("the share's file");
+    assert!(
+        file[128 * 512..][..BYTES] == data,
+        "an acknowledged write is not in the file"
+    );
+}
+
+#[test]
+fn sigterm_does_not_wait_for_ever_for_a_silent_client() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &SOLICITED).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let _never_answered = begin_write(&mut session, 0);
+    server.daemon().signal("TERM");
+    let status = server
+        .daemon()
+        .wait(Duration::from_secs(30))
+        .expect("it stops");
+    assert_eq!(status.code(), Some(0), "{}", server.daemon().log());
+}

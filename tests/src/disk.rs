@@ -1,0 +1,133 @@
+//! An iSCSI disk to try an initiator on, whoever serves it.
+//!
+//! `SANSTONE_TEST_TARGET=tgt` runs the same tests against a target that is known to work: when one
+//! fails there, the test is wrong and not Sanstone.
+
+use crate::directory::Directory;
+use crate::istgt::Istgt;
+use crate::sanstone::Sanstone;
+use crate::tgt::Tgt;
+
+/// The targets that can serve a [`Disk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This project's binary.
+    Sanstone,
+    /// Debian's `tgt`.
+    Tgt,
+    /// Debian's `istgt`.
+    Istgt,
+}
+
+impl Target {
+    /// The one that `SANSTONE_TEST_TARGET` names, or Sanstone.
+    ///
+    /// # Panics
+    /// If it names none of them.
+    pub fn chosen() -> Target {
+        match std::env::var("SANSTONE_TEST_TARGET").as_deref() {
+            Err(_) | Ok("" | "sanstone") => Target::Sanstone,
+            Ok("tgt") => Target::Tgt,
+            Ok("istgt") => Target::Istgt,
+            Ok(other) => panic!("SANSTONE_TEST_TARGET={other}: write sanstone, tgt or istgt"),
+        }
+    }
+
+    /// Its name as `SANSTONE_TEST_TARGET` writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Sanstone => "sanstone",
+            Target::Tgt => "tgt",
+            Target::Istgt => "istgt",
+        }
+    }
+}
+
+/// A disk of zeroes and the target that serves it, which ends with it.
+#[derive(Debug)]
+pub struct Disk {
+    /// `iscsi://HOST:PORT/IQN/LUN`
+    pub url: String,
+    /// `iscsi://HOST:PORT`
+    pub portal: String,
+    /// The serving process.
+    pub pid: u32,
+    /// Held for its `Drop`, which ends the process and removes its files.
+    _server: Box<dyn std::fmt::Debug + Send + Sync>,
+}
+
+impl Disk {
+    /// A disk of `size_bytes` (whole MiB), file-backed, on the chosen target.
+    ///
+    /// # Panics
+    /// If the target does not come up.
+    pub fn new(size_bytes: u64) -> Disk {
+        Disk::on(Target::chosen(), size_bytes)
+            .unwrap_or_else(|| panic!("{} is not installed here", Target::chosen().name()))
+    }
+
+    /// The same on the target given; `None` if that is istgt and it is not installed.
+    ///
+    /// # Panics
+    /// If the target does not come up.
+    pub fn on(target: Target, size_bytes: u64) -> Option<Disk> {
+        Some(match target {
+            Target::Sanstone => {
+                let directory = Directory::new();
+                let volume = format!(
+                    "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"{}MiB\", cache = \"write-back\" }}\n",
+                    size_bytes >> 20
+                );
+                let server =
+                    Sanstone::serve(directory.path(), &volume, &["disk"]).owning(directory);
+                Disk {
+                    url: server.url(0),
+                    portal: server.portal(),
+                    pid: server.pid(),
+                    _server: Box::new(server),
+                }
+            }
+            Target::Tgt => {
+                let directory = Directory::new();
+                let mut server = Tgt::start();
+                let url = server.add_disk(&directory.sparse("disk.img", size_bytes));
+                let (portal, pid) = (server.portal(), server.pid());
+                Disk {
+                    url,
+                    portal,
+                    pid,
+                    _server: Box::new((server, directory)),
+                }
+            }
+            Target::Istgt => {
+                let server = Istgt::start(size_bytes)?;
+                let url = server.url();
+                let portal = url.rsplitn(3, '/').last().unwrap_or_default().to_owned();
+                Disk {
+                    url,
+                    portal,
+                    pid: server.pid(),
+                    _server: Box::new(server),
+                }
+            }
+        })
+    }
+
+    /// The portal as `HOST:PORT`.
+    pub fn address(&self) -> &str {
+        self.portal.trim_start_matches("iscsi://")
+    }
+
+    /// The target's name and the LUN, from the URL.
+    ///
+    /// # Panics
+    /// If the URL has no such parts, which the constructor excludes.
+    pub fn target_and_lun(&self) -> (&str, u8) {
+        let mut parts = self.url.rsplitn(3, '/');
+        let lun = parts
+            .next()
+            .and_then(|lun| lun.parse().ok())
+            .expect("a URL ends with its LUN");
+        (parts.next().expect("a URL names its target"), lun)
+    }
+}

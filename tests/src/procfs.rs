@@ -1,0 +1,69 @@
+//! What the kernel says about a process: CPU time and memory, from /proc (proc(5)).
+
+use std::time::Duration;
+
+/// CPU time that the threads of a process have used so far, user and system together, with the
+/// scheduler's resolution (nanoseconds: `/proc/PID/task/TID/schedstat`, first field) rather than
+/// the clock tick of `/proc/PID/stat`.
+///
+/// Threads that have ended are not in it, so compare two readings of a process whose threads stay.
+///
+/// # Panics
+/// If the process has gone.
+pub fn cpu_time(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap_or_else(|error| panic!("process {pid} has gone: {error}"));
+    let nanoseconds: u64 = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    Duration::from_nanos(nanoseconds)
+}
+
+/// Memory that a process holds now, in bytes (`VmRSS` of `/proc/PID/status`).
+///
+/// # Panics
+/// If the process has gone.
+pub fn resident_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmRSS:")
+}
+
+/// The most memory that a process has held since it began, in bytes (`VmHWM`).
+///
+/// # Panics
+/// If the process has gone.
+pub fn resident_peak_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmHWM:")
+}
+
+fn status_bytes(pid: u32, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_else(|error| panic!("process {pid} has gone: {error}"));
+    status
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix(key)?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse::<u64>()
+                .ok()
+        })
+        .map(|kibibytes| kibibytes * 1024)
+        .unwrap_or_else(|| panic!("/proc/{pid}/status has no {key}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_busy_process_is_seen_to_be_busy() {
+        let pid = std::process::id();
+        let before = cpu_time(pid);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(200) {}
+        assert!(cpu_time(pid) - before > Duration::from_millis(50));
+        assert!(resident_bytes(pid) > 0 && resident_peak_bytes(pid) >= resident_bytes(pid) / 2);
+    }
+}

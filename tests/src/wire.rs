@@ -1,0 +1,267 @@
+//! An initiator of a few lines that shares no code with the product: for tests that need control
+//! over single PDUs, politely or not. RFC 7143 §11 has the layouts; digests are off, one
+//! connection is a session, and sequence numbers are the caller's to break.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Opcodes of RFC 7143 §11.2.1.2 that tests look at.
+pub mod opcode {
+    /// SCSI Response (§11.4).
+    pub const SCSI_RESPONSE: u8 = 0x21;
+    /// Login Response (§11.13).
+    pub const LOGIN_RESPONSE: u8 = 0x23;
+    /// SCSI Data-In (§11.7).
+    pub const DATA_IN: u8 = 0x25;
+    /// Ready To Transfer (§11.8).
+    pub const R2T: u8 = 0x31;
+}
+
+/// A PDU as it arrived.
+#[derive(Clone, Debug)]
+pub struct Pdu {
+    /// The basic header segment.
+    pub header: [u8; 48],
+    /// The data segment without its padding.
+    pub data: Vec<u8>,
+}
+
+impl Pdu {
+    /// The opcode without its flags.
+    pub fn opcode(&self) -> u8 {
+        self.header[0] & 0x3f
+    }
+
+    /// The initiator task tag.
+    pub fn task(&self) -> u32 {
+        self.word(16)
+    }
+
+    /// The SCSI status of a SCSI Response, or of a Data-In that carries one.
+    pub fn status(&self) -> u8 {
+        self.header[3]
+    }
+
+    /// A four-byte field at this offset of the header.
+    pub fn word(&self, offset: usize) -> u32 {
+        u32::from_be_bytes(
+            self.header[offset..offset + 4]
+                .try_into()
+                .expect("four bytes"),
+        )
+    }
+}
+
+/// A logged-in session.
+#[derive(Debug)]
+pub struct Session {
+    stream: TcpStream,
+    lun: u8,
+    next_task: u32,
+    /// CmdSN of the next command.
+    pub cmd_sn: u32,
+    /// ExpStatSN of the next PDU.
+    pub exp_stat_sn: u32,
+    /// The last MaxCmdSN that the target gave.
+    pub max_cmd_sn: u32,
+}
+
+impl Session {
+    /// Connects to `HOST:PORT` and logs in with the operational keys given, each `KEY=value`.
+    /// `number` tells initiators apart: it goes into name and ISID.
+    ///
+    /// # Errors
+    /// Of the socket, or [`io::ErrorKind::ConnectionRefused`] with the status if login is refused.
+    pub fn login(
+        address: &str,
+        target: &str,
+        lun: u8,
+        number: u16,
+        keys: &[&str],
+    ) -> io::Result<Session> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut session = Session {
+            stream,
+            lun,
+            next_task: 1,
+            cmd_sn: 1,
+            exp_stat_sn: 0,
+            max_cmd_sn: 1,
+        };
+        let name = format!("InitiatorName=iqn.2026-11.io.sanstone:wire-{number}");
+        let to = format!("TargetName={target}");
+        let mut text = Vec::new();
+        let fixed = ["SessionType=Normal", "HeaderDigest=None", "DataDigest=None"];
+        for key in [&*name, &*to].iter().chain(&fixed).chain(keys) {
+            text.extend_from_slice(key.as_bytes());
+            text.push(0);
+        }
+        let mut header = login_header(number);
+        loop {
+            session.send(&mut header, &text)?;
+            let reply = session.receive()?;
+            if reply.opcode() != opcode::LOGIN_RESPONSE || reply.header[36] != 0 {
+                let (class, detail) = (reply.header[36], reply.header[37]);
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionRefused,
+                    format!("login refused: status {class:#04x} {detail:#04x}"),
+                ));
+            }
+            if reply.header[1] & 0x83 == 0x83 {
+                return Ok(session);
+            }
+            // The target wants another round before the full feature phase.
+            text.clear();
+            header[28..32].copy_from_slice(&session.exp_stat_sn.to_be_bytes());
+        }
+    }
+
+    /// Sends a SCSI command and returns its task tag. `expected_bytes` is the expected data
+    /// transfer length, which the CDB's own length need not match; `immediate` goes with it.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn command(
+        &mut self,
+        cdb: &[u8],
+        direction: Direction,
+        expected_bytes: u32,
+        immediate: &[u8],
+    ) -> io::Result<u32> {
+        let task = self.next_task;
+        self.next_task += 1;
+        let mut header = [0; 48];
+        header[0] = 0x01;
+        header[1] = 0x80 | direction as u8 | 0x01; // final; simple task attribute
+        header[9] = self.lun;
+        header[16..20].copy_from_slice(&task.to_be_bytes());
+        header[20..24].copy_from_slice(&expected_bytes.to_be_bytes());
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        header[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.send(&mut header, immediate)?;
+        Ok(task)
+    }
+
+    /// Answers an R2T with all the data that it asks for, in one Data-Out; `data` is the whole
+    /// command's.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn answer_r2t(&mut self, r2t: &Pdu, data: &[u8]) -> io::Result<()> {
+        let (offset, length) = (r2t.word(40) as usize, r2t.word(44) as usize);
+        let mut header = [0; 48];
+        header[0] = 0x05;
+        header[1] = 0x80;
+        header[8..24].copy_from_slice(&r2t.header[8..24]); // LUN and both task tags
+        header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        header[40..44].copy_from_slice(&r2t.header[40..44]);
+        self.send(&mut header, &data[offset..offset + length])
+    }
+
+    /// Waits for the next PDU and takes its StatSN and MaxCmdSN.
+    ///
+    /// # Errors
+    /// Of the socket; [`io::ErrorKind::UnexpectedEof`] once the target has closed it.
+    pub fn receive(&mut self) -> io::Result<Pdu> {
+        let mut header = [0; 48];
+        self.stream.read_exact(&mut header)?;
+        let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut data = vec![0; usize::from(header[4]) * 4 + length.next_multiple_of(4)];
+        self.stream.read_exact(&mut data)?;
+        data.truncate(length);
+        let pdu = Pdu { header, data };
+        let has_status = match pdu.opcode() {
+            opcode::R2T => false,
+            opcode::DATA_IN => pdu.header[1] & 1 != 0,
+            _ => true,
+        };
+        if has_status {
+            self.exp_stat_sn = pdu.word(24).wrapping_add(1);
+        }
+        self.max_cmd_sn = pdu.word(32);
+        Ok(pdu)
+    }
+
+    /// TEST UNIT READY until the unit attentions of a new nexus have been told (SAM-5 5.14).
+    ///
+    /// # Errors
+    /// Of the socket, or if the unit does not become ready.
+    pub fn wait_until_ready(&mut self) -> io::Result<()> {
+        for _ in 0..5 {
+            self.command(&[0; 6], Direction::None, 0, &[])?;
+            if self.receive()?.status() == 0 {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("TEST UNIT READY keeps failing"))
+    }
+
+    /// The socket, for what the methods above are too polite for.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    fn send(&mut self, header: &mut [u8; 48], data: &[u8]) -> io::Result<()> {
+        send(&mut self.stream, header, data)
+    }
+}
+
+/// Which way a command's data goes, as the flag bits of RFC 7143 §11.3.1.
+#[derive(Clone, Copy, Debug)]
+pub enum Direction {
+    /// No data.
+    None = 0,
+    /// From target to initiator.
+    Read = 0x40,
+    /// From initiator to target.
+    Write = 0x20,
+}
+
+/// WRITE (10) of SBC-3 5.32, in logical blocks.
+pub fn write_10(lba: u32, blocks: u16) -> [u8; 10] {
+    read_or_write_10(0x2a, lba, blocks)
+}
+
+/// READ (10) of SBC-3 5.11, in logical blocks.
+pub fn read_10(lba: u32, blocks: u16) -> [u8; 10] {
+    read_or_write_10(0x28, lba, blocks)
+}
+
+fn read_or_write_10(operation: u8, lba: u32, blocks: u16) -> [u8; 10] {
+    let (lba, blocks) = (lba.to_be_bytes(), blocks.to_be_bytes());
+    [
+        operation, 0, lba[0], lba[1], lba[2], lba[3], 0, blocks[0], blocks[1], 0,
+    ]
+}
+
+/// A Login Request's header (RFC 7143 §11.12) from operational negotiation to full feature phase.
+/// The length of the text is filled in when it is sent.
+pub fn login_header(number: u16) -> [u8; 48] {
+    let mut header = [0; 48];
+    header[0] = 0x43;
+    header[1] = 0x87;
+    header[8] = 0x80; // ISID: a random type, told apart by its qualifier
+    header[12..14].copy_from_slice(&number.to_be_bytes());
+    header[27] = 1; // CmdSN
+    header
+}
+
+/// Sends a header with its data segment's length filled in, the data and its padding.
+///
+/// # Errors
+/// Of the socket.
+pub fn send(stream: &mut TcpStream, header: &mut [u8; 48], data: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(data.len())
+        .expect("a data segment is below 16 MiB")
+        .to_be_bytes();
+    header[5..8].copy_from_slice(&length[1..]);
+    let mut pdu = header.to_vec();
+    pdu.extend_from_slice(data);
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    stream.write_all(&pdu)
+}

@@ -1,0 +1,274 @@
+//! The house's style as far as a program can check it: which crate may depend on which, how long
+//! a file may be and how it opens, where `unsafe` may stand, and words that must not be there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Folders of crates, and which of our crates each may depend on. Downwards only: the pure
+/// protocols and the engine know nothing of ours, and only the binary knows everything.
+const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("crates/iscsi", &[]),
+    ("crates/scsi", &[]),
+    ("crates/engine", &[]),
+    ("crates/volume", &["engine", "iscsi"]),
+    ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
+    ("crates/lab", &["volume", "engine", "iscsi"]),
+    (
+        "crates/sanstone",
+        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+    ),
+    (
+        "sim",
+        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+    ),
+    (
+        "tests",
+        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+    ),
+];
+
+/// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface.
+const UNSAFE_ALLOWED: &[&str] = &[
+    "crates/engine/",
+    "crates/volume/src/leaf/ram",
+    "crates/lab/src/vfs",
+    "crates/lab/src/sqlite",
+];
+
+const LINES_MAX: usize = 700;
+
+/// A file of the repository: its path from the root, and its text.
+struct File {
+    path: String,
+    text: String,
+}
+
+impl File {
+    fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the repository")
+}
+
+/// Every text file of the repository, as git sees it: committed or about to be, not ignored.
+fn files() -> Vec<File> {
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root())
+        .output()
+        .expect("git is here: the sources came with it");
+    assert!(
+        listed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&listed.stderr)
+    );
+    let listed = String::from_utf8(listed.stdout).expect("our paths are plain text");
+    let files = listed.split_terminator('\0').filter_map(|path| {
+        // What is deleted but not yet committed, and what is binary, has no text.
+        let text = std::fs::read_to_string(root().join(path)).ok()?;
+        Some(File {
+            path: path.to_owned(),
+            text,
+        })
+    });
+    let files: Vec<File> = files.collect();
+    assert!(
+        files.iter().any(File::is_rust),
+        "no Rust file found below {}",
+        root().display()
+    );
+    files
+}
+
+#[track_caller]
+fn none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+/// Complaints about single lines, as `PATH:LINE: COMPLAINT`.
+fn lines(files: &[File], complain: impl Fn(&File, &str) -> Option<String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files {
+        for (index, line) in file.text.lines().enumerate() {
+            if let Some(complaint) = complain(file, line) {
+                complaints.push(format!("{}:{}: {complaint}", file.path, index + 1));
+            }
+        }
+    }
+    complaints
+}
+
+/// The crates of ours that a manifest names in any of its dependency tables, without the prefix.
+fn own_dependencies(manifest: &str) -> BTreeSet<String> {
+    let manifest: toml::Table = manifest.parse().expect("cargo has read it before us");
+    let per_target = manifest
+        .get("target")
+        .and_then(toml::Value::as_table)
+        .into_iter();
+    let tables = per_target
+        .flat_map(|targets| targets.values())
+        .filter_map(toml::Value::as_table);
+    tables
+        .chain([&manifest])
+        .flat_map(|table| {
+            ["dependencies", "dev-dependencies", "build-dependencies"].map(|k| table.get(k))
+        })
+        .filter_map(|table| table?.as_table())
+        .flat_map(|table| table.keys())
+        .filter_map(|name| name.strip_prefix("sanstone-").map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn dependencies_point_downwards() {
+    let mut complaints = Vec::new();
+    for file in files() {
+        let Some(folder) = file.path.strip_suffix("/Cargo.toml") else {
+            continue;
+        };
+        let Some((_, allowed)) = MAY_DEPEND_ON.iter().find(|(name, _)| *name == folder) else {
+            complaints.push(format!(
+                "{}: say in tests/tidy.rs what it may depend on",
+                file.path
+            ));
+            continue;
+        };
+        for dependency in own_dependencies(&file.text) {
+            if !allowed.contains(&&*dependency) {
+                complaints.push(format!("{}: must not depend on {dependency}", file.path));
+            }
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn no_dependency_table_hides_a_crate() {
+    let manifest = "[dependencies]\nsanstone-a = \"1\"\n[dev-dependencies]\nsanstone-b = \"1\"\n\
+        [target.'cfg(unix)'.dependencies]\nsanstone-c.workspace = true\nserde = \"1\"\n";
+    assert_eq!(
+        own_dependencies(manifest).into_iter().collect::<String>(),
+        "abc"
+    );
+}
+
+#[test]
+fn files_are_short_enough_to_be_one_idea() {
+    let limited = |path: &str| {
+        let extension = Path::new(path).extension().unwrap_or_default();
+        path.starts_with("tools/")
+            || ["rs", "sh", "toml", "md"]
+                .iter()
+                .any(|one| extension == *one)
+    };
+    let long = |file: &File| file.text.lines().count() > LINES_MAX;
+    let files = files()
+        .into_iter()
+        .filter(|file| limited(&file.path) && long(file));
+    none(
+        files
+            .map(|file| format!("{}: more than {LINES_MAX} lines", file.path))
+            .collect(),
+    );
+}
+
+#[test]
+fn every_rust_file_says_what_it_is_for() {
+    let mute = |file: &File| file.is_rust() && !file.text.starts_with("//! ");
+    let files = files().into_iter().filter(mute);
+    none(
+        files
+            .map(|file| format!("{}: does not begin with a //! paragraph", file.path))
+            .collect(),
+    );
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Written in two halves, or this file would be the first to be found.
+    let words = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("dbg", "!("),
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+    ];
+    let sources = files()
+        .into_iter()
+        .filter(|f| f.is_rust() || f.path.starts_with("tools/"));
+    none(lines(&sources.collect::<Vec<_>>(), |_, line| {
+        let word = words.iter().find(|word| line.contains(**word))?;
+        Some(format!("{word} is left"))
+    }));
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_needed() {
+    none(lines(&files(), |file, line| {
+        let allowed = UNSAFE_ALLOWED
+            .iter()
+            .any(|start| file.path.starts_with(start));
+        (file.is_rust() && !allowed && has_unsafe(line))
+            .then(|| "unsafe is not for this file".into())
+    }));
+}
+
+/// Whether a line of code has the keyword; comments and strings may say the word.
+fn has_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let code: String = code.split('"').step_by(2).collect();
+    let of_a_name = |c: char| c.is_alphanumeric() || c == '_';
+    code.split(|c| !of_a_name(c))
+        .any(|word| word == concat!("un", "safe"))
+}
+
+#[test]
+fn the_keyword_is_told_from_the_word() {
+    let keyword = concat!("un", "safe");
+    assert!(has_unsafe(&format!("    let x = {keyword} {{ y() }};")));
+    assert!(!has_unsafe(&format!("#![forbid({keyword}_code)]")));
+    assert!(!has_unsafe(&format!("    // {keyword} here")));
+    assert!(!has_unsafe(&format!("    say(\"{keyword}\")")));
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_written_on() {
+    let words = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+        concat!(".int", "ernal/"),
+    ];
+    none(lines(&files(), |_, line| {
+        let word = words.iter().find(|word| line.contains(**word))?;
+        Some(format!("{word} is a place on somebody's machine"))
+    }));
+}
+
+#[test]
+fn every_locked_package_comes_from_crates_io() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is kept");
+    let sources = lock
+        .lines()
+        .filter_map(|line| line.strip_prefix("source = "));
+    let known = "\"registry+https://github.com/rust-lang/crates.io-index\"";
+    none(
+        sources
+            .filter(|source| *source != known)
+            .map(str::to_owned)
+            .collect(),
+    );
+}
