@@ -1,0 +1,283 @@
+//! What a data set must be: seeded, of the real mix, with drives that fail and are replaced; and
+//! what the reader says of files that are not daily files.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::Write,
+    path::PathBuf,
+};
+
+use super::{models::MODELS, *};
+use crate::Error;
+
+fn generated(rows: u64, seed: u64) -> Vec<Row> {
+    Source::Generated { rows, seed }
+        .open()
+        .unwrap()
+        .map(Result::unwrap)
+        .collect()
+}
+
+fn date(text: &str) -> Date {
+    text.parse().unwrap()
+}
+
+/// A file of its own for a test, removed at its end.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn new(name: &str, content: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("sanstone-lab-{}-{name}", std::process::id()));
+        std::fs::write(&path, content).unwrap();
+        Self(path)
+    }
+
+    fn read(&self) -> Result<Vec<Row>> {
+        self.read_days(None)
+    }
+
+    fn read_days(&self, days: Option<u32>) -> Result<Vec<Row>> {
+        Source::Files {
+            paths: vec![self.0.clone()],
+            days,
+            seed: 1,
+        }
+        .open()?
+        .collect()
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const SMALL_DAY: &str = "\
+date,serial_number,model,capacity_bytes,failure,smart_1_normalized,smart_1_raw,smart_9_raw,pod_id
+2013-04-10,MJ0351YNG9Z0XA,Hitachi HDS5C3030ALA630,3000592982016,0,,0,4031,7
+2013-04-10,9VS3JYRG,ST31500341AS,1500301910016,1,117,140000000,254189,
+";
+
+#[test]
+fn the_same_seed_makes_the_same_rows() {
+    assert_eq!(generated(5_000, 3), generated(5_000, 3));
+    assert_ne!(generated(5_000, 3), generated(5_000, 4));
+}
+
+#[test]
+fn a_full_fleet_has_exactly_the_real_mix() {
+    let rows = Source::Generated {
+        rows: 1_000_000,
+        seed: 1,
+    }
+    .open()
+    .unwrap()
+    .take(21_195);
+    let mut drives: HashMap<(String, i64), u64> = HashMap::new();
+    for row in rows.map(Result::unwrap) {
+        assert_eq!(row.date, date("2017-01-01"));
+        *drives
+            .entry((row.model.to_string(), row.capacity_bytes))
+            .or_default() += 1;
+    }
+    for model in &MODELS {
+        assert_eq!(
+            drives[&(model.name.to_string(), model.capacity_bytes)],
+            model.drives
+        );
+    }
+}
+
+#[test]
+fn a_small_fleet_still_covers_january() {
+    for rows in [45, 1_000, 20_000] {
+        let all = generated(rows, 9);
+        assert_eq!(all.len() as u64, rows);
+        let (first, last) = (all[0].date, all.last().unwrap().date);
+        assert_eq!(
+            Month::first_full(first, last).unwrap().to_string(),
+            "2017-01"
+        );
+    }
+}
+
+#[test]
+fn drives_fail_at_a_realistic_rate_and_are_replaced_the_next_day() {
+    let rows = generated(200_000, 5);
+    let mut by_day: HashMap<Date, Vec<&Row>> = HashMap::new();
+    for row in &rows {
+        by_day.entry(row.date).or_default().push(row);
+    }
+    let mut failures = 0;
+    for (day, fleet) in by_day.iter().filter(|(_, fleet)| fleet.len() == 4_444) {
+        let serials: HashSet<_> = fleet.iter().map(|row| &row.serial_number).collect();
+        assert_eq!(
+            serials.len(),
+            fleet.len(),
+            "serial numbers are unique in a day"
+        );
+        let Some(tomorrow) = by_day.get(&day.plus_days(1)).filter(|f| f.len() == 4_444) else {
+            continue;
+        };
+        for (slot, row) in fleet.iter().enumerate().filter(|(_, row)| row.failure) {
+            failures += 1;
+            assert_eq!(tomorrow[slot].model, row.model);
+            assert_ne!(tomorrow[slot].serial_number, row.serial_number);
+            assert!(
+                tomorrow
+                    .iter()
+                    .all(|other| other.serial_number != row.serial_number)
+            );
+        }
+    }
+    // The mix's rate is near 5 % a year: 4,444 drives over 44 days lose about 27.
+    assert!((12..45).contains(&failures), "{failures} drives failed");
+}
+
+#[test]
+fn smart_values_evolve_and_running_hours_count() {
+    let rows = generated(45 * 50, 2);
+    let hours = rows[0].smart.len() / 2;
+    assert_eq!(hours, 40);
+    let schema = Schema::of_2013();
+    let at = |attribute, raw| {
+        schema
+            .smart
+            .iter()
+            .position(|c| *c == SmartColumn { attribute, raw })
+            .unwrap()
+    };
+    let drive: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.serial_number == rows[0].serial_number)
+        .collect();
+    assert!(drive.len() > 10);
+    for days in drive.windows(2) {
+        let value = |row: &Row, attribute| row.smart[at(attribute, true)].unwrap();
+        assert_eq!(value(days[1], 9), value(days[0], 9) + 24);
+        assert!((value(days[1], 194) - value(days[0], 194)).abs() <= 1);
+        assert!(value(days[1], 5) >= value(days[0], 5));
+    }
+}
+
+#[test]
+fn columns_are_found_by_name_and_unknown_ones_are_left_out() {
+    let file = TestFile::new("small.csv", SMALL_DAY.as_bytes());
+    let rows = file.read().unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0].smart, [None, Some(0), Some(4031)]);
+    assert_eq!(rows[1].smart, [Some(117), Some(140_000_000), Some(254_189)]);
+    assert!(rows[1].failure && !rows[0].failure);
+    assert_eq!(&*rows[1].serial_number, "9VS3JYRG");
+}
+
+#[test]
+fn files_of_different_years_share_one_schema() {
+    let old = TestFile::new("old.csv", SMALL_DAY.as_bytes());
+    let new = TestFile::new(
+        "new.csv",
+        b"smart_22_raw,failure,date,model,serial_number,capacity_bytes,smart_9_raw\n\
+          100,0,2017-01-01,X,S1,8,77\n",
+    );
+    let source = Source::Files {
+        paths: vec![old.0.clone(), new.0.clone()],
+        days: None,
+        seed: 0,
+    };
+    let rows = source.open().unwrap();
+    let names: Vec<String> = rows.schema.column_names().skip(5).collect();
+    assert_eq!(
+        names,
+        [
+            "smart_1_normalized",
+            "smart_1_raw",
+            "smart_9_raw",
+            "smart_22_raw"
+        ]
+    );
+    let rows: Vec<Row> = rows.map(Result::unwrap).collect();
+    assert_eq!(rows[0].smart, [None, Some(0), Some(4031), None]);
+    assert_eq!(rows[2].smart, [None, None, Some(77), Some(100)]);
+}
+
+#[test]
+fn gzip_is_known_by_its_content() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(SMALL_DAY.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_eq!(TestFile::new("packed", &gzip).read().unwrap().len(), 2);
+
+    let cut = TestFile::new("cut.gz", &gzip[..gzip.len() - 20])
+        .read()
+        .unwrap_err();
+    assert!(cut.to_string().contains("ends too early"), "{cut}");
+}
+
+#[test]
+fn a_wrong_file_is_named_with_its_line() {
+    let wrong = |name: &str, content: &str| -> (u64, String) {
+        match TestFile::new(name, content.as_bytes()).read() {
+            Err(Error::Data { line, what, .. }) => (line, what),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let (line, what) = wrong("no-model.csv", &SMALL_DAY.replace(",model,", ",kind,"));
+    assert!(line == 1 && what.contains("no column `model`"), "{what}");
+    let (line, what) = wrong("date.csv", &SMALL_DAY.replace("10,9VS", "31,9VS"));
+    assert!(
+        line == 3 && what.contains("`2013-04-31` is not a date"),
+        "{what}"
+    );
+    let (line, what) = wrong("hours.csv", &SMALL_DAY.replace("4031", "many"));
+    assert!(line == 2 && what.contains("`many`"), "{what}");
+    let (line, what) = wrong("failure.csv", &SMALL_DAY.replace("016,1,", "016,2,"));
+    assert!(line == 3 && what.contains("failure is `2`"), "{what}");
+    let (line, what) = wrong("short.csv", &SMALL_DAY.replace(",4031,7", ""));
+    assert!(
+        line == 2 && what.contains("7 fields where the header has 9"),
+        "{what}"
+    );
+    let (_, what) = wrong("empty.csv", SMALL_DAY.lines().next().unwrap());
+    assert!(what.contains("no row"), "{what}");
+    let missing = Source::Files {
+        paths: vec!["/none/such.csv".into()],
+        days: None,
+        seed: 0,
+    };
+    assert!(
+        missing
+            .open()
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("/none/such.csv")
+    );
+}
+
+#[test]
+fn a_real_day_is_continued_with_its_own_drives() {
+    let file = TestFile::new("days.csv", SMALL_DAY.as_bytes());
+    let rows = file.read_days(Some(60)).unwrap();
+    assert_eq!(rows.len(), 120);
+    assert_eq!(
+        rows[0],
+        file.read().unwrap()[0],
+        "the real rows come unchanged"
+    );
+    assert_eq!(rows.last().unwrap().date, date("2013-06-08"));
+    assert_eq!(rows[2].date, date("2013-04-11"));
+    assert_eq!(rows[2].serial_number, rows[0].serial_number);
+    assert_eq!(rows[2].smart, [None, Some(0), Some(4055)]);
+    // The second drive failed on the real day: another one is in its place, with the same columns.
+    assert_eq!(rows[3].model, rows[1].model);
+    assert_ne!(rows[3].serial_number, rows[1].serial_number);
+    assert!(rows[3].smart.iter().all(Option::is_some));
+    assert_eq!(
+        rows[3].smart[2],
+        Some(0),
+        "a new drive's hours start at zero"
+    );
+    // What is covered already needs no continuing.
+    assert_eq!(file.read_days(Some(1)).unwrap().len(), 2);
+}

@@ -1,0 +1,53 @@
+//! What can go wrong in the lab, as one enum. Each message names the file, line, value or
+//! statement that was wrong and what to do about it, because it is shown to the user as it is.
+
+use std::{io, path::PathBuf};
+
+/// The lab's error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of the host (data, report, image) could not be opened, read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A data file does not hold what a daily drive_stats file holds.
+    #[error("{path}, line {line}: {what}")]
+    Data {
+        /// The data file.
+        path: PathBuf,
+        /// Line in it, from 1 (the header).
+        line: u64,
+        /// What was wrong, with the value, and what is expected.
+        what: String,
+    },
+    /// The data as a whole cannot be measured on.
+    #[error("the data cannot be used: {0}")]
+    Unusable(String),
+    /// The volume is too small, or does not carry the database layout.
+    #[error("the volume cannot hold the database: {0}")]
+    Layout(String),
+    /// The volume under the database failed.
+    #[error("the volume failed: {0}")]
+    Disk(#[from] io::Error),
+    /// SQLite refused or failed; `disk` is the volume's error below it, if there was one.
+    #[error("{doing}: {source}{}", disk.as_ref().map(|d| format!(" (the volume said: {d})")).unwrap_or_default())]
+    Sqlite {
+        /// What was being done: a statement, or "opening the database".
+        doing: String,
+        /// SQLite's error.
+        source: rusqlite::Error,
+        /// The error of the volume which SQLite reported as an I/O error.
+        disk: Option<String>,
+    },
+    /// A statement did not do what it must for its time to mean anything.
+    #[error("{0}")]
+    Meaningless(String),
+}
+
+/// A result with the lab's error.
+pub type Result<T> = std::result::Result<T, Error>;

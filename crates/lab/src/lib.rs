@@ -1,0 +1,14 @@
+//! The lab: database workloads on volumes, measured and reported. It makes or reads the data
+//! (`drive_stats`), runs SQLite on a volume without a file system between (`sqlite`), times the
+//! statements of the reference experiment on several set-ups in turn (`statements`), and tells the
+//! result as terminal text, JSON and one HTML page (`report`).
+
+pub mod drive_stats;
+mod error;
+pub mod progress;
+mod random;
+pub mod report;
+pub mod sqlite;
+pub mod statements;
+
+pub use error::{Error, Result};

@@ -1,0 +1,93 @@
+//! Progress for people: a bar on a terminal; elsewhere nothing moves, and each stage is one line on
+//! stderr when it is done.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Bars on the terminal.
+    Bars,
+    /// A line for each stage.
+    Lines,
+    /// Nothing.
+    Silent,
+}
+
+impl Progress {
+    /// Bars if stderr is a terminal, else lines.
+    pub fn for_stderr() -> Self {
+        if std::io::stderr().is_terminal() {
+            Self::Bars
+        } else {
+            Self::Lines
+        }
+    }
+
+    /// Begins a stage of `total` steps, if their number is known.
+    pub fn stage(self, name: &str, total: Option<u64>) -> Stage {
+        let bar = match self {
+            Self::Bars => {
+                let template = match total {
+                    Some(_) => "  {elapsed:>4} [{bar:24}] {percent:>3} %  {prefix}  {msg}",
+                    None => "  {elapsed:>4} {spinner} {human_pos}  {prefix}  {msg}",
+                };
+                let style = ProgressStyle::with_template(template)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar())
+                    .progress_chars("━╸ ");
+                let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+                bar.set_style(style);
+                bar.set_prefix(name.to_string());
+                bar.enable_steady_tick(Duration::from_millis(200));
+                bar
+            }
+            Self::Lines | Self::Silent => ProgressBar::hidden(),
+        };
+        Stage {
+            bar,
+            name: name.into(),
+            begun: Instant::now(),
+            progress: self,
+        }
+    }
+}
+
+/// A stage that is under way.
+pub struct Stage {
+    bar: ProgressBar,
+    name: String,
+    begun: Instant,
+    progress: Progress,
+}
+
+impl Stage {
+    /// Sets how many steps are done.
+    pub fn set(&self, steps: u64) {
+        self.bar.set_position(steps);
+    }
+
+    /// One more step is done.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Says what is being done.
+    pub fn say(&self, what: &str) {
+        self.bar.set_message(what.to_string());
+    }
+
+    /// Ends the stage with a line that stays, `outcome` in it.
+    pub fn done(self, outcome: &str) {
+        self.bar.finish_and_clear();
+        if self.progress != Progress::Silent {
+            let seconds = self.begun.elapsed().as_secs_f64();
+            let colon = if outcome.is_empty() { "" } else { ": " };
+            eprintln!("  {seconds:6.1} s  {}{colon}{outcome}", self.name);
+        }
+    }
+}

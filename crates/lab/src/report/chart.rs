@@ -1,0 +1,234 @@
+//! The line chart of the HTML page: what each share of a set-up moved over the measured time, as
+//! SVG. Runs follow each other without the untimed gaps; each statement is a band with its name.
+//! Reads are solid lines, writes are dashed, the link's rate is a line across.
+
+use std::fmt::Write;
+
+use super::{Report, Sample, SetReport, StatementReport, html::escaped};
+
+const WIDTH: f64 = 1040.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 30.0;
+const BOTTOM: f64 = 26.0;
+
+/// More points than this across a chart cannot be seen; samples are merged.
+const POINTS_MAX: usize = 500;
+
+/// The chart of one set-up.
+pub(super) fn throughput(report: &Report, set: &SetReport) -> String {
+    let seconds: f64 = set
+        .statements
+        .iter()
+        .flat_map(|s| &s.runs)
+        .map(|run| run.seconds)
+        .sum::<f64>()
+        .max(1e-6);
+    let samples: usize = set
+        .statements
+        .iter()
+        .flat_map(|s| &s.runs)
+        .map(|run| run.samples.len())
+        .sum();
+    let merge = samples.div_ceil(POINTS_MAX).max(1);
+    let scale = Scale {
+        seconds,
+        top: highest(report, set, merge),
+    };
+
+    let mut svg = format!(
+        "<svg class=\"lines\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-label=\"Throughput of each share over time: {}\">",
+        escaped(&set.name)
+    );
+    axes(&mut svg, &scale);
+    let mut begun = 0.0;
+    let mut lines = Lines::new(set);
+    for (index, statement) in set.statements.iter().enumerate() {
+        let length: f64 = statement.runs.iter().map(|run| run.seconds).sum();
+        band(&mut svg, &scale, index, statement, begun, length);
+        for run in &statement.runs {
+            lines.add(&scale, begun, &run.samples, merge);
+            begun += run.seconds;
+        }
+    }
+    if let Some(link) = report.link_bytes_per_s() {
+        let y = scale.y(link);
+        let _ = write!(
+            svg,
+            "<line class=\"link\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"link\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">link {:.0} MB/s</text>",
+            WIDTH - RIGHT,
+            WIDTH - RIGHT - 4.0,
+            y - 5.0,
+            link / 1e6,
+        );
+    }
+    lines.draw(&mut svg);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// From seconds and bytes a second to places in the picture.
+struct Scale {
+    seconds: f64,
+    top: f64,
+}
+
+impl Scale {
+    fn x(&self, seconds: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * (seconds / self.seconds).min(1.0)
+    }
+
+    fn y(&self, bytes_per_s: f64) -> f64 {
+        HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (bytes_per_s / self.top).min(1.0)
+    }
+}
+
+/// The upper end of the y axis: above the link and every point.
+fn highest(report: &Report, set: &SetReport, merge: usize) -> f64 {
+    let runs = set.statements.iter().flat_map(|s| &s.runs);
+    let points = runs
+        .flat_map(|run| run.samples.chunks(merge))
+        .flat_map(|samples| {
+            set.shares.iter().flat_map(move |share| {
+                let (_, read, written) = rate(samples, *share);
+                [read, written]
+            })
+        });
+    let top = points.fold(report.link_bytes_per_s().unwrap_or(1e6), f64::max);
+    top * 1.12
+}
+
+/// Length in seconds, and bytes a second read and written, of some samples together.
+fn rate(samples: &[Sample], share: usize) -> (f64, f64, f64) {
+    let seconds: f64 = samples.iter().map(|sample| sample.seconds).sum();
+    let sum = |bytes: fn(&crate::statements::Traffic) -> u64| -> f64 {
+        let of_share = samples.iter().filter_map(|sample| sample.shares.get(share));
+        of_share.map(bytes).sum::<u64>() as f64 / seconds.max(1e-9)
+    };
+    (seconds, sum(|t| t.read_bytes), sum(|t| t.written_bytes))
+}
+
+fn axes(svg: &mut String, scale: &Scale) {
+    for step in nice_steps(scale.top / 1e6) {
+        let y = scale.y(step * 1e6);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{step}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0,
+        );
+    }
+    for step in nice_steps(scale.seconds) {
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{step} s</text>",
+            scale.x(step),
+            HEIGHT - 8.0,
+        );
+    }
+    let _ = write!(
+        svg,
+        "<text x=\"{:.1}\" y=\"14\" text-anchor=\"end\">MB/s</text>",
+        LEFT - 8.0
+    );
+}
+
+/// From 0 to `top` in four to eight round steps.
+fn nice_steps(top: f64) -> Vec<f64> {
+    let rough = top / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|n| n * power)
+        .find(|step| *step >= rough);
+    let step = step.unwrap_or(top);
+    let count = (top / step).floor() as usize;
+    // Rounded, or 3 × 0.1 would be written with all its digits.
+    (0..=count)
+        .map(|n| (n as f64 * step * 1e6).round() / 1e6)
+        .collect()
+}
+
+fn band(
+    svg: &mut String,
+    scale: &Scale,
+    index: usize,
+    statement: &StatementReport,
+    begun: f64,
+    length: f64,
+) {
+    let (from, to) = (scale.x(begun), scale.x(begun + length));
+    let shade = if index % 2 == 0 { "even" } else { "odd" };
+    let _ = write!(
+        svg,
+        "<g class=\"band {shade}\"><title>{}: {} runs, {:.2} s on average</title>\
+         <rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"/>",
+        escaped(&statement.statement.sql),
+        statement.runs.len(),
+        statement.average_s(),
+        to - from,
+        HEIGHT - TOP - BOTTOM,
+    );
+    // About 6.5 units a letter: a name that does not fit is in the band's title only.
+    let name = statement.statement.name;
+    if to - from > name.len() as f64 * 6.5 {
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
+            (from + to) / 2.0,
+            TOP - 10.0,
+        );
+    }
+    svg.push_str("</g>");
+}
+
+/// The paths under construction, reads and writes of each share.
+struct Lines<'a> {
+    set: &'a SetReport,
+    reads: Vec<String>,
+    writes: Vec<String>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(set: &'a SetReport) -> Self {
+        let empty = vec![String::new(); set.shares.len()];
+        Self {
+            set,
+            reads: empty.clone(),
+            writes: empty,
+        }
+    }
+
+    fn add(&mut self, scale: &Scale, begun: f64, samples: &[Sample], merge: usize) {
+        for (line, share) in self.set.shares.iter().enumerate() {
+            let mut from = begun;
+            for (index, merged) in samples.chunks(merge).enumerate() {
+                let (seconds, read, written) = rate(merged, *share);
+                let to = from + seconds;
+                for (path, value) in [
+                    (&mut self.reads[line], read),
+                    (&mut self.writes[line], written),
+                ] {
+                    // A run begins anew; within it, each interval is a level.
+                    let verb = if index == 0 { 'M' } else { 'L' };
+                    let (from, to, y) = (scale.x(from), scale.x(to), scale.y(value));
+                    let _ = write!(path, "{verb}{from:.1} {y:.1}H{to:.1}");
+                }
+                from = to;
+            }
+        }
+    }
+
+    fn draw(&self, svg: &mut String) {
+        for (line, share) in self.set.shares.iter().enumerate() {
+            for (class, path) in [("write", &self.writes[line]), ("read", &self.reads[line])] {
+                let _ = write!(svg, "<path class=\"{class} s{}\" d=\"{path}\"/>", share % 4);
+            }
+        }
+    }
+}

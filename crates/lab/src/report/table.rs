@@ -1,0 +1,194 @@
+//! The report as text for a terminal: the paper's table for each set-up, then the scores.
+
+use std::fmt::Write;
+
+use super::{Report, SetReport, StatementReport, grouped, link_text};
+use crate::statements::{Kind, paper_scores_s};
+
+/// Width of the statement's column; longer ones end in "…".
+const STATEMENT_WIDTH: usize = 38;
+
+/// The tables of all set-ups and the scores, each line at most some 120 columns wide.
+pub fn table(report: &Report) -> String {
+    let mut text = String::new();
+    for note in &report.notes {
+        line(&mut text, note);
+    }
+    line(&mut text, &about(report));
+    line(&mut text, &settings(report));
+    for set in &report.sets {
+        line(&mut text, "");
+        set_table(&mut text, report, set);
+    }
+    line(&mut text, "");
+    scores(&mut text, report);
+    text
+}
+
+fn about(report: &Report) -> String {
+    let data = &report.data;
+    let link = report
+        .link_bits_per_s
+        .map_or("not limited".into(), link_text);
+    format!(
+        "drive_stats: {} rows, {} to {}, {} MiB; each share's link: {link}",
+        grouped(data.rows),
+        data.first_day,
+        data.last_day,
+        data.table_bytes >> 20,
+    )
+}
+
+fn settings(report: &Report) -> String {
+    let pairs: Vec<String> = report
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    pairs.join(", ")
+}
+
+fn set_table(text: &mut String, report: &Report, set: &SetReport) {
+    let runs = set
+        .statements
+        .iter()
+        .map(|s| s.runs.len())
+        .max()
+        .unwrap_or(0);
+    let mut head = format!("{:<STATEMENT_WIDTH$}", clipped(&set.name));
+    for run in 1..=runs {
+        let _ = write!(head, " {:>7}", format!("run {run}"));
+    }
+    let _ = write!(
+        head,
+        " {:>8} {:>6} {:>8} {:>8} {:>6}",
+        "average", "weight", "weighted", "speed-up", "paper"
+    );
+    let _ = write!(
+        head,
+        "  {}",
+        if report.link_bits_per_s.is_some() {
+            "of the link"
+        } else {
+            "MB/s"
+        }
+    );
+    line(text, &head);
+    line(text, &"─".repeat(head.chars().count()));
+    for (index, statement) in set.statements.iter().enumerate() {
+        let mut row = format!("{:<STATEMENT_WIDTH$}", clipped(&statement.statement.sql));
+        for run in 0..runs {
+            let cell = statement
+                .runs
+                .get(run)
+                .map(|run| format!("{:.2}", run.seconds));
+            let _ = write!(row, " {:>7}", cell.unwrap_or_default());
+        }
+        let _ = write!(
+            row,
+            " {:>8.3} {:>6.2} {:>8.3} {:>8} {:>6}",
+            statement.average_s(),
+            statement.statement.weight,
+            statement.weighted_s(),
+            times(report.statement_speedup(set, index)),
+            times(statement.statement.paper_speedup()),
+        );
+        let _ = write!(row, "  {}", links(report, set, statement));
+        line(text, &row);
+    }
+    let width = STATEMENT_WIDTH + runs * 8;
+    line(
+        text,
+        &format!(
+            "{:<width$} {:>8} {:>6} {:>8.3} {:>8} {:>6}",
+            "score: mean of the weighted averages",
+            "",
+            "",
+            set.score_s(),
+            times(report.speedup(set)),
+            times(paper_speedup()),
+        ),
+    );
+}
+
+/// What each share of the set-up moved, as a share of its link or in MB/s: what it read, and for
+/// statements that write also what it wrote.
+fn links(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
+    let in_unit = |bytes_per_s: f64| match report.link_bytes_per_s() {
+        Some(link) => format!("{:.0}", 100.0 * bytes_per_s / link),
+        None => format!("{:.0}", bytes_per_s / 1e6),
+    };
+    let of_share = |share: &usize| {
+        let (read, written) = statement.throughput(*share);
+        match statement.statement.kind {
+            Kind::Scan => in_unit(read),
+            Kind::Delete | Kind::Vacuum => format!("{}r+{}w", in_unit(read), in_unit(written)),
+        }
+    };
+    let shares: Vec<String> = set.shares.iter().map(of_share).collect();
+    let unit = if report.link_bits_per_s.is_some() {
+        " %"
+    } else {
+        ""
+    };
+    format!("{}{unit}", shares.join("  "))
+}
+
+fn scores(text: &mut String, report: &Report) {
+    let width = report
+        .sets
+        .iter()
+        .map(|set| set.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(9);
+    for set in &report.sets {
+        let least = report.least_scan_link_use(set).map(|part| {
+            format!(
+                "   every share read at {:.0} % of its link or more in the scans",
+                part * 100.0
+            )
+        });
+        let times = times(report.speedup(set));
+        let score = set.score_s();
+        let least = least.unwrap_or_default();
+        line(
+            text,
+            &format!("{:<width$}  {score:>8.3} s  {times:>6}{least}", set.name),
+        );
+    }
+    let [one, two] = paper_scores_s();
+    let times = times(paper_speedup());
+    line(
+        text,
+        &format!(
+            "{:<width$}  {two:>8.3} s  {times:>6}   (its one share: {one:.3} s)",
+            "the paper"
+        ),
+    );
+}
+
+pub(super) fn paper_speedup() -> f64 {
+    let [one, two] = paper_scores_s();
+    one / two
+}
+
+/// "1.85×".
+pub(super) fn times(ratio: f64) -> String {
+    format!("{ratio:.2}×")
+}
+
+fn clipped(text: &str) -> String {
+    if text.chars().count() <= STATEMENT_WIDTH {
+        return text.into();
+    }
+    text.chars()
+        .take(STATEMENT_WIDTH - 1)
+        .chain(['…'])
+        .collect()
+}
+
+fn line(text: &mut String, line: &str) {
+    text.push_str(line.trim_end());
+    text.push('\n');
+}

@@ -1,0 +1,139 @@
+//! The figures of the paper must come out of the model as they stand in it, and the three forms
+//! must say what the model says.
+
+use super::*;
+use crate::{
+    drive_stats::Month,
+    statements::{Traffic, statements},
+};
+
+/// One run for each statement of the paper: its averages on one share and on two.
+fn papers_report() -> Report {
+    let set = |name: &str, shares: Vec<usize>, column: usize| SetReport {
+        name: name.into(),
+        statements: statements(Month::of(2017, 1))
+            .into_iter()
+            .map(|statement| {
+                let seconds = statement.paper_s[column];
+                let bytes = if statement.kind == Kind::Scan {
+                    120e6
+                } else {
+                    60e6
+                } * seconds;
+                let moved = Traffic {
+                    read_bytes: bytes as u64,
+                    written_bytes: bytes as u64 / 2,
+                };
+                let traffic = vec![moved; 2];
+                let samples = vec![
+                    Sample {
+                        at_s: seconds / 2.0,
+                        seconds: seconds / 2.0,
+                        shares: traffic.clone()
+                    };
+                    2
+                ];
+                StatementReport {
+                    runs: vec![RunReport {
+                        seconds,
+                        traffic,
+                        samples,
+                    }],
+                    statement,
+                }
+            })
+            .collect(),
+        shares,
+    };
+    Report {
+        notes: vec!["a note with <angle> brackets".into()],
+        link_bits_per_s: Some(1_000_000_000),
+        settings: vec![("journal_mode".into(), "DELETE".into())],
+        data: DataReport {
+            rows: 1_250_000,
+            first_day: "2017-01-01".into(),
+            last_day: "2017-02-28".into(),
+            deleted_month: "2017-01".into(),
+            table_bytes: 300 << 20,
+        },
+        shares: ["share 1", "share 2"]
+            .map(|name| ShareReport { name: name.into() })
+            .into(),
+        sets: vec![
+            set("one share", vec![0], 0),
+            set("two shares, striped", vec![0, 1], 1),
+        ],
+    }
+}
+
+#[test]
+fn the_papers_figures_give_the_papers_scores() {
+    let report = papers_report();
+    assert!((report.sets[0].score_s() - 21.159_95).abs() < 1e-9);
+    assert!((report.sets[1].score_s() - 17.300_425).abs() < 1e-9);
+    let speedup = report.speedup(&report.sets[1]);
+    assert!((speedup - 1.2231).abs() < 1e-4, "{speedup}");
+    assert!((report.statement_speedup(&report.sets[1], 4) - 1.484).abs() < 1e-3);
+    assert_eq!(report.speedup(&report.sets[0]), 1.0);
+}
+
+#[test]
+fn link_use_is_what_was_moved_over_what_the_link_carries() {
+    let report = papers_report();
+    let least = report.least_scan_link_use(&report.sets[1]).unwrap();
+    assert!((least - 0.96).abs() < 1e-6, "{least}");
+    let unlimited = Report {
+        link_bits_per_s: None,
+        ..report
+    };
+    assert_eq!(unlimited.least_scan_link_use(&unlimited.sets[0]), None);
+}
+
+#[test]
+fn the_table_has_a_row_for_each_statement_and_the_papers_ratio_beside_ours() {
+    let text = table(&papers_report());
+    assert!(text.starts_with("a note"), "{text}");
+    assert_eq!(text.matches("VACUUM;").count(), 2);
+    assert!(text.contains("1,250,000 rows"), "{text}");
+    assert!(text.contains("17.300 s   1.22×"), "{text}");
+    assert!(
+        text.contains("96  96 %") && text.contains("48r+24w  48r+24w %"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 125),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_json_has_the_keys_that_stay() {
+    let value = json(&papers_report());
+    let set = &value["sets"][1];
+    assert_eq!(set["name"], "two shares, striped");
+    assert!((set["weighted_score_s"].as_f64().unwrap() - 17.300_425).abs() < 1e-9);
+    assert!(set["speedup"].as_f64().unwrap() > 1.2);
+    let statement = &set["statements"][3];
+    assert_eq!(statement["name"], "vacuum");
+    assert_eq!(statement["runs_s"], serde_json::json!([632.5]));
+    assert_eq!(statement["average_s"], 632.5);
+    assert!(statement["speedup"].as_f64().unwrap() > 1.2);
+}
+
+#[test]
+fn the_page_stands_alone_and_escapes_what_it_shows() {
+    let page = html(&papers_report());
+    assert!(page.contains("a note with &lt;angle&gt; brackets"));
+    assert!(page.contains("LIKE &#39;2017-01-%&#39;"));
+    for foreign in ["http://", "https://", "<script", "<link", "@import", "url("] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+    // An experiment without a run must not divide by nothing.
+    let mut empty = papers_report();
+    for statement in empty.sets.iter_mut().flat_map(|set| &mut set.statements) {
+        statement.runs.clear();
+    }
+    assert!(!html(&empty).contains("NaN") && !table(&empty).contains("NaN"));
+}

@@ -1,0 +1,300 @@
+//! The files of one database as a small file system: which exist, which are open, what a sync and
+//! a delete make durable. Everything here is safe code with Rust errors; `vfs` translates it for
+//! SQLite.
+//!
+//! Promises SQLite's rollback journal builds on: after `sync` returns, the file's content and size
+//! survive a power cut; after `delete` returns, the journal stays away, which is the moment a
+//! transaction is committed. In between, only the file's size from the last sync can come back, never
+//! bytes that were not written to this file.
+
+use std::{
+    cell::{Cell, RefCell, RefMut},
+    io,
+    rc::Rc,
+};
+
+use super::{
+    disk::Disk,
+    file::{CHUNK_BYTES, File, FileError},
+    layout::{Durable, FILES, JOURNAL, Layout, MAIN, TEMP},
+};
+use crate::Result;
+
+/// What SQLite opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The database itself.
+    Main,
+    /// Its rollback journal.
+    Journal,
+    /// A temporary database: VACUUM's copy, a large sort's or view's table.
+    TempDatabase,
+    /// Another temporary file: a sorter's runs, a statement's journal.
+    Temp,
+}
+
+/// Why a file could not be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// It does not exist.
+    Missing,
+    /// It is open already, or no temporary file is left.
+    Busy,
+}
+
+/// The files on one disk.
+pub(crate) struct Files {
+    disk: Rc<dyn Disk>,
+    layout: Layout,
+    files: [RefCell<File>; FILES],
+    open: [Cell<bool>; FILES],
+    /// Whether the journal exists now; whether it does after a power cut is in the layout.
+    journal_exists: Cell<bool>,
+    /// The image that the main file's changes are counted from.
+    base: Cell<Option<u64>>,
+    /// The last error of the disk, for the message: SQLite passes on only that there was one.
+    disk_error: RefCell<Option<String>>,
+}
+
+impl Files {
+    /// Writes an empty layout to `disk`.
+    pub(crate) fn format(disk: Rc<dyn Disk>) -> Result<Self> {
+        let layout = Layout::format(disk.clone())?;
+        Ok(Self::new(disk, layout))
+    }
+
+    /// Opens what was formatted.
+    pub(crate) fn open_disk(disk: Rc<dyn Disk>) -> Result<Self> {
+        let layout = Layout::open(disk.clone())?;
+        Ok(Self::new(disk, layout))
+    }
+
+    fn new(disk: Rc<dyn Disk>, layout: Layout) -> Self {
+        let Durable {
+            main_bytes,
+            journal_bytes,
+        } = layout.durable();
+        let size = |index| match index {
+            MAIN => main_bytes,
+            JOURNAL => journal_bytes.unwrap_or(0),
+            _ => 0,
+        };
+        let file = |index: usize| {
+            RefCell::new(File::new(disk.clone(), layout.extents[index], size(index)))
+        };
+        let files = std::array::from_fn(file);
+        let journal_exists = Cell::new(journal_bytes.is_some());
+        let open = [const { Cell::new(false) }; FILES];
+        let (base, disk_error) = (Cell::new(None), RefCell::new(None));
+        Self {
+            disk,
+            layout,
+            files,
+            open,
+            journal_exists,
+            base,
+            disk_error,
+        }
+    }
+
+    /// Opens a file and returns its index.
+    pub(crate) fn open(&self, kind: Kind, create: bool) -> std::result::Result<usize, OpenError> {
+        let index = match kind {
+            Kind::Main => self.closed([MAIN])?,
+            Kind::Journal if !create && !self.journal_exists.get() => {
+                return Err(OpenError::Missing);
+            }
+            Kind::Journal => self.closed([JOURNAL])?,
+            Kind::TempDatabase => self.closed(TEMP..FILES)?,
+            // Whatever else is temporary leaves the longest extent to VACUUM while it can.
+            Kind::Temp => self.closed((TEMP + 1..FILES).chain([TEMP]))?,
+        };
+        if kind == Kind::Journal {
+            self.journal_exists.set(true);
+        }
+        self.open[index].set(true);
+        Ok(index)
+    }
+
+    /// The first of `indices` that is not open.
+    fn closed(
+        &self,
+        indices: impl IntoIterator<Item = usize>,
+    ) -> std::result::Result<usize, OpenError> {
+        indices
+            .into_iter()
+            .find(|index| !self.open[*index].get())
+            .ok_or(OpenError::Busy)
+    }
+
+    /// Closes a file; a temporary one is gone with it.
+    pub(crate) fn close(&self, index: usize) -> std::result::Result<(), FileError> {
+        self.open[index].set(false);
+        if index >= TEMP {
+            self.file(index).clear();
+            return Ok(());
+        }
+        self.noted(self.file(index).drain())
+    }
+
+    /// Whether any file is open.
+    pub(crate) fn any_open(&self) -> bool {
+        self.open.iter().any(Cell::get)
+    }
+
+    /// Whether the journal exists.
+    pub(crate) fn journal_exists(&self) -> bool {
+        self.journal_exists.get()
+    }
+
+    /// Size of an open file in bytes.
+    pub(crate) fn size(&self, index: usize) -> u64 {
+        self.file(index).size()
+    }
+
+    /// Reads; see [`File::read`].
+    pub(crate) fn read(
+        &self,
+        index: usize,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> std::result::Result<usize, FileError> {
+        self.noted(self.file(index).read(offset, buffer))
+    }
+
+    /// Writes; see [`File::write`].
+    pub(crate) fn write(
+        &self,
+        index: usize,
+        offset: u64,
+        bytes: &[u8],
+    ) -> std::result::Result<(), FileError> {
+        self.noted(self.file(index).write(offset, bytes))
+    }
+
+    /// Sets a file's size; durable with the next sync.
+    pub(crate) fn truncate(&self, index: usize, size: u64) -> std::result::Result<(), FileError> {
+        self.noted(self.file(index).truncate(size))
+    }
+
+    /// Makes a file's content and then its size durable. A temporary file has nothing to lose.
+    pub(crate) fn sync(&self, index: usize) -> std::result::Result<(), FileError> {
+        if index >= TEMP {
+            return Ok(());
+        }
+        self.noted(self.make_durable(index))
+    }
+
+    fn make_durable(&self, index: usize) -> std::result::Result<(), FileError> {
+        self.file(index).drain()?;
+        self.disk.flush()?;
+        let mut durable = self.layout.durable();
+        match index {
+            MAIN => durable.main_bytes = self.size(MAIN),
+            _ => durable.journal_bytes = Some(self.size(JOURNAL)),
+        }
+        Ok(self.layout.set_durable(durable)?)
+    }
+
+    /// Deletes the journal, durably.
+    pub(crate) fn delete_journal(&self) -> std::result::Result<(), FileError> {
+        self.file(JOURNAL).clear();
+        self.journal_exists.set(false);
+        let durable = Durable {
+            journal_bytes: None,
+            ..self.layout.durable()
+        };
+        self.noted(self.layout.set_durable(durable).map_err(FileError::from))
+    }
+
+    /// Calls `chunk` with each MiB of the main file, in order, to make image `image` of it.
+    pub(crate) fn read_main(
+        &self,
+        image: u64,
+        mut chunk: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let size = self.size(MAIN);
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        let mut offset = 0;
+        while offset < size {
+            let len = (size - offset).min(CHUNK_BYTES) as usize;
+            self.read(MAIN, offset, &mut buffer[..len])
+                .map_err(into_error)?;
+            chunk(&buffer[..len])?;
+            offset += len as u64;
+        }
+        self.base.set(Some(image));
+        self.file(MAIN).forget_written();
+        Ok(())
+    }
+
+    /// Makes the main file what image `image` of `size` bytes holds, and the journal not exist. Only
+    /// chunks that changed since they held this image are written; `read` fills a buffer from an
+    /// offset of the image. Returns how many bytes were written.
+    pub(crate) fn replace_main(
+        &self,
+        image: u64,
+        size: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<u64> {
+        self.file(MAIN).drain().map_err(into_error)?;
+        if self.base.replace(None) != Some(image) {
+            self.file(MAIN).remember_all_as_written();
+        }
+        let changed = self.file(MAIN).written_chunks();
+        self.file(JOURNAL).clear();
+        // Where nothing was written the disk still holds the image, also behind a shorter end.
+        self.file(MAIN).adopt_size(size);
+        let mut buffer = vec![0; CHUNK_BYTES as usize];
+        let mut written = 0;
+        for offset in changed.into_iter().map(|chunk| chunk * CHUNK_BYTES) {
+            if offset >= size {
+                break;
+            }
+            let len = (size - offset).min(CHUNK_BYTES) as usize;
+            read(offset, &mut buffer[..len])?;
+            self.write(MAIN, offset, &buffer[..len])
+                .map_err(into_error)?;
+            written += len as u64;
+        }
+        self.file(MAIN).drain().map_err(into_error)?;
+        self.disk.flush()?;
+        self.journal_exists.set(false);
+        self.layout.set_durable(Durable {
+            main_bytes: size,
+            journal_bytes: None,
+        })?;
+        self.base.set(Some(image));
+        self.file(MAIN).forget_written();
+        Ok(written)
+    }
+
+    /// Takes the last error of the disk.
+    pub(crate) fn take_disk_error(&self) -> Option<String> {
+        self.disk_error.borrow_mut().take()
+    }
+
+    fn file(&self, index: usize) -> RefMut<'_, File> {
+        self.files[index].borrow_mut()
+    }
+
+    fn noted<T>(
+        &self,
+        result: std::result::Result<T, FileError>,
+    ) -> std::result::Result<T, FileError> {
+        if let Err(FileError::Disk(error)) = &result {
+            *self.disk_error.borrow_mut() = Some(error.to_string());
+        }
+        result
+    }
+}
+
+fn into_error(error: FileError) -> crate::Error {
+    match error {
+        FileError::Disk(error) => crate::Error::Disk(error),
+        FileError::Full => crate::Error::Disk(io::Error::new(
+            io::ErrorKind::StorageFull,
+            "the volume is too small",
+        )),
+    }
+}

@@ -1,0 +1,130 @@
+//! SQLite on a disk of ours, without a file system: `disk` is what it needs of a volume, `layout`
+//! says where its files lie, `file` and `files` make them, `vfs` shows them to SQLite, and this
+//! module opens databases with the settings that every set-up shares.
+
+mod disk;
+mod file;
+mod files;
+mod image;
+mod layout;
+#[cfg(test)]
+mod power_cut;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod vfs;
+
+use std::rc::Rc;
+
+pub use disk::{BLOCK_BYTES, Disk, MemoryDisk};
+pub use image::Image;
+pub use settings::Settings;
+
+use crate::{Error, Result};
+
+/// A disk with the layout on it, holding one database.
+pub struct Store {
+    files: Rc<files::Files>,
+}
+
+impl Store {
+    /// Writes an empty layout; a database that was there is gone.
+    ///
+    /// # Errors
+    /// A disk that is too small, or that fails.
+    pub fn format(disk: Rc<dyn Disk>) -> Result<Self> {
+        Ok(Self {
+            files: Rc::new(files::Files::format(disk)?),
+        })
+    }
+
+    /// Opens the layout that is on the disk.
+    ///
+    /// # Errors
+    /// A disk that carries none, or one of another version or size, or that fails.
+    pub fn open(disk: Rc<dyn Disk>) -> Result<Self> {
+        Ok(Self {
+            files: Rc::new(files::Files::open_disk(disk)?),
+        })
+    }
+
+    /// The disk size in bytes which a database of `database_bytes` needs for all of its files.
+    pub fn disk_bytes_for(database_bytes: u64) -> u64 {
+        layout::disk_bytes_for(database_bytes)
+    }
+
+    /// The size of the main database file in bytes.
+    pub fn database_bytes(&self) -> u64 {
+        self.files.size(layout::MAIN)
+    }
+
+    /// Opens the database, new if there is none; a transaction that a crash left behind is undone
+    /// with the first statement. One at a time.
+    ///
+    /// # Errors
+    /// SQLite's, also when the database is open already.
+    pub fn database(&self, settings: &Settings) -> Result<Database> {
+        let registration = vfs::Registration::new(self.files.clone())?;
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE
+            | rusqlite::OpenFlags::SQLITE_OPEN_CREATE
+            | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let name = registration.name();
+        let connection = rusqlite::Connection::open_with_flags_and_vfs(vfs::MAIN_NAME, flags, name)
+            .map_err(|error| self.failed("opening the database", error))?;
+        let files = self.files.clone();
+        let database = Database {
+            connection,
+            _registration: registration,
+            files,
+        };
+        settings.apply(&database)?;
+        Ok(database)
+    }
+
+    fn failed(&self, doing: &str, source: rusqlite::Error) -> Error {
+        Error::Sqlite {
+            doing: doing.into(),
+            source,
+            disk: self.files.take_disk_error(),
+        }
+    }
+}
+
+/// An open database.
+pub struct Database {
+    // Before the registration: fields drop in order, and the connection uses it to its end.
+    connection: rusqlite::Connection,
+    _registration: vfs::Registration,
+    files: Rc<files::Files>,
+}
+
+impl Database {
+    /// The connection, for whatever SQLite can do.
+    pub fn connection(&self) -> &rusqlite::Connection {
+        &self.connection
+    }
+
+    /// Runs `body`; its error says that it happened while `doing`, and what the disk said.
+    ///
+    /// # Errors
+    /// The body's.
+    pub fn run<'a, T>(
+        &'a self,
+        doing: &str,
+        body: impl FnOnce(&'a rusqlite::Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        body(&self.connection).map_err(|source| Error::Sqlite {
+            doing: doing.into(),
+            source,
+            disk: self.files.take_disk_error(),
+        })
+    }
+
+    /// Runs statements that give no rows.
+    ///
+    /// # Errors
+    /// SQLite's, with the disk's beneath it.
+    pub fn execute(&self, sql: &str) -> Result<()> {
+        self.run(sql, |connection| connection.execute_batch(sql))
+    }
+}

@@ -1,0 +1,295 @@
+//! The order of events: load once, copy to every set-up, then the statements. Set-ups take turns
+//! within each run of each statement (A B C A B C …), so that a machine whose speed wanders is
+//! equally unfair to all. Every timed run has a connection of its own, so SQLite's cache is cold;
+//! copying, opening and reading the schema are not timed.
+
+use std::{path::PathBuf, rc::Rc};
+
+use super::{
+    Kind, Statement,
+    load::load,
+    sampling::{SampledDisk, Sampler, Timed, Traffic},
+    statements,
+};
+use crate::{
+    Error, Result,
+    drive_stats::Source,
+    progress::{Progress, Stage},
+    report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport},
+    sqlite::{Database, Disk, Image, Settings, Store},
+};
+
+/// One way of reaching the shares, to be compared with the others.
+pub struct SetUp {
+    /// What to call it: "one share".
+    pub name: String,
+    /// Its volume. Set-ups are separate volumes: each holds a copy of the database.
+    pub disk: Rc<dyn Disk>,
+    /// Which of [`Experiment::shares`] it uses, by index.
+    pub shares: Vec<usize>,
+}
+
+/// One share, as far as it is measured.
+pub struct Share {
+    /// What to call it.
+    pub name: String,
+    /// What has gone over its link so far, of all set-ups.
+    pub traffic: Box<dyn Fn() -> Traffic>,
+}
+
+/// Everything that is measured, and how.
+pub struct Experiment {
+    /// The set-ups; the first is the one that the others are compared with.
+    pub set_ups: Vec<SetUp>,
+    /// The shares.
+    pub shares: Vec<Share>,
+    /// Each link's rate in each direction in bits a second, if it is limited.
+    pub link_bits_per_s: Option<u64>,
+    /// The data.
+    pub source: Source,
+    /// The database's settings, the same for all.
+    pub settings: Settings,
+    /// Timed runs of each scan: 4 in the paper.
+    pub scan_runs: u32,
+    /// Timed runs of DELETE and VACUUM, each pair on a fresh copy: 3 here.
+    pub destructive_runs: u32,
+    /// Where the loaded database is kept for the fresh copies.
+    pub image_directory: PathBuf,
+    /// Lines that the report begins with: what was chosen, what is wrong with this machine.
+    pub notes: Vec<String>,
+}
+
+/// A set-up while it is measured.
+struct Measured {
+    store: Store,
+    report: SetReport,
+}
+
+impl Experiment {
+    /// Runs all of it.
+    ///
+    /// # Errors
+    /// The data's, the disks' or SQLite's; a DELETE that deleted nothing, or a statement that
+    /// answered differently on different set-ups.
+    pub fn run(self, progress: Progress) -> Result<Report> {
+        let meters: Vec<_> = self
+            .shares
+            .into_iter()
+            .map(|s| (s.name, s.traffic))
+            .collect();
+        let share_names: Vec<String> = meters.iter().map(|(name, _)| name.clone()).collect();
+        let sampler = Sampler::new(Box::new(move || {
+            meters.iter().map(|(_, traffic)| traffic()).collect()
+        }));
+        let mut measured = Vec::new();
+        for set_up in self.set_ups {
+            let disk = SampledDisk {
+                inner: set_up.disk,
+                sampler: sampler.clone(),
+            };
+            let report = SetReport {
+                name: set_up.name,
+                shares: set_up.shares,
+                statements: Vec::new(),
+            };
+            measured.push(Measured {
+                store: Store::format(Rc::new(disk))?,
+                report,
+            });
+        }
+        let Some(first) = measured.first() else {
+            return Err(Error::Unusable("there is no set-up to measure".into()));
+        };
+
+        let mut rows = self.source.open()?;
+        let stage = progress.stage("load the table", rows.expected);
+        let database = first.store.database(&self.settings)?;
+        let loaded = load(&database, &mut rows, &stage)?;
+        let settings = Settings::in_use(&database)?;
+        drop(database);
+        stage.done(&format!(
+            "{} rows, {} to {}",
+            loaded.rows, loaded.first, loaded.last
+        ));
+        let stage = progress.stage("copy it to every set-up", Some(measured.len() as u64));
+        let image = Image::capture(&first.store, &self.image_directory)?;
+        restore_all(&image, &measured, Some(&stage))?;
+        stage.done(&format!("{} MiB each", image.bytes() >> 20));
+
+        let statements = statements(loaded.month);
+        for set_up in &mut measured {
+            set_up.report.statements = statements
+                .iter()
+                .cloned()
+                .map(StatementReport::new)
+                .collect();
+        }
+        let mut run = Turns {
+            settings: self.settings,
+            sampler,
+            measured,
+            answers: Vec::new(),
+        };
+        for (index, statement) in statements.iter().enumerate() {
+            if statement.kind == Kind::Scan {
+                let stage = run.stage(progress, statement, self.scan_runs);
+                for _ in 0..self.scan_runs {
+                    run.turn(index, statement, &stage)?;
+                }
+                stage.done("");
+            }
+        }
+        let destructive: Vec<(usize, &Statement)> = statements
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.kind != Kind::Scan)
+            .collect();
+        for round in 1..=self.destructive_runs {
+            restore_all(&image, &run.measured, None)?;
+            for (index, statement) in &destructive {
+                let stage = run.stage(progress, statement, 1);
+                run.turn(*index, statement, &stage)?;
+                stage.done(&format!("round {round} of {}", self.destructive_runs));
+            }
+        }
+        Ok(Report {
+            notes: self.notes,
+            link_bits_per_s: self.link_bits_per_s,
+            settings,
+            data: DataReport {
+                rows: loaded.rows,
+                first_day: loaded.first.to_string(),
+                last_day: loaded.last.to_string(),
+                deleted_month: loaded.month.to_string(),
+                table_bytes: image.bytes(),
+            },
+            shares: share_names
+                .into_iter()
+                .map(|name| ShareReport { name })
+                .collect(),
+            sets: run
+                .measured
+                .into_iter()
+                .map(|set_up| set_up.report)
+                .collect(),
+        })
+    }
+}
+
+/// Gives every set-up a fresh copy.
+fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> Result<()> {
+    for (index, set_up) in (1..).zip(measured) {
+        image.restore(&set_up.store)?;
+        if let Some(stage) = stage {
+            stage.set(index);
+        }
+    }
+    Ok(())
+}
+
+/// The set-ups, one turn after the other.
+struct Turns {
+    settings: Settings,
+    sampler: Rc<Sampler>,
+    measured: Vec<Measured>,
+    /// What each statement answered, by its index.
+    answers: Vec<(usize, Answer)>,
+}
+
+impl Turns {
+    fn stage(&self, progress: Progress, statement: &Statement, runs: u32) -> Stage {
+        progress.stage(
+            &statement.sql,
+            Some(u64::from(runs) * self.measured.len() as u64),
+        )
+    }
+
+    /// Runs a statement once on each set-up.
+    fn turn(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
+        for set_up in &mut self.measured {
+            stage.say(&set_up.report.name);
+            let database = set_up.store.database(&self.settings)?;
+            // Reads the schema, which every statement needs and none is to pay for.
+            database.execute("SELECT count(*) FROM sqlite_schema")?;
+            self.sampler.begin();
+            let answer = answer(&database, statement);
+            let Timed {
+                seconds,
+                traffic,
+                samples,
+            } = self.sampler.end();
+            let answer = answer?;
+            if statement.kind == Kind::Delete && answer.changed == 0 {
+                return Err(Error::Meaningless(format!(
+                    "{} deleted no row",
+                    statement.sql
+                )));
+            }
+            let known = self.answers.iter().find(|(of, _)| *of == index);
+            match known.map(|(_, known)| known) {
+                None => self.answers.push((index, answer)),
+                Some(known) if *known == answer => {}
+                Some(known) => {
+                    return Err(Error::Meaningless(format!(
+                        "{} answered {answer} on \"{}\" and {known} before: the volume returned \
+                         wrong data",
+                        statement.sql, set_up.report.name
+                    )));
+                }
+            }
+            let run = RunReport {
+                seconds,
+                traffic,
+                samples,
+            };
+            set_up.report.statements[index].runs.push(run);
+            stage.step();
+        }
+        Ok(())
+    }
+}
+
+/// What a statement gave, as far as it must be the same everywhere.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    rows: u64,
+    /// CRC-32C over all values as text.
+    checksum: u32,
+    changed: u64,
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            rows,
+            checksum,
+            changed,
+        } = self;
+        write!(f, "{rows} rows ({checksum:08x}), {changed} deleted")
+    }
+}
+
+/// Runs a statement to its last row.
+fn answer(database: &Database, statement: &Statement) -> Result<Answer> {
+    database.run(&statement.sql, |connection| {
+        let before = connection.total_changes();
+        let mut prepared = connection.prepare(&statement.sql)?;
+        let mut rows = prepared.query([])?;
+        let (mut count, mut checksum) = (0, 0);
+        while let Some(row) = rows.next()? {
+            count += 1;
+            let value = row.get_ref(0)?;
+            let text = match value {
+                rusqlite::types::ValueRef::Integer(number) => number.to_string(),
+                other => other.as_str().unwrap_or_default().to_string(),
+            };
+            checksum = crc32c::crc32c_append(checksum, text.as_bytes());
+        }
+        let changed = connection.total_changes() - before;
+        Ok(Answer {
+            rows: count,
+            checksum,
+            changed,
+        })
+    })
+}
