@@ -5,6 +5,9 @@
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but [`graph`] knows every kind.
 
 mod error;
+pub mod stripe;
+#[cfg(test)]
+mod test_volume;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};
