@@ -42,17 +42,19 @@ pub(crate) struct Inbox {
     bell: Option<OwnedFd>,
 }
 
-static LANES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
+/// Every lane by its id. An ended lane stays until nobody holds its inbox any more: only then may
+/// another one take its id, so that no handle or late waker can reach the wrong lane.
+static LANES: RwLock<Vec<Arc<Inbox>>> = RwLock::new(Vec::new());
 
 impl Inbox {
     /// Enters a new lane into the process's table. `bell` is an eventfd that wakes its reactor.
     pub(crate) fn register(bell: Option<OwnedFd>) -> Arc<Inbox> {
         let mut lanes = LANES.write().unwrap_or_else(PoisonError::into_inner);
-        let free = lanes.iter().position(Option::is_none).unwrap_or_else(|| {
-            lanes.push(None);
-            lanes.len() - 1
-        });
-        let id = LaneId(u16::try_from(free).expect("fewer than 65,536 lanes in a process"));
+        let free = lanes
+            .iter()
+            .position(|lane| lane.ended.load(Ordering::SeqCst) && Arc::strong_count(lane) == 1);
+        let place = free.unwrap_or(lanes.len());
+        let id = LaneId(u16::try_from(place).expect("fewer than 65,536 lanes in a process"));
         let inbox = Arc::new(Inbox {
             id,
             messages: Mutex::default(),
@@ -61,13 +63,15 @@ impl Inbox {
             ended: AtomicBool::new(false),
             bell,
         });
-        lanes[free] = Some(inbox.clone());
+        match free {
+            Some(place) => lanes[place] = inbox.clone(),
+            None => lanes.push(inbox.clone()),
+        }
         inbox
     }
 
-    /// Takes the lane out of the table; messages to it are dropped from now on.
-    pub(crate) fn unregister(&self) {
-        LANES.write().unwrap_or_else(PoisonError::into_inner)[usize::from(self.id.0)] = None;
+    /// The lane has ended; messages to it are dropped from now on.
+    pub(crate) fn end(&self) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.ended.store(true, Ordering::SeqCst);
         let unread = std::mem::take(&mut *messages);
@@ -80,8 +84,8 @@ impl Inbox {
         LANES
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(usize::from(id.0))?
-            .clone()
+            .get(usize::from(id.0))
+            .cloned()
     }
 
     pub(crate) fn push(&self, message: Message) {
@@ -133,7 +137,8 @@ impl Inbox {
     }
 }
 
-const VTABLE: RawWakerVTable = RawWakerVTable::new(
+// A static, not a constant: `will_wake` compares its address.
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
     |data| RawWaker::new(data, &VTABLE),
     |data| wake(data as usize as u64),
     |data| wake(data as usize as u64),

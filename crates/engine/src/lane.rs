@@ -158,7 +158,7 @@ impl fmt::Debug for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.0.inbox.unregister();
+        self.0.inbox.end();
         let _entered = self.0.enter();
         // A task's end may start others (a Drop that spawns): drain until none is left.
         loop {
@@ -277,13 +277,23 @@ impl LaneInner {
         let mut completed = self.completed.take();
         self.reactor.borrow_mut().poll(wait, &mut completed);
         for Completion { id, op, result } in completed.drain(..) {
-            let (waker, nobody) = self.ops.borrow_mut().complete(id, op, result);
-            drop(nobody);
+            let (waker, unwanted) = self.ops.borrow_mut().complete(id, op, result);
+            if let Some(op) = unwanted {
+                self.discard(op, result);
+            }
             if let Some(waker) = waker {
                 waker.wake();
             }
         }
         *self.completed.borrow_mut() = completed;
+    }
+
+    /// Ends what nobody wants any more: a connection that was accepted is closed.
+    fn discard(&self, op: Op, result: i32) {
+        if matches!(op, Op::Accept { .. }) && result >= 0 {
+            drop(self.reactor.borrow().adopt(result));
+        }
+        drop(op);
     }
 
     pub(crate) fn take_messages(&self) {
@@ -391,23 +401,19 @@ impl Drop for Submitted {
         if self.taken {
             return;
         }
-        let unwanted = try_with(|lane| {
+        try_with(|lane| {
             let mut ops = lane.ops.borrow_mut();
             let slot = &mut ops.slots[self.id.0 as usize];
-            match std::mem::replace(slot, OpSlot::Free) {
-                OpSlot::Done(op, _) => {
+            match std::mem::replace(slot, OpSlot::Detached) {
+                OpSlot::Done(op, result) => {
+                    *slot = OpSlot::Free;
                     ops.free.push(self.id.0);
-                    Some(op)
+                    drop(ops);
+                    lane.discard(op, result);
                 }
-                _ => {
-                    *slot = OpSlot::Detached;
-                    if self.cancellable {
-                        lane.reactor.borrow_mut().cancel(self.id);
-                    }
-                    None
-                }
+                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
+                _ => {}
             }
         });
-        drop(unwanted);
     }
 }

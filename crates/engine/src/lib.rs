@@ -16,6 +16,7 @@ pub mod net;
 pub mod op;
 mod reactor;
 mod ring;
+pub mod sim;
 pub mod sync;
 pub mod task;
 pub mod time;

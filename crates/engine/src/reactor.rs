@@ -74,12 +74,12 @@ impl fmt::Debug for Handle {
 
 /// What closes a handle when it is dropped.
 #[derive(Clone)]
+#[expect(dead_code, reason = "held only to be dropped")]
 pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
     #[expect(dead_code, reason = "held for its Drop")]
     Fd(Arc<OwnedFd>),
     /// Something of the simulated world, which closes it in its own `Drop`.
-    #[expect(dead_code, reason = "the simulated world makes these")]
     Simulated(Arc<dyn Send + Sync>),
 }
 

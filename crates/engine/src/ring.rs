@@ -34,6 +34,7 @@ const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
     ring: IoUring,
+    #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
     /// Which slot an operation is in, by OpId.
@@ -440,7 +441,11 @@ impl Drop for Ring {
                 Wait::Until(Some(self.now() + std::time::Duration::from_millis(100))),
                 &mut completed,
             );
-            completed.clear();
+            for Completion { op, result, .. } in completed.drain(..) {
+                if matches!(op, Op::Accept { .. }) && result >= 0 {
+                    drop(self.adopt(result));
+                }
+            }
         }
     }
 }

@@ -73,6 +73,11 @@ impl Tasks {
         self.ready.len()
     }
 
+    /// Tasks that have not ended.
+    pub(crate) fn alive(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.used).count()
+    }
+
     /// Takes the next ready task and its future out for polling.
     pub(crate) fn next(&mut self) -> Option<(TaskRef, LaneFuture<'static, ()>)> {
         loop {
@@ -193,7 +198,7 @@ pub async fn yield_now() {
 
 /// Runs all futures together on the current task and gives their outputs in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<(Pin<Box<F>>, Option<F::Output>)> = futures
+    let mut running: Vec<_> = futures
         .into_iter()
         .map(|future| (Box::pin(future), None))
         .collect();

@@ -18,6 +18,7 @@ mod login;
 mod lun;
 pub mod params;
 pub mod pdu;
+mod sequence;
 mod target;
 mod task;
 pub mod text;

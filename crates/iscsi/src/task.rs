@@ -1,6 +1,8 @@
 //! Task identities and the slab that holds tasks. A [`TaskId`] names a slot and the generation
 //! of its use, so that an answer for a task that has ended is recognised and refused.
 
+use crate::error::Error;
+
 /// Names one task of one connection from its command to its end. Never reused in practice: a
 /// slot's next use has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,7 +55,19 @@ pub enum RxData<'a> {
     Length(u32),
 }
 
-impl RxData<'_> {
+impl<'a> RxData<'a> {
+    /// The bytes, for PDUs whose data the machine itself reads.
+    pub(crate) fn inline(self) -> Result<&'a [u8], Error> {
+        match self {
+            RxData::Inline(bytes) => Ok(bytes),
+            RxData::Length(0) => Ok(&[]),
+            RxData::Length(announced) => Err(Error::DataMismatch {
+                given: 0,
+                announced,
+            }),
+        }
+    }
+
     pub(crate) fn len(&self) -> u32 {
         match self {
             RxData::Inline(bytes) => bytes.len() as u32,
@@ -88,10 +102,6 @@ impl<T> Slab<T> {
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() == self.capacity
     }
 
     pub(crate) fn insert(&mut self, value: T) -> Option<TaskId> {
@@ -173,7 +183,7 @@ mod tests {
     fn an_ended_task_is_not_mistaken_for_its_successor() {
         let mut slab = Slab::new(1);
         let first = slab.insert('a').unwrap();
-        assert!(slab.insert('b').is_none() && slab.is_full());
+        assert!(slab.insert('b').is_none() && slab.len() == 1);
         assert_eq!(slab.remove(first), Some('a'));
         let second = slab.insert('b').unwrap();
         assert_eq!(first.slot(), second.slot());

@@ -1,5 +1,6 @@
-//! Commands to a LUN that has no logical unit (SPC-4 6.6.2, SAM-5 5.11): INQUIRY says so,
-//! REPORT LUNS lists the ones there are, REQUEST SENSE explains, and all else is refused.
+//! Commands to a LUN that has no logical unit (SPC-4 6.6; SAM-5, incorrect logical unit numbers):
+//! INQUIRY says so, REPORT LUNS lists the ones there are, REQUEST SENSE explains, and all else is
+//! refused.
 
 use crate::action::{Action, Ending};
 use crate::commands::Command;

@@ -8,7 +8,7 @@ use crate::commands::{Command, report_luns::ReportLuns};
 use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
 
-/// SCSI status codes (SAM-5 5.3.1, table 41). The discriminant is the wire value.
+/// SCSI status codes (SAM-5 5.3). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {

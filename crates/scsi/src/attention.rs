@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u64);
 
-/// A unit attention condition; the first named is told first (SAM-5 table 50: resets precede).
+/// A unit attention condition; the first named is told first (SAM-5 5.14: resets precede).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Attention {

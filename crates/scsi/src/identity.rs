@@ -18,7 +18,7 @@ pub struct Identity {
     pub port: TargetPort,
 }
 
-/// A target port as VPD page 83h names it (SPC-4 7.8.6).
+/// A target port as VPD page 83h names it (SPC-4, device identification VPD page).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetPort {
     /// iSCSI target name, for example `iqn.2026-11.io.sanstone:t0`.
@@ -32,9 +32,9 @@ pub struct TargetPort {
 }
 
 impl Identity {
-    /// The 16-byte NAA name (SPC-4 7.8.6.6.5, NAA 6h). Sanstone has no IEEE company id, so the
-    /// id is a locally administered one, which belongs to nobody, and the 100 bits after it are
-    /// the UUID's last.
+    /// The 16-byte NAA name (SPC-4, NAA IEEE registered extended, 6h). Sanstone has no IEEE company
+    /// id, so the id is a locally administered one, which belongs to nobody, and the 100 bits after
+    /// it are the UUID's last.
     pub fn naa(&self) -> [u8; 16] {
         const NAA_REGISTERED_EXTENDED: u128 = 6;
         const LOCAL_COMPANY_ID: u128 = 0x02_53_53;
@@ -45,7 +45,7 @@ impl Identity {
 }
 
 /// `text` as a field of `N` bytes: printable ASCII, left-aligned, padded with spaces, cut at `N`
-/// (SPC-4 4.3.1). Anything unprintable becomes a space.
+/// (SPC-4, ASCII data field requirements). Anything unprintable becomes a space.
 pub(crate) fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (place, byte) in field.iter_mut().zip(text.bytes()) {

@@ -1,5 +1,6 @@
 //! A SCSI disk (SAM-5, SPC-4, SBC-3), pure: a CDB goes in, what to do with the medium or a
-//! finished reply comes out. Transports and storage live elsewhere.
+//! finished reply comes out. Transports and storage live elsewhere. Sections are cited by their
+//! numbers in SPC-4 revision 37 and SBC-3 revision 36.
 //!
 //! A transport finds the [`LogicalUnit`] that a LUN addresses (or uses [`absent`] when there is
 //! none) and hands it each command:

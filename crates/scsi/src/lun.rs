@@ -41,7 +41,7 @@ impl Lun {
         self.0
     }
 
-    /// Reads the LUN field of a PDU (RFC 7143 §11.2.1.7, SAM-5 4.7.5 to 4.7.8).
+    /// Reads the LUN field of a PDU (RFC 7143 §11.2.1.7, SAM-5 4.7).
     ///
     /// # Errors
     /// [`LunError::Method`] when the field addresses a bus, a second level, a well-known logical

@@ -29,7 +29,7 @@ impl Extent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MediumOp {
     /// Read `extent` and send it as data-in. With `fua` the data must come from, or first reach,
-    /// the non-volatile medium (SBC-3 5.8).
+    /// the non-volatile medium (SBC-3 5.11).
     Read {
         /// What to read.
         extent: Extent,
@@ -37,20 +37,20 @@ pub enum MediumOp {
         fua: bool,
     },
     /// Take data-out as long as `extent` and write it there; with `fua` it is on the non-volatile
-    /// medium before the command ends (SBC-3 5.25).
+    /// medium before the command ends (SBC-3 5.33).
     Write {
         /// Where to write.
         extent: Extent,
         /// Force unit access.
         fua: bool,
     },
-    /// Make what was written to `extent` durable (SBC-3 5.18). A volume that flushes only as a
+    /// Make what was written to `extent` durable (SBC-3 5.26). A volume that flushes only as a
     /// whole does that.
     Flush {
         /// What to flush; an initiator usually asks for the whole medium.
         extent: Extent,
     },
-    /// Check that `extent` can be read; no data is transferred (SBC-3 5.20, BYTCHK = 0).
+    /// Check that `extent` can be read; no data is transferred (SBC-3 5.29, BYTCHK = 0).
     Verify {
         /// What to check.
         extent: Extent,
@@ -68,7 +68,7 @@ pub enum MediumOp {
         /// One logical block.
         block: Vec<u8>,
     },
-    /// Write `block` to every block of `extent` (SBC-3 5.42). The data-out has been taken.
+    /// Write `block` to every block of `extent` (SBC-3 5.43). The data-out has been taken.
     WriteSame {
         /// Where to write.
         extent: Extent,

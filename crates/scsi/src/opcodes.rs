@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) opcode: u8,
     /// For opcodes that have service actions (in the low five bits of byte 1).
     pub(crate) service_action: Option<u8>,
-    /// The CDB USAGE DATA of SPC-4 6.35.3 after the opcode: a bit is set if more than its zero
+    /// The CDB USAGE DATA of SPC-4 6.35 after the opcode: a bit is set if more than its zero
     /// means something. One longer than this is the CDB.
     pub(crate) usage: &'static [u8],
     pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,

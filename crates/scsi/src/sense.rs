@@ -4,7 +4,7 @@ mod codes;
 
 pub use codes::Asc;
 
-/// Sense keys (SPC-4 table 48). The discriminant is the wire value.
+/// Sense keys (SPC-4 4.5). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SenseKey {
@@ -36,7 +36,7 @@ pub enum SenseKey {
     Completed = 0xF,
 }
 
-/// The two formats of sense data (SPC-4 4.5.1); the control mode page's D_SENSE bit chooses.
+/// The two formats of sense data (SPC-4 4.5); the control mode page's D_SENSE bit chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenseFormat {
     /// Response code 70h: what every initiator reads.
@@ -45,7 +45,7 @@ pub enum SenseFormat {
     Descriptor,
 }
 
-/// Sense-key specific data (SPC-4 4.5.2.4).
+/// Sense-key specific data (SPC-4 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySpecific {
     /// Which field is wrong (ILLEGAL REQUEST): of the CDB or of the parameter list.
@@ -129,8 +129,8 @@ impl Sense {
         }
     }
 
-    /// SPC-4 table 53. INFORMATION holds 32 bits; a value that does not fit is left out and
-    /// VALID stays 0.
+    /// SPC-4, fixed format sense data. INFORMATION holds 32 bits; a value that does not fit is left
+    /// out and VALID stays 0.
     fn encode_fixed(&self) -> [u8; 18] {
         let mut data = [0; 18];
         data[0] = 0x70;
@@ -148,8 +148,8 @@ impl Sense {
         data
     }
 
-    /// SPC-4 table 49, with an information descriptor (00h) and a sense-key specific descriptor
-    /// (02h) where there is something to say.
+    /// SPC-4, descriptor format sense data, with an information descriptor (00h) and a sense-key
+    /// specific descriptor (02h) where there is something to say.
     fn encode_descriptor(&self) -> Vec<u8> {
         let mut data = vec![
             0x72,

@@ -159,7 +159,7 @@ impl Shape {
     }
 
     /// `blocks` from `lba` on, if they exist. A start past the last block is out of range even
-    /// for 0 blocks (SBC-3 4.2.2; libiscsi checks it).
+    /// for 0 blocks (libiscsi checks it).
     pub(crate) fn extent(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
         if lba < self.len_blocks && blocks <= self.len_blocks - lba {
             Ok(Extent {

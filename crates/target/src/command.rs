@@ -122,6 +122,10 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
 /// Does what the logical unit says a fresh command needs.
 fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: Action) {
     let unit = target.units.get(&offer.lun);
+    if let Err(sense) = action.check_offered(offer.write_len.into()) {
+        let wanted = action.data_out_len_bytes();
+        return respond(connection, offer.task, unit, &Ending::check(sense), wanted);
+    }
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
@@ -133,38 +137,25 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
                 .collect();
             act(connection, target, offer, request.reply(&luns));
         }
-        Action::Parameters(list) => match list.check_offered(offer.write_len.into()) {
-            Ok(()) => {
-                let len = list.len_bytes();
-                collect(
-                    connection,
-                    offer,
-                    Pending::Parameters(list),
-                    len,
-                    len.into(),
-                );
-            }
-            Err(sense) => respond(connection, offer.task, unit, &Ending::check(sense), 0),
-        },
+        Action::Parameters(list) => {
+            let len = list.len_bytes();
+            collect(
+                connection,
+                offer,
+                Pending::Parameters(list),
+                len,
+                len.into(),
+            );
+        }
         Action::Medium(op) => {
             let transfer_len = op.data_in_len_bytes() + op.data_out_len_bytes();
             let is_write = op.data_out_len_bytes() > 0;
-            let offered = if is_write {
-                offer.write_len
-            } else {
-                offer.read_len
-            };
-            // An initiator that expects less gets the blocks that fit and an overflow residual.
+            // An initiator that takes less gets the blocks that fit and an overflow residual.
             let block = u64::from(target.block_size_bytes(offer.lun));
-            let usable = match (is_write, transfer_len) {
-                (_, 0) => 0,
-                (true, _) => u64::from(offered),
-                (false, _) => u64::from(offered).div_ceil(block) * block,
-            };
-            let op = if transfer_len > usable {
-                medium::shortened(op, usable)
-            } else {
-                Some(op)
+            let taken = u64::from(offer.read_len).div_ceil(block) * block;
+            let op = match !is_write && transfer_len > taken {
+                true => medium::shortened(op, taken),
+                false => Some(op),
             };
             let Some(op) = op else {
                 return respond(connection, offer.task, unit, &Ending::GOOD, transfer_len);

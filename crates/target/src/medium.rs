@@ -106,28 +106,18 @@ pub(crate) async fn perform(
     }
 }
 
-/// The first `len_bytes` of an operation: what is left of it when the initiator transfers less
-/// than the command says. `None`: not even one block.
+/// The first `len_bytes` of a read: what is left of it when the initiator takes less than the
+/// command says. `None`: not even one block. Other operations are not shortened.
 pub(crate) fn shortened(op: MediumOp, len_bytes: u64) -> Option<MediumOp> {
-    let cut = |extent: Extent| {
-        let blocks = extent
-            .blocks
-            .min(len_bytes / u64::from(extent.block_size_bytes));
-        (blocks > 0).then_some(Extent { blocks, ..extent })
+    let MediumOp::Read { extent, fua } = op else {
+        return Some(op);
     };
-    Some(match op {
-        MediumOp::Read { extent, fua } => MediumOp::Read {
-            extent: cut(extent)?,
-            fua,
-        },
-        MediumOp::Write { extent, fua } => MediumOp::Write {
-            extent: cut(extent)?,
-            fua,
-        },
-        MediumOp::Compare { extent } => MediumOp::Compare {
-            extent: cut(extent)?,
-        },
-        whole => whole,
+    let blocks = extent
+        .blocks
+        .min(len_bytes / u64::from(extent.block_size_bytes));
+    (blocks > 0).then_some(MediumOp::Read {
+        extent: Extent { blocks, ..extent },
+        fua,
     })
 }
 

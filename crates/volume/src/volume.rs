@@ -95,6 +95,7 @@ pub trait Volume {
         let _ = may_discard;
         LaneFuture::new(async move {
             const PIECE_BYTES: u64 = 1 << 20;
+            self.shape().check_write(at, len)?;
             let mut done = 0;
             while done < len {
                 let piece = PIECE_BYTES.min(len - done);

@@ -1,56 +1,186 @@
-//! The initiator's end of a connection.
+//! The initiator's end of a connection (RFC 7143). `receive` takes what the target sends,
+//! `queue` builds what goes to it, `task` holds what one command expects. Nothing that a target
+//! sends is believed beyond what was asked for; at ErrorRecoveryLevel 0 a target that breaks the
+//! protocol ends the connection.
 
 mod event;
+mod queue;
+mod receive;
+mod task;
 
 pub use event::{Command, InitiatorConfig, InitiatorEvent, Residual, TaskResult};
 
-use crate::error::Error;
+use std::collections::VecDeque;
+
+use queue::Outgoing;
+use task::Task;
+
+use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
+use crate::login::{InitiatorLogin, LOGIN_TEXT_LEN_MAX, SessionType};
 use crate::lun::Lun;
-use crate::task::{RxData, TaskId};
+use crate::params::{Negotiation, SessionParameters};
+use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
+use crate::sequence::before;
+use crate::task::{Direction, RxData, Slab, TaskId};
+use crate::text::{self, TextBuffer};
 use crate::transmit::Transmit;
+
+/// Identities beside those of commands: functions, a ping, a text exchange, a logout.
+const OTHERS_MAX: usize = 32;
+/// Replies to the target's pings that may wait to be sent.
+const QUEUED_REPLIES_MAX: usize = 32;
+/// Function code of ABORT TASK (RFC 7143 §11.5.1).
+const ABORT_TASK: u8 = 1;
 
 /// The initiator's end of one connection, from its first byte to its last.
 #[derive(Debug)]
-pub struct InitiatorConnection {}
+pub struct InitiatorConnection {
+    config: InitiatorConfig,
+    phase: Phase,
+    login: InitiatorLogin,
+    session_type: SessionType,
+    parameters: SessionParameters,
+    /// CmdSN of the next command.
+    cmd_sn: u32,
+    max_cmd_sn: u32,
+    /// The next StatSN; unknown until the first Login Response.
+    exp_stat_sn: Option<u32>,
+    tasks: Slab<Entry>,
+    commands_open: usize,
+    discovering: bool,
+    logging_out: bool,
+    ping: Option<Ping>,
+    events: VecDeque<InitiatorEvent>,
+    outgoing: VecDeque<Outgoing>,
+    queued_replies: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Login,
+    FullFeature,
+    Closed,
+}
+
+/// What an Initiator Task Tag of ours stands for.
+#[derive(Debug)]
+enum Entry {
+    Command(Task),
+    Function {
+        function: u8,
+        lun: Lun,
+        referenced: Option<TaskId>,
+        cmd_sn: u32,
+    },
+    Text {
+        text: TextBuffer,
+        rounds: u32,
+    },
+    Ping,
+    Logout,
+}
+
+/// A NOP-Out of ours that waits for its NOP-In.
+#[derive(Clone, Copy, Debug)]
+struct Ping {
+    task: TaskId,
+    timeout_ns: u64,
+    deadline: u64,
+}
 
 impl InitiatorConnection {
     /// A connection whose first Login Request is ready to be sent.
     pub fn new(config: InitiatorConfig) -> InitiatorConnection {
-        unreachable!("filled in by the next commits")
+        let session_type = match config.target_name {
+            Some(_) => SessionType::Normal,
+            None => SessionType::Discovery,
+        };
+        let login = InitiatorLogin::new(
+            Negotiation::new(config.operational.clone()),
+            session_type,
+            config.login_pdus_max,
+            config.text_len_max,
+        );
+        let mut connection = InitiatorConnection {
+            phase: Phase::Login,
+            session_type,
+            parameters: SessionParameters::default(),
+            cmd_sn: 1,
+            max_cmd_sn: 1,
+            exp_stat_sn: None,
+            tasks: Slab::new(usize::from(config.tasks_max) + OTHERS_MAX),
+            commands_open: 0,
+            discovering: false,
+            logging_out: false,
+            ping: None,
+            events: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            queued_replies: 0,
+            login,
+            config,
+        };
+        let config = &connection.config;
+        let (flags, text) = connection
+            .login
+            .start(&config.initiator_name, config.target_name.as_deref());
+        connection.push_login(flags, text);
+        connection
     }
 
     /// What [`frame`](crate::frame::frame) accepts now. Ask again after each `receive`.
     pub fn frame_limits(&self) -> FrameLimits {
-        unreachable!("filled in by the next commits")
+        FrameLimits {
+            digests: self.parameters.digests,
+            data_segment_len_max: self.parameters.max_recv_data_segment_length,
+            inline_len_max: self.config.inline_len_max.max(LOGIN_TEXT_LEN_MAX as u32),
+        }
     }
 
     /// Whether the driver may hand over the next PDU. False while too many replies wait to be
     /// sent, and after the end.
     pub fn wants_read(&self) -> bool {
-        unreachable!("filled in by the next commits")
+        self.phase != Phase::Closed && self.queued_replies < QUEUED_REPLIES_MAX
     }
 
     /// Takes one PDU: its 48 header bytes, its additional headers, its data. May be called as
     /// soon as the headers are there for payload PDUs ([`RxData::Length`]).
     pub fn receive(&mut self, now: u64, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
-        unreachable!("filled in by the next commits")
+        if let Some(ping) = &mut self.ping {
+            // Whatever comes shows that the peer is alive.
+            ping.deadline = now.saturating_add(ping.timeout_ns);
+        }
+        let announced = pdu::Bhs::of(bhs).data_segment_length();
+        if data.len() != announced {
+            return self.fail(Error::DataMismatch {
+                given: data.len(),
+                announced,
+            });
+        }
+        let result = match self.phase {
+            Phase::Login => self.receive_login(bhs, data),
+            Phase::FullFeature => self.receive_response(bhs, ahs, data),
+            Phase::Closed => Ok(()),
+        };
+        if let Err(error) = result {
+            self.fail(error);
+        }
     }
 
     /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<InitiatorEvent> {
-        unreachable!("filled in by the next commits")
+        self.events.pop_front()
     }
 
     /// The next PDU to send, in order. `ends` is never set.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        unreachable!("filled in by the next commits")
+        self.next_transmit()
     }
 
     /// Ends the connection because of something only the driver sees: a framing or digest error.
     /// `Closed(Protocol(error))` follows.
     pub fn fail(&mut self, error: Error) {
-        unreachable!("filled in by the next commits")
+        self.close(CloseReason::Protocol(error));
     }
 
     /// Sends a command. The payload of a write is asked for by `poll_transmit` piece by piece
@@ -60,12 +190,41 @@ impl InitiatorConnection {
     /// [`Error::WindowClosed`]: try again after the next `Done`; [`Error::WrongState`] outside
     /// of a normal session's full feature phase; [`Error::Argument`].
     pub fn submit(&mut self, command: Command<'_>) -> Result<TaskId, Error> {
-        unreachable!("filled in by the next commits")
+        self.require_full_feature(SessionType::Normal)?;
+        let argument = |what, value: usize, expected| Error::Argument {
+            what,
+            value: value as u64,
+            expected,
+        };
+        if !(1..=16).contains(&command.cdb.len()) {
+            return Err(argument("the CDB's length", command.cdb.len(), "1 to 16"));
+        }
+        let has_data = matches!(command.direction, Direction::Read | Direction::Write);
+        if command.direction == Direction::Bidirectional || (!has_data && command.data_len > 0) {
+            let expected = "0 without a direction, and bidirectional commands are not supported";
+            return Err(argument("data_len", command.data_len as usize, expected));
+        }
+        if !self.can_submit() {
+            return Err(Error::WindowClosed);
+        }
+        let task = Task::new(&command, self.cmd_sn, &self.parameters);
+        let id = self
+            .tasks
+            .insert(Entry::Command(task))
+            .ok_or(Error::WindowClosed)?;
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.commands_open += 1;
+        self.outgoing.push_back(Outgoing::Command { task: id });
+        Ok(id)
     }
 
     /// Whether [`submit`](Self::submit) would take a command now.
     pub fn can_submit(&self) -> bool {
-        unreachable!("filled in by the next commits")
+        self.phase == Phase::FullFeature
+            && self.session_type == SessionType::Normal
+            && !self.logging_out
+            && self.commands_open < usize::from(self.config.tasks_max)
+            && !before(self.max_cmd_sn, self.cmd_sn)
     }
 
     /// Aborts a task: ABORT TASK. `Done` for `task` comes before `TaskManagementDone` for the
@@ -74,7 +233,11 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::NoSuchTask`] if it has ended; [`Error::WindowClosed`] if the task table is full.
     pub fn abort(&mut self, task: TaskId) -> Result<TaskId, Error> {
-        unreachable!("filled in by the next commits")
+        let Some(Entry::Command(aborted)) = self.tasks.get(task) else {
+            return Err(Error::NoSuchTask);
+        };
+        let (lun, ref_cmd_sn) = (aborted.lun, aborted.cmd_sn);
+        self.push_function(ABORT_TASK, lun, Some(task), ref_cmd_sn)
     }
 
     /// Sends a task management function (2 abort task set, 4 clear task set, 5 logical unit
@@ -83,7 +246,8 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::WindowClosed`] if the task table is full; [`Error::WrongState`] before login.
     pub fn task_management(&mut self, function: u8, lun: Lun) -> Result<TaskId, Error> {
-        unreachable!("filled in by the next commits")
+        self.require_full_feature(SessionType::Normal)?;
+        self.push_function(function, lun, None, 0)
     }
 
     /// Asks for targets: `SendTargets=All` in a discovery session, `SendTargets=` in a normal
@@ -92,7 +256,23 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::WrongState`] before login or while such a request is open.
     pub fn discover(&mut self) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.require_full_feature(self.session_type)?;
+        if self.discovering {
+            return Err(Error::WrongState("a discovery is open"));
+        }
+        let text = TextBuffer::new(self.config.text_len_max);
+        let entry = Entry::Text { text, rounds: 0 };
+        let task = self.tasks.insert(entry).ok_or(Error::WindowClosed)?;
+        self.discovering = true;
+        let mut request = Vec::new();
+        let which = if self.session_type == SessionType::Discovery {
+            "All"
+        } else {
+            ""
+        };
+        text::push(&mut request, "SendTargets", which);
+        self.push_text(task, RESERVED_TAG, request);
+        Ok(())
     }
 
     /// Asks to close the session; `Closed(Logout)` follows.
@@ -100,32 +280,90 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::WrongState`] before login or if asked before.
     pub fn logout(&mut self) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.require_full_feature(self.session_type)?;
+        let task = self
+            .tasks
+            .insert(Entry::Logout)
+            .ok_or(Error::WindowClosed)?;
+        self.logging_out = true;
+        let header = pdu::LogoutRequest {
+            opcode: opcode::LOGOUT_REQUEST | opcode::IMMEDIATE,
+            reason: FINAL,
+            initiator_task_tag: task.tag().into(),
+            cmd_sn: self.cmd_sn.into(),
+            ..Default::default()
+        };
+        self.push_ready(header.to_bytes(), Vec::new(), false);
+        Ok(())
     }
 
     /// Sends a NOP-Out that the target must answer within `timeout_ns`; `Pong` or
     /// `Closed(PingTimeout)` follows. Does nothing while one is open or before login.
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
-        unreachable!("filled in by the next commits")
+        if self.phase != Phase::FullFeature || self.ping.is_some() {
+            return;
+        }
+        let Some(task) = self.tasks.insert(Entry::Ping) else {
+            return;
+        };
+        self.ping = Some(Ping {
+            task,
+            timeout_ns,
+            deadline: now.saturating_add(timeout_ns),
+        });
+        self.push_nop_out(task.tag(), RESERVED_TAG, 0, Vec::new(), false);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
     pub fn next_timeout(&self) -> Option<u64> {
-        unreachable!("filled in by the next commits")
+        self.ping.map(|ping| ping.deadline)
     }
 
     /// Call at or after [`next_timeout`](Self::next_timeout).
     pub fn handle_timeout(&mut self, now: u64) {
-        unreachable!("filled in by the next commits")
+        if self.next_timeout().is_some_and(|deadline| deadline <= now) {
+            self.close(CloseReason::PingTimeout);
+        }
     }
 
     /// The session's parameters: defaults until `LoggedIn`.
     pub fn parameters(&self) -> &crate::params::SessionParameters {
-        unreachable!("filled in by the next commits")
+        &self.parameters
     }
 
     /// Tasks and task management functions open now.
     pub fn tasks_len(&self) -> usize {
-        unreachable!("filled in by the next commits")
+        self.tasks.len()
+    }
+
+    fn require_full_feature(&self, session_type: SessionType) -> Result<(), Error> {
+        if self.phase != Phase::FullFeature || self.logging_out {
+            return Err(Error::WrongState(
+                "the session is not in full feature phase",
+            ));
+        }
+        if self.session_type != session_type {
+            return Err(Error::WrongState("a discovery session takes no commands"));
+        }
+        Ok(())
+    }
+
+    /// Ends a command.
+    fn finish(&mut self, task: TaskId, result: TaskResult) {
+        if let Some(Entry::Command(_)) = self.tasks.remove(task) {
+            self.commands_open -= 1;
+            self.events.push_back(InitiatorEvent::Done { task, result });
+        }
+    }
+
+    /// The last event. What waits to be sent does not go any more.
+    fn close(&mut self, reason: CloseReason) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.phase = Phase::Closed;
+        self.ping = None;
+        self.outgoing.clear();
+        self.events.push_back(InitiatorEvent::Closed(reason));
     }
 }

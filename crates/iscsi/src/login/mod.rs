@@ -2,9 +2,49 @@
 //! SecurityNegotiation over LoginOperationalNegotiation to FullFeaturePhase; `target` and
 //! `initiator` hold the two ends.
 
+mod initiator;
 mod status;
+mod target;
 
+pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
 pub use status::LoginStatus;
+pub(crate) use target::{Step as TargetStep, TargetLogin};
+
+pub(crate) use crate::pdu::CONTINUE;
+
+/// The stages, as CSG and NSG have them (RFC 7143 §11.12.3).
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+pub(crate) const FULL_FEATURE: u8 = 3;
+/// The T bit: ready to leave the stage.
+pub(crate) const TRANSIT: u8 = 0x80;
+
+/// Longest data segment in the login phase: the default MaxRecvDataSegmentLength.
+pub(crate) const LOGIN_TEXT_LEN_MAX: usize = 8192;
+
+/// The T bit and NSG of a login PDU.
+#[derive(Clone, Copy, Debug)]
+struct Transition {
+    transit: bool,
+    next: u8,
+}
+
+impl Transition {
+    /// CSG, and what comes after it.
+    fn of(flags: u8) -> (u8, Transition) {
+        (
+            flags >> 2 & 3,
+            Transition {
+                transit: flags & TRANSIT != 0,
+                next: flags & 3,
+            },
+        )
+    }
+
+    fn is_legal_after(self, current: u8) -> bool {
+        self.next > current && matches!(self.next, OPERATIONAL | FULL_FEATURE)
+    }
+}
 
 /// Initiator part of the session identifier, ISID: six bytes (RFC 7143 §11.12.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

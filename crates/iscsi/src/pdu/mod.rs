@@ -15,6 +15,9 @@ pub use response::{
     AsyncMessage, DataIn, LoginResponse, LogoutResponse, NopIn, R2t, Reject, ResponsePdu,
     ScsiResponse, TaskManagementResponse, TextResponse,
 };
+pub(crate) use response::{
+    BIDIRECTIONAL_OVERFLOW, BIDIRECTIONAL_UNDERFLOW, Numbers, OVERFLOW, STATUS, UNDERFLOW,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_ref};
 
 /// Length of a Basic Header Segment in bytes.

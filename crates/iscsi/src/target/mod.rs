@@ -1,7 +1,14 @@
-//! The target's end of a connection.
+//! The target's end of a connection (RFC 7143). One machine from the first Login Request to the
+//! last byte: `receive` takes PDUs apart, `queue` builds those that go out, `task` holds the rules
+//! of one command's data, `exchange` text and logout. At ErrorRecoveryLevel 0 a peer that breaks
+//! the protocol gets a Reject and the connection ends.
 
 mod config;
 mod event;
+mod exchange;
+mod queue;
+mod receive;
+mod task;
 
 pub use config::TargetConfig;
 pub use event::{
@@ -9,54 +16,209 @@ pub use event::{
     TaskManagementRequest,
 };
 
-use crate::error::Error;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use exchange::TextExchange;
+use queue::{Outgoing, Ready, StatSn};
+use task::{Ending, Task};
+
+use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
-use crate::login::LoginStatus;
-use crate::task::{RxData, TaskId};
+use crate::login::{LOGIN_TEXT_LEN_MAX, LoginStatus, SessionType, TargetLogin};
+use crate::params::SessionParameters;
+use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
+use crate::sequence::CommandWindow;
+use crate::task::{Direction, RxData, Slab, TaskId};
 use crate::text::TargetRecord;
 use crate::transmit::Transmit;
 
 /// The target's end of one connection, from its first byte to its last.
 #[derive(Debug)]
-pub struct TargetConnection {}
+pub struct TargetConnection {
+    config: TargetConfig,
+    phase: Phase,
+    login: TargetLogin,
+    parameters: SessionParameters,
+    session_type: SessionType,
+    window: CommandWindow,
+    stat_sn: u32,
+    tasks: Slab<Entry>,
+    tags: HashMap<u32, TaskId, BuildHasherDefault<TagHasher>>,
+    /// Immediate commands and functions among `tasks`.
+    immediate_open: usize,
+    text: Option<TextExchange>,
+    logout: Option<LogoutExchange>,
+    ping: Option<Ping>,
+    pings_sent: u32,
+    events: VecDeque<TargetEvent>,
+    outgoing: VecDeque<Outgoing>,
+    queued_replies: usize,
+}
+
+/// Where the connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// A Login Request is due, or its answer.
+    Login {
+        owed: Owed,
+        initiator_task_tag: u32,
+    },
+    FullFeature,
+    Closed,
+}
+
+/// Which answer to a login event the driver owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    Nothing,
+    Identity,
+    Session,
+}
+
+/// What has an identity of its own until it is answered.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are commands, and they are not boxed"
+)]
+enum Entry {
+    Command(Task),
+    Function {
+        initiator_task_tag: u32,
+        immediate: bool,
+        answered: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LogoutExchange {
+    initiator_task_tag: u32,
+    answered: bool,
+}
+
+/// A NOP-In of ours that waits for its NOP-Out.
+#[derive(Clone, Copy, Debug)]
+struct Ping {
+    tag: u32,
+    timeout_ns: u64,
+    deadline: u64,
+}
+
+/// Spreads Initiator Task Tags, which initiators count up, over a hash table. A peer that makes
+/// them collide slows down only lookups among its own, bounded, tasks.
+#[derive(Debug, Default)]
+struct TagHasher(u64);
+
+impl Hasher for TagHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, tag: u32) {
+        let mixed = (self.0 ^ u64::from(tag)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
 
 impl TargetConnection {
     /// A connection that waits for the first Login Request.
     pub fn new(config: TargetConfig) -> TargetConnection {
-        unreachable!("filled in by the next commits")
+        let login = TargetLogin::new(
+            config.operational.clone(),
+            config.login_pdus_max,
+            config.text_len_max,
+            config.target_alias.clone(),
+        );
+        let tasks_max = usize::from(config.command_window) + usize::from(config.immediate_max);
+        TargetConnection {
+            phase: Phase::Login {
+                owed: Owed::Nothing,
+                initiator_task_tag: 0,
+            },
+            login,
+            parameters: SessionParameters::default(),
+            session_type: SessionType::Normal,
+            window: CommandWindow::new(0, config.command_window.max(1)),
+            stat_sn: 0,
+            tasks: Slab::new(tasks_max),
+            tags: HashMap::default(),
+            immediate_open: 0,
+            text: None,
+            logout: None,
+            ping: None,
+            pings_sent: 0,
+            events: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            queued_replies: 0,
+            config,
+        }
     }
 
     /// What [`frame`](crate::frame::frame) accepts now. Ask again after each `receive`.
     pub fn frame_limits(&self) -> FrameLimits {
-        unreachable!("filled in by the next commits")
+        let inline_len_max = self.config.inline_len_max.max(LOGIN_TEXT_LEN_MAX as u32);
+        FrameLimits {
+            digests: self.parameters.digests,
+            data_segment_len_max: self.parameters.max_recv_data_segment_length,
+            inline_len_max,
+        }
     }
 
     /// Whether the driver may hand over the next PDU. False while too many replies wait to be
     /// sent, while the driver owes an answer to a login event, and after the end.
     pub fn wants_read(&self) -> bool {
-        unreachable!("filled in by the next commits")
+        let driver_owes = match self.phase {
+            Phase::Closed => true,
+            Phase::Login { owed, .. } => owed != Owed::Nothing,
+            Phase::FullFeature => {
+                self.logout.is_some() || self.text.as_ref().is_some_and(TextExchange::is_asking)
+            }
+        };
+        !driver_owes && self.queued_replies < self.config.queued_replies_max
     }
 
     /// Takes one PDU: its 48 header bytes, its additional headers, its data. May be called as
     /// soon as the headers are there for payload PDUs ([`RxData::Length`]).
     pub fn receive(&mut self, now: u64, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
-        unreachable!("filled in by the next commits")
+        if let Some(ping) = &mut self.ping {
+            // Whatever comes shows that the peer is alive.
+            ping.deadline = now.saturating_add(ping.timeout_ns);
+        }
+        let announced = pdu::Bhs::of(bhs).data_segment_length();
+        if data.len() != announced {
+            return self.fail(Error::DataMismatch {
+                given: data.len(),
+                announced,
+            });
+        }
+        match self.phase {
+            Phase::Login { .. } => self.receive_login(bhs, data),
+            Phase::FullFeature => self.receive_request(bhs, ahs, data),
+            Phase::Closed => {}
+        }
     }
 
     /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<TargetEvent> {
-        unreachable!("filled in by the next commits")
+        self.events.pop_front()
     }
 
     /// The next PDU to send, in order. Numbers (StatSN, ExpCmdSN, MaxCmdSN) are stamped now.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        unreachable!("filled in by the next commits")
+        self.next_transmit()
     }
 
     /// Ends the connection because of something only the driver sees: a framing or digest error.
     /// `Closed(Protocol(error))` follows.
     pub fn fail(&mut self, error: Error) {
-        unreachable!("filled in by the next commits")
+        self.close(CloseReason::Protocol(error));
     }
 
     /// Answers `LoginRequest`: go on. `portal_group_tag` is that of the portal used (0 to 65535,
@@ -65,7 +227,10 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
     pub fn login_continue(&mut self, portal_group_tag: u16) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.take_owed(Owed::Identity)?;
+        let step = self.login.identified(portal_group_tag);
+        self.follow(step, 0);
+        Ok(())
     }
 
     /// Answers `SessionRequest`: the session begins under `tsih`, not 0 (RFC 7143 §11.13.3).
@@ -74,7 +239,18 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::WrongState`] if no such event is open, [`Error::Argument`] if `tsih` is 0.
     pub fn login_accept(&mut self, tsih: u16) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        if tsih == 0 {
+            let expected = "1 to 65535";
+            return Err(Error::Argument {
+                what: "tsih",
+                value: 0,
+                expected,
+            });
+        }
+        self.take_owed(Owed::Session)?;
+        let step = self.login.begin();
+        self.follow(step, tsih);
+        Ok(())
     }
 
     /// Answers `LoginRequest` or `SessionRequest` with a refusal; `target_address` goes with the
@@ -87,7 +263,11 @@ impl TargetConnection {
         status: LoginStatus,
         target_address: Option<&str>,
     ) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        if self.take_owed(Owed::Identity).is_err() {
+            self.take_owed(Owed::Session)?;
+        }
+        self.refuse_login(status, target_address);
+        Ok(())
     }
 
     /// Answers `SendTargets`. The list is cut into as many Text Responses as the initiator's
@@ -96,7 +276,7 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
     pub fn send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.answer_send_targets(targets)
     }
 
     /// The driver has room for the task's write data up to offset `end` (bytes, at most
@@ -108,7 +288,9 @@ impl TargetConnection {
     /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given;
     /// [`Error::Argument`] beyond `write_len` or below what was asked before.
     pub fn solicit(&mut self, task: TaskId, end: u32) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.command(task)?.grant(end)?;
+        self.advance_write(task);
+        Ok(())
     }
 
     /// Sends the next `len` bytes of the task's read data (offsets count on from call to call;
@@ -123,7 +305,30 @@ impl TargetConnection {
         len: u32,
         outcome: Option<Outcome<'_>>,
     ) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        let entry = self.command(task)?;
+        if entry.ending.is_some() {
+            return Err(Error::WrongState("data_in() after the task's outcome"));
+        }
+        let end_before = entry.read_given.min(u64::from(entry.read_len)) as u32;
+        entry.read_given = entry.read_given.saturating_add(u64::from(len));
+        let end = entry.read_given.min(u64::from(entry.read_len)) as u32;
+        let collapses = outcome.is_some_and(|outcome| {
+            outcome.status == 0 && outcome.sense.is_empty() && entry.direction == Direction::Read
+        }) && end > end_before;
+        if end > end_before {
+            if let Some(outcome) = outcome.filter(|_| collapses) {
+                entry.ending = Some(Ending::new(outcome));
+            }
+            self.outgoing.push_back(Outgoing::DataIn {
+                task,
+                end,
+                status: collapses,
+            });
+        }
+        match outcome {
+            Some(outcome) if !collapses => self.respond(task, outcome),
+            _ => Ok(()),
+        }
     }
 
     /// Ends the task with a SCSI Response. If write data is still on its way it is dropped, and
@@ -132,7 +337,13 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given.
     pub fn respond(&mut self, task: TaskId, outcome: Outcome<'_>) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        let entry = self.command(task)?;
+        if entry.ending.is_some() {
+            return Err(Error::WrongState("respond() after the task's outcome"));
+        }
+        entry.ending = Some(Ending::new(outcome));
+        self.advance_write(task);
+        Ok(())
     }
 
     /// Forgets the task without a response, because task management aborted it. Data still on
@@ -141,7 +352,9 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::NoSuchTask`].
     pub fn abort(&mut self, task: TaskId) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.command(task)?;
+        self.remove(task);
+        Ok(())
     }
 
     /// Answers `TaskManagement` with a response code (RFC 7143 §11.6.1).
@@ -149,7 +362,35 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::NoSuchTask`].
     pub fn task_management_response(&mut self, task: TaskId, response: u8) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        let Some(Entry::Function {
+            initiator_task_tag,
+            answered,
+            ..
+        }) = self.tasks.get_mut(task)
+        else {
+            return Err(Error::NoSuchTask);
+        };
+        if std::mem::replace(answered, true) {
+            return Err(Error::WrongState(
+                "a second response to a task management function",
+            ));
+        }
+        let header = pdu::TaskManagementResponse {
+            opcode: opcode::TASK_MANAGEMENT_RESPONSE,
+            flags: FINAL,
+            response,
+            initiator_task_tag: (*initiator_task_tag).into(),
+            ..Default::default()
+        };
+        self.outgoing.push_back(Outgoing::Ready(Ready {
+            header: header.to_bytes(),
+            data: Vec::new(),
+            stat_sn: StatSn::Taken,
+            is_reply: false,
+            digests: self.parameters.digests,
+            ends: Some(task),
+        }));
+        Ok(())
     }
 
     /// Answers `Logout` (response 0: closed). `Closed(Logout)` follows once it is sent.
@@ -157,38 +398,153 @@ impl TargetConnection {
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
     pub fn logout_response(&mut self, response: u8) -> Result<(), Error> {
-        unreachable!("filled in by the next commits")
+        self.answer_logout(response)
     }
 
     /// Sends a NOP-In that the initiator must answer within `timeout_ns`; `Pong` or
     /// `Closed(PingTimeout)` follows. Does nothing while one is open or before full feature
     /// phase.
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
-        unreachable!("filled in by the next commits")
+        if self.phase != Phase::FullFeature || self.ping.is_some() {
+            return;
+        }
+        self.pings_sent = self.pings_sent.wrapping_add(1);
+        let tag = self.pings_sent & 0x7fff_ffff;
+        self.ping = Some(Ping {
+            tag,
+            timeout_ns,
+            deadline: now.saturating_add(timeout_ns),
+        });
+        let header = pdu::NopIn {
+            opcode: opcode::NOP_IN,
+            flags: FINAL,
+            initiator_task_tag: RESERVED_TAG.into(),
+            target_transfer_tag: tag.into(),
+            ..Default::default()
+        };
+        self.push_ready(header.to_bytes(), Vec::new(), StatSn::Shown);
     }
 
     /// Sends an Async Message. Does nothing before full feature phase.
     pub fn async_message(&mut self, message: AsyncMessage) {
-        unreachable!("filled in by the next commits")
+        if self.phase != Phase::FullFeature {
+            return;
+        }
+        let (event, parameters) = match message {
+            AsyncMessage::LogoutRequest { within_s } => (1, [0, 0, within_s]),
+            AsyncMessage::SessionDrop {
+                time2wait_s,
+                time2retain_s,
+            } => (3, [0, time2wait_s, time2retain_s]),
+        };
+        let header = pdu::AsyncMessage {
+            opcode: opcode::ASYNC_MESSAGE,
+            flags: FINAL,
+            tag: RESERVED_TAG.into(),
+            event,
+            parameter1: parameters[0].into(),
+            parameter2: parameters[1].into(),
+            parameter3: parameters[2].into(),
+            ..Default::default()
+        };
+        self.push_ready(header.to_bytes(), Vec::new(), StatSn::Taken);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
     pub fn next_timeout(&self) -> Option<u64> {
-        unreachable!("filled in by the next commits")
+        self.ping.map(|ping| ping.deadline)
     }
 
     /// Call at or after [`next_timeout`](Self::next_timeout).
     pub fn handle_timeout(&mut self, now: u64) {
-        unreachable!("filled in by the next commits")
+        if self.next_timeout().is_some_and(|deadline| deadline <= now) {
+            self.close(CloseReason::PingTimeout);
+        }
     }
 
     /// The session's parameters: defaults until `LoggedIn`.
     pub fn parameters(&self) -> &crate::params::SessionParameters {
-        unreachable!("filled in by the next commits")
+        &self.parameters
     }
 
     /// Tasks and task management functions open now.
     pub fn tasks_len(&self) -> usize {
-        unreachable!("filled in by the next commits")
+        self.tasks.len()
+    }
+
+    fn command(&mut self, task: TaskId) -> Result<&mut Task, Error> {
+        match self.tasks.get_mut(task) {
+            Some(Entry::Command(task)) => Ok(task),
+            _ => Err(Error::NoSuchTask),
+        }
+    }
+
+    /// Forgets an entry; its place in the command window is free again.
+    fn remove(&mut self, id: TaskId) {
+        let (tag, immediate) = match self.tasks.remove(id) {
+            Some(Entry::Command(task)) => (task.initiator_task_tag, task.immediate),
+            Some(Entry::Function {
+                initiator_task_tag,
+                immediate,
+                ..
+            }) => (initiator_task_tag, immediate),
+            None => return,
+        };
+        self.tags.remove(&tag);
+        match immediate {
+            true => self.immediate_open -= 1,
+            false => self.window.release(),
+        }
+    }
+
+    /// Sends the R2Ts, the event or the response that a write is ready for.
+    fn advance_write(&mut self, id: TaskId) {
+        let parameters = &self.parameters;
+        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let (burst, open) = (parameters.max_burst_length, parameters.max_outstanding_r2t);
+        while let Some(r2t) = task.next_r2t(id.slot(), burst, open) {
+            let header = pdu::R2t {
+                opcode: opcode::R2T,
+                flags: FINAL,
+                lun: task.lun.into(),
+                initiator_task_tag: task.initiator_task_tag.into(),
+                target_transfer_tag: r2t.tag.into(),
+                r2t_sn: r2t.sn.into(),
+                buffer_offset: r2t.offset.into(),
+                desired_data_transfer_length: r2t.len.into(),
+                ..Default::default()
+            };
+            self.outgoing.push_back(Outgoing::R2t {
+                task: id,
+                header: header.to_bytes(),
+            });
+        }
+        if task.take_complete() {
+            self.events
+                .push_back(TargetEvent::DataComplete { task: id });
+        }
+        if task.ending.is_some() && task.is_quiet() {
+            self.outgoing.push_back(Outgoing::Response { task: id });
+        }
+    }
+
+    /// The last event. What is ready to go out still goes; data and tasks do not.
+    fn close(&mut self, reason: CloseReason) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.phase = Phase::Closed;
+        self.ping = None;
+        self.outgoing
+            .retain(|entry| matches!(entry, Outgoing::Ready(_)));
+        self.events.push_back(TargetEvent::Closed(reason));
+    }
+
+    /// A Reject for `refused`, and the end of the connection.
+    fn violation(&mut self, refused: &[u8; 48], error: Error) {
+        self.push_reject(pdu::reject_reason::PROTOCOL_ERROR, refused);
+        self.close(CloseReason::Protocol(error));
     }
 }

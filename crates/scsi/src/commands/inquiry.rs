@@ -45,7 +45,7 @@ impl Inquiry {
         Ok(reply(data, self.allocation_len_bytes.into()))
     }
 
-    /// The answer where there is no logical unit: standard data saying so (SPC-4 6.6.2), and no
+    /// The answer where there is no logical unit: standard data saying so (SPC-4 6.6), and no
     /// vital product data.
     pub(crate) fn begin_absent(self, identity: &Identity) -> Result<Action, Sense> {
         match self.page {
@@ -58,7 +58,7 @@ impl Inquiry {
     }
 }
 
-/// Standard INQUIRY data (SPC-4 table 139), 96 bytes.
+/// Standard INQUIRY data (SPC-4 6.6), 96 bytes.
 fn standard(peripheral: u8, identity: &Identity) -> Vec<u8> {
     const VERSION_SPC_4: u8 = 0x06;
     const HISUP: u8 = 0x10;

@@ -79,7 +79,7 @@ impl Command {
     }
 }
 
-/// A reply cut to the CDB's allocation length, which is never an error (SPC-4 4.2.5.6).
+/// A reply cut to the CDB's allocation length, which is never an error (SPC-4, allocation length).
 fn reply(mut data: Vec<u8>, allocation_len_bytes: u32) -> Action {
     data.truncate(allocation_len_bytes as usize);
     Action::Reply(data)

@@ -90,7 +90,7 @@ impl ModeSense {
         Ok(reply(data, self.allocation_len_bytes.into()))
     }
 
-    /// SPC-4 7.5.5. The length that it states does not count itself.
+    /// The mode parameter header (SPC-4). The length that it states does not count itself.
     fn header(&self, shape: &Shape, descriptor_len: usize, pages_len: usize) -> Vec<u8> {
         const WRITE_PROTECT: u8 = 0x80;
         const DPOFUA: u8 = 0x10;
@@ -133,8 +133,8 @@ impl ModeSense {
 /// A mode page: its code, the number of bytes that follow these two, and they, zero-padded.
 type Page = [u8; 20];
 
-/// Caching (SBC-3 6.5.5): WCE says whether acknowledged writes wait for a flush; all else is
-/// left to the device.
+/// The caching mode page (SBC-3): WCE says whether acknowledged writes wait for a flush; all else
+/// is left to the device.
 fn caching(shape: &Shape) -> Page {
     const WCE: u8 = 0x04;
     let mut page = [0; 20];
@@ -144,9 +144,9 @@ fn caching(shape: &Shape) -> Page {
     page
 }
 
-/// Control (SPC-4 7.5.8): one task set for all nexuses, commands of the SIMPLE attribute may be
-/// reordered without restriction, sense data in fixed format (D_SENSE = 0), other commands of
-/// the nexus live on after a CHECK CONDITION (QERR = 0), tasks that another nexus aborts end
+/// The control mode page (SPC-4): one task set for all nexuses, commands of the SIMPLE attribute
+/// may be reordered without restriction, sense data in fixed format (D_SENSE = 0), other commands
+/// of the nexus live on after a CHECK CONDITION (QERR = 0), tasks that another nexus aborts end
 /// silently (TAS = 0), and how long the disk may be busy is unlimited.
 const CONTROL: Page = {
     const GLTSD: u8 = 0x02;
@@ -162,7 +162,8 @@ const CONTROL: Page = {
 };
 
 impl BlockDescriptor {
-    /// SBC-3 6.5.2: the number of blocks, all ones if the field is too small, and their size.
+    /// The block descriptor of direct access devices (SBC-3): the number of blocks, all ones if the
+    /// field is too small, and their size.
     fn encode(self, shape: &Shape) -> Vec<u8> {
         let block_size = shape.block_size_bytes.to_be_bytes();
         match self {

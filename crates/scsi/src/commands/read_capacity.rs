@@ -1,4 +1,4 @@
-//! READ CAPACITY (10), (16) (SBC-3 5.12, 5.13).
+//! READ CAPACITY (10), (16) (SBC-3 5.15, 5.16).
 
 use super::{Command, reply};
 use crate::action::Action;

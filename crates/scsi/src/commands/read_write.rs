@@ -1,4 +1,5 @@
-//! READ and WRITE (6), (10), (12), (16) (SBC-3 5.7 to 5.11 and 5.24 to 5.27).
+//! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte ones are
+//! SBC-2's).
 
 use super::Command;
 use crate::action::{Action, Ending};

@@ -45,7 +45,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     }))
 }
 
-/// LENGTH 10, nothing else: no timeout is specified (SPC-4 6.35.4).
+/// LENGTH 10, nothing else: no timeout is specified (SPC-4 6.35).
 const NO_TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl ReportOpcodes {

@@ -1,4 +1,4 @@
-//! START STOP UNIT (SBC-3 5.15) for a disk that neither spins nor ejects: stopping it flushes,
+//! START STOP UNIT (SBC-3 5.25) for a disk that neither spins nor ejects: stopping it flushes,
 //! and everything else that makes sense is done already. Power conditions are accepted and do
 //! nothing; ejecting is refused.
 

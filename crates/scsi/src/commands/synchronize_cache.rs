@@ -1,4 +1,4 @@
-//! SYNCHRONIZE CACHE (10), (16) (SBC-3 5.18, 5.19). IMMED asks for an answer before the flush is
+//! SYNCHRONIZE CACHE (10), (16) (SBC-3 5.26, 5.27). IMMED asks for an answer before the flush is
 //! done; waiting for it all the same promises more and hurts nobody.
 
 use super::Command;

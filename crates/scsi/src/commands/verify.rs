@@ -1,4 +1,4 @@
-//! VERIFY (10), (12), (16) (SBC-3 5.20 to 5.23): BYTCHK says whether blocks are only checked to
+//! VERIFY (10), (12), (16) (SBC-3 5.29 to 5.31): BYTCHK says whether blocks are only checked to
 //! be readable (0), compared with as much data-out (1), or each compared with one block (3).
 
 use super::Command;

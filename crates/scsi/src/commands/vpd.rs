@@ -1,4 +1,4 @@
-//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3 6.6): who the disk is, what it can do
+//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): who the disk is, what it can do
 //! and what suits it. Adding a page is adding a row to [`PAGES`] and its function.
 
 use super::inquiry::DIRECT_ACCESS;
@@ -36,9 +36,9 @@ fn serial_number(identity: &Identity, _: &Shape) -> Vec<u8> {
     serial[..identity.serial.len().min(serial.len())].to_vec()
 }
 
-/// Designators (SPC-4 7.8.6): the logical unit by its NAA name (what Linux, Windows and VMware
-/// go by) and by vendor and serial number, the target port by number, group and name, and the
-/// target by name.
+/// Designators (SPC-4, device identification VPD page): the logical unit by its NAA name (what
+/// Linux, Windows and VMware go by) and by vendor and serial number, the target port by number,
+/// group and name, and the target by name.
 fn device_identification(identity: &Identity, shape: &Shape) -> Vec<u8> {
     let port = &identity.port;
     let mut t10 = ascii_field::<8>(&identity.vendor).to_vec();
@@ -103,7 +103,7 @@ enum CodeSet {
     Utf8 = 3,
 }
 
-/// Designator types (SPC-4 table 627).
+/// Designator types (SPC-4, device identification).
 const T10_VENDOR: u8 = 1;
 const NAA: u8 = 3;
 const RELATIVE_TARGET_PORT: u8 = 4;
@@ -135,7 +135,7 @@ fn designator(
     data.extend(body);
 }
 
-/// A SCSI name string: ended by a zero, padded with zeroes to four bytes (SPC-4 7.8.6.11). An
+/// A SCSI name string: ended by a zero, padded with zeroes to four bytes (SPC-4). An
 /// iSCSI name has at most 223 bytes (RFC 7143 §4.2.7.1); what is longer is cut.
 fn scsi_name(name: &str) -> Vec<u8> {
     const LEN_MAX: usize = 251;
@@ -144,7 +144,7 @@ fn scsi_name(name: &str) -> Vec<u8> {
     body
 }
 
-/// Block limits (SBC-3 6.6.4), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
+/// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
 fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     let mut body = vec![0; 60];
     body[2..4].copy_from_slice(&shape.transfer_blocks_granularity.to_be_bytes());
@@ -162,7 +162,7 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     body
 }
 
-/// Block device characteristics (SBC-3 6.6.3): not rotating, so that initiators do not queue as
+/// Block device characteristics (SBC-3): not rotating, so that initiators do not queue as
 /// if there were one arm.
 fn block_device_characteristics(_: &Identity, _: &Shape) -> Vec<u8> {
     const NON_ROTATING: u8 = 0x01;
@@ -171,7 +171,7 @@ fn block_device_characteristics(_: &Identity, _: &Shape) -> Vec<u8> {
     body
 }
 
-/// Logical block provisioning (SBC-3 6.6.5): thin if there is discard, and by which commands.
+/// Logical block provisioning (SBC-3): thin if there is discard, and by which commands.
 fn logical_block_provisioning(_: &Identity, shape: &Shape) -> Vec<u8> {
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;

@@ -1,4 +1,4 @@
-//! WRITE SAME (10), (16) (SBC-3 5.42, 5.43): one block of data-out over a whole extent. A block
+//! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
 //! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster.
 
 use super::Command;

@@ -22,7 +22,7 @@ fn the_table_is_sorted_and_the_index_finds_each_row() {
 #[test]
 fn every_cdb_has_the_length_of_its_group() {
     for row in TABLE {
-        // SPC-4 4.2.5.1: the opcode's group code.
+        // SPC-4: the group code, the opcode's upper three bits.
         let len = [6, 10, 10, 0, 16, 12][usize::from(row.opcode >> 5)];
         assert_eq!(row.usage.len() + 1, len, "{:02x}", row.opcode);
     }

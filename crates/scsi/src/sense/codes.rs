@@ -1,4 +1,4 @@
-//! Additional sense codes by name (SPC-4 annex F.2), the ones that this disk sends.
+//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments), the ones that this disk sends.
 
 /// An additional sense code with its qualifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

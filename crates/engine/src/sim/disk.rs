@@ -1,0 +1,591 @@
+//! The simulated disk of one machine: files by path, what of them is on the medium, and what a
+//! power cut leaves.
+//!
+//! A file has two contents: the current one, which reads see, and the medium. Between them lies a
+//! log of changes in the order of their completion. A change is *kept* when it asked to be durable
+//! or when a sync that began after its completion has completed; kept changes at the front of the
+//! log move to the medium. A power cut plays the log over the medium: kept changes whole, of the
+//! others whatever the seed leaves, cut at sectors of 512 bytes; writes in flight may have landed
+//! in part as well. What is left is the file.
+//!
+//! A sync that fails loses what it should have kept, as Linux does: some of it is on the medium,
+//! reads go on to see all of it, and no later sync brings the rest there.
+//!
+//! A new file survives a power cut if it was ever synced or durably written, else by chance.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    Random,
+    sparse::Sparse,
+    state::{Event, Flight, FlightKey, HostId, State},
+};
+use crate::{
+    fs::OpenOptions,
+    op::{AllocateMode, Op},
+    reactor::Opened,
+};
+
+/// What a power cut never tears, in bytes.
+const SECTOR: usize = 512;
+/// Pieces that one write takes, as Linux has it (UIO_MAXIOV).
+const PIECES_MAX: usize = 1024;
+
+/// Which operations of a disk a [`Fault`] hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Syncs, and so the changes that they should have made durable.
+    Sync,
+    /// Punching, zeroing and reserving.
+    Allocate,
+}
+
+/// An error that a disk gives instead of doing its work.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Which operations it hits.
+    pub kind: FaultKind,
+    /// The file, or every file.
+    pub path: Option<PathBuf>,
+    /// The bytes that an operation must touch to be hit; without meaning for a sync.
+    pub range: Range<u64>,
+    /// What the operation gives: `libc::EIO`, `libc::ENOSPC`, …
+    pub errno: i32,
+    /// How many operations it hits before it is gone; `None`: all until it is cleared.
+    pub times: Option<u32>,
+}
+
+impl Fault {
+    /// Every operation of `kind` on any file fails with `errno`.
+    pub fn new(kind: FaultKind, errno: i32) -> Self {
+        Fault {
+            kind,
+            path: None,
+            range: 0..u64::MAX,
+            errno,
+            times: None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Disk {
+    paths: BTreeMap<PathBuf, usize>,
+    files: Vec<FileState>,
+    pub(super) faults: Vec<Fault>,
+    changes: u64,
+}
+
+#[derive(Default)]
+struct FileState {
+    current: Sparse,
+    medium: Sparse,
+    log: VecDeque<Change>,
+    /// Its entry in the directory is on the medium.
+    established: bool,
+}
+
+/// One completed change of a file.
+struct Change {
+    serial: u64,
+    at: u64,
+    what: What,
+    kept: bool,
+}
+
+enum What {
+    Write(Vec<u8>),
+    Zero(u64),
+    /// The file reaches at least to the change's position.
+    Extend,
+}
+
+/// An open file.
+pub(super) struct OpenFile {
+    pub(super) host: HostId,
+    file: usize,
+    options: OpenOptions,
+}
+
+/// What a disk does when the time of an operation has come.
+pub(super) enum DiskEvent {
+    Read(usize),
+    Write(usize),
+    /// Keeps the changes before this serial.
+    Sync(u64),
+    Allocate,
+}
+
+/// What of the changes that nobody synced a power cut leaves.
+enum Fate {
+    Nothing,
+    Everything,
+    WholeWrites,
+    Sectors,
+}
+
+impl FileState {
+    fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
+        play(&mut self.current, at, &what);
+        self.established |= kept;
+        self.log.push_back(Change {
+            serial,
+            at,
+            what,
+            kept,
+        });
+        self.fold();
+    }
+
+    /// Moves what is kept to the medium, as far as nothing before it is still open.
+    fn fold(&mut self) {
+        while self.log.front().is_some_and(|change| change.kept) {
+            if let Some(change) = self.log.pop_front() {
+                play(&mut self.medium, change.at, &change.what);
+            }
+        }
+    }
+
+    fn keep_before(&mut self, serial: u64) {
+        for change in &mut self.log {
+            change.kept |= change.serial < serial;
+        }
+        self.established = true;
+        self.fold();
+    }
+
+    /// A sync failed: of what it should have kept, only what chance leaves gets to the medium.
+    fn lose_before(&mut self, serial: u64, random: &mut Random) {
+        let mut log = VecDeque::new();
+        for change in self.log.drain(..) {
+            if change.kept || change.serial >= serial {
+                log.push_back(change);
+            } else {
+                log.extend(survivors(change, &Fate::Sectors, random));
+            }
+        }
+        self.log = log;
+        self.fold();
+    }
+
+    fn cut_power(&mut self, random: &mut Random) {
+        let fate = match random.below(4) {
+            0 => Fate::Nothing,
+            1 => Fate::Everything,
+            2 => Fate::WholeWrites,
+            _ => Fate::Sectors,
+        };
+        for change in std::mem::take(&mut self.log) {
+            if change.kept {
+                play(&mut self.medium, change.at, &change.what);
+            } else {
+                for part in survivors(change, &fate, random) {
+                    play(&mut self.medium, part.at, &part.what);
+                }
+            }
+        }
+        self.current = self.medium.clone();
+    }
+}
+
+fn play(content: &mut Sparse, at: u64, what: &What) {
+    match what {
+        What::Write(bytes) => content.write(at, bytes),
+        What::Zero(len) => {
+            let end = content.len().min(at.saturating_add(*len));
+            content.zero(at, end.saturating_sub(at));
+        }
+        What::Extend => content.extend(at),
+    }
+}
+
+/// The parts of a change that are on the medium although nobody asked for it.
+fn survivors(change: Change, fate: &Fate, random: &mut Random) -> Vec<Change> {
+    let Change { serial, at, .. } = change;
+    let part = |at, what| Change {
+        serial,
+        at,
+        what,
+        kept: true,
+    };
+    match (fate, change.what) {
+        (Fate::Nothing, _) => Vec::new(),
+        (Fate::Everything, what) => vec![part(at, what)],
+        (Fate::Sectors, What::Write(bytes)) => {
+            let mut parts = Vec::new();
+            let mut done = 0;
+            while done < bytes.len() {
+                let into_sector = (at as usize + done) % SECTOR;
+                let n = (SECTOR - into_sector).min(bytes.len() - done);
+                if random.chance(0.5) {
+                    parts.push(part(
+                        at + done as u64,
+                        What::Write(bytes[done..done + n].to_vec()),
+                    ));
+                }
+                done += n;
+            }
+            parts
+        }
+        (Fate::Sectors, What::Zero(len)) => {
+            let sectors = random.below(len / SECTOR as u64 + 1);
+            vec![part(at, What::Zero(sectors * SECTOR as u64))]
+        }
+        (_, what) if random.chance(0.5) => vec![part(at, what)],
+        _ => Vec::new(),
+    }
+}
+
+impl Disk {
+    fn fault(&mut self, kind: FaultKind, file: usize, range: &Range<u64>) -> Option<i32> {
+        let paths = &self.paths;
+        let hit = self.faults.iter().position(|fault| {
+            fault.kind == kind
+                && fault
+                    .path
+                    .as_ref()
+                    .is_none_or(|path| paths.get(path) == Some(&file))
+                && (kind == FaultKind::Sync
+                    || (fault.range.start < range.end && range.start < fault.range.end))
+        })?;
+        let fault = &mut self.faults[hit];
+        let errno = fault.errno;
+        if let Some(times) = &mut fault.times {
+            *times = times.saturating_sub(1);
+            if *times == 0 {
+                self.faults.remove(hit);
+            }
+        }
+        Some(errno)
+    }
+
+    fn change(&mut self, file: usize, at: u64, what: What, kept: bool) {
+        self.changes += 1;
+        self.files[file].apply(self.changes, at, what, kept);
+    }
+
+    fn create(&mut self, path: &Path) -> usize {
+        self.files.push(FileState::default());
+        self.paths.insert(path.to_path_buf(), self.files.len() - 1);
+        self.files.len() - 1
+    }
+
+    /// Puts a file there with `bytes`, all on the medium.
+    pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) {
+        let file = self.create(path);
+        self.change(file, 0, What::Write(bytes.to_vec()), true);
+    }
+
+    pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let content = &self.files[*self.paths.get(path)?].current;
+        let mut bytes = vec![0; content.len() as usize];
+        content.read(0, &mut bytes);
+        Some(bytes)
+    }
+
+    pub(super) fn remove(&mut self, path: &Path) -> bool {
+        self.paths.remove(path).is_some()
+    }
+}
+
+impl State {
+    pub(super) fn open(
+        &mut self,
+        host: HostId,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> io::Result<Opened> {
+        self.settle();
+        let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        let io_align_bytes = if options.direct {
+            self.config.disk.io_align_bytes
+        } else {
+            1
+        };
+        let found = self.hosts[host.0].disk.paths.get(path).copied();
+        let file = match found {
+            Some(_) if options.create_new => return error(libc::EEXIST),
+            Some(file) => file,
+            None if options.create || options.create_new => self.host(host).disk.create(path),
+            None => return error(libc::ENOENT),
+        };
+        let in_the_way = |other: &OpenFile| {
+            other.host == host
+                && other.file == file
+                && other.options.lock
+                && (other.options.write || options.write)
+        };
+        if options.lock && self.files.values().any(in_the_way) {
+            return error(libc::EWOULDBLOCK);
+        }
+        let raw = self.fresh_raw();
+        let options = options.clone();
+        self.files.insert(
+            raw,
+            OpenFile {
+                host,
+                file,
+                options,
+            },
+        );
+        Ok(Opened {
+            keeper: self.keeper(raw),
+            raw,
+            len_bytes: self.hosts[host.0].disk.files[file].current.len(),
+            io_align_bytes,
+        })
+    }
+
+    pub(super) fn submit_to_disk(&mut self, key: FlightKey) {
+        let short = self.random.chance(self.config.disk.short_probability);
+        let Some(flight) = self.flights.get(&key) else {
+            return;
+        };
+        let (Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::Sync { file }
+        | Op::Allocate { file, .. }) = &flight.op
+        else {
+            unreachable!("network operations go to the network");
+        };
+        let Some(open) = self.files.get(&file.raw) else {
+            return self.complete(key, -libc::EBADF);
+        };
+        let align = if open.options.direct {
+            self.config.disk.io_align_bytes as usize
+        } else {
+            1
+        };
+        let is_aligned = |at: u64, address: usize, len: usize| {
+            at % align as u64 == 0 && address % align == 0 && len % align == 0
+        };
+        let changes = self.hosts[flight.host.0].disk.changes;
+        let (event, moved) = match &flight.op {
+            Op::Read { at, buf, start, .. } => {
+                let room = &buf[*start..];
+                if !is_aligned(*at, room.as_ptr() as usize, room.len()) {
+                    return self.complete(key, -libc::EINVAL);
+                }
+                (DiskEvent::Read(room.len()), room.len())
+            }
+            Op::Write {
+                at, data, start, ..
+            } => {
+                let pieces = written_pieces(data, *start);
+                if !open.options.write {
+                    return self.complete(key, -libc::EBADF);
+                }
+                if !pieces
+                    .iter()
+                    .all(|piece| is_aligned(*at, piece.as_ptr() as usize, piece.len()))
+                {
+                    return self.complete(key, -libc::EINVAL);
+                }
+                let len = pieces.iter().map(|piece| piece.len()).sum();
+                (DiskEvent::Write(len), len)
+            }
+            Op::Sync { .. } => (DiskEvent::Sync(changes + 1), 0),
+            Op::Allocate { at, len, .. } => {
+                if !open.options.write {
+                    return self.complete(key, -libc::EBADF);
+                }
+                if *len == 0 || at.checked_add(*len).is_none() {
+                    return self.complete(key, -libc::EINVAL);
+                }
+                (DiskEvent::Allocate, 0)
+            }
+            _ => unreachable!("matched above"),
+        };
+        let event = match event {
+            DiskEvent::Read(len) if short => DiskEvent::Read(shorter(len, align, &mut self.random)),
+            DiskEvent::Write(len) if short => {
+                DiskEvent::Write(shorter(len, align, &mut self.random))
+            }
+            event => event,
+        };
+        let disk = &self.config.disk;
+        let mut latency = if matches!(event, DiskEvent::Sync(_)) {
+            self.random.within(&disk.sync_latency_ns)
+        } else {
+            self.random.within(&disk.latency_ns)
+        };
+        if self.random.chance(disk.slow_probability) {
+            latency *= 50;
+        }
+        latency += moved as u64 / 4; // 4 GB/s
+        self.after(Duration::from_nanos(latency), Event::Disk(key, event));
+    }
+
+    pub(super) fn disk_done(&mut self, key: FlightKey, event: &DiskEvent) {
+        let Some(flight) = self.flights.get_mut(&key) else {
+            return;
+        };
+        let (Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::Sync { file }
+        | Op::Allocate { file, .. }) = &flight.op
+        else {
+            return;
+        };
+        let Some(open) = self.files.get(&file.raw) else {
+            return self.complete(key, -libc::EBADF);
+        };
+        let (id, always_durable) = (open.file, open.options.durable);
+        let disk = &mut self.hosts[flight.host.0].disk;
+        let result = match (&mut flight.op, event) {
+            (Op::Read { at, buf, start, .. }, DiskEvent::Read(len)) => {
+                let content = &disk.files[id].current;
+                let left = content.len().saturating_sub(*at);
+                let n = (*len).min(usize::try_from(left).unwrap_or(usize::MAX));
+                match disk.fault(FaultKind::Read, id, &(*at..*at + n.max(1) as u64)) {
+                    Some(errno) => -errno,
+                    None => {
+                        let content = &disk.files[id].current;
+                        content.read(*at, &mut buf[*start..*start + n]);
+                        n as i32
+                    }
+                }
+            }
+            (
+                Op::Write {
+                    at,
+                    data,
+                    start,
+                    durable,
+                    ..
+                },
+                DiskEvent::Write(len),
+            ) => {
+                let mut bytes = vec![0; *len];
+                data.copy_to(*start, &mut bytes);
+                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64)) {
+                    Some(errno) => {
+                        // A failed write may have changed a part of what it was to change.
+                        let some = self.random.below(*len as u64 / SECTOR as u64 + 1);
+                        bytes.truncate(some as usize * SECTOR);
+                        if !bytes.is_empty() && self.random.chance(0.5) {
+                            disk.change(id, *at, What::Write(bytes), false);
+                        }
+                        -errno
+                    }
+                    None => {
+                        disk.change(id, *at, What::Write(bytes), *durable || always_durable);
+                        *len as i32
+                    }
+                }
+            }
+            (Op::Sync { .. }, DiskEvent::Sync(before)) => {
+                match disk.fault(FaultKind::Sync, id, &(0..u64::MAX)) {
+                    Some(errno) => {
+                        disk.files[id].lose_before(*before, &mut self.random);
+                        -errno
+                    }
+                    None => {
+                        disk.files[id].keep_before(*before);
+                        0
+                    }
+                }
+            }
+            (Op::Allocate { mode, at, len, .. }, DiskEvent::Allocate) => {
+                match disk.fault(FaultKind::Allocate, id, &(*at..*at + *len)) {
+                    Some(errno) => -errno,
+                    None => {
+                        match mode {
+                            AllocateMode::PunchHole | AllocateMode::Zero => {
+                                disk.change(id, *at, What::Zero(*len), always_durable);
+                            }
+                            AllocateMode::Reserve => {
+                                disk.change(id, *at + *len, What::Extend, always_durable);
+                            }
+                        }
+                        0
+                    }
+                }
+            }
+            _ => unreachable!("an operation keeps its kind"),
+        };
+        self.complete(key, result);
+    }
+
+    /// What becomes of the files of a machine whose software ends with `flights` on their way.
+    pub(super) fn stop_disk(&mut self, host: HostId, flights: &[Flight], power_cut: bool) {
+        let State {
+            hosts,
+            files,
+            random,
+            ..
+        } = self;
+        let disk = &mut hosts[host.0].disk;
+        for flight in flights {
+            let (file, at, what) = match &flight.op {
+                Op::Write {
+                    file,
+                    at,
+                    data,
+                    start,
+                    ..
+                } => {
+                    let mut bytes = vec![0; data.len() - start];
+                    data.copy_to(*start, &mut bytes);
+                    (file.raw, *at, What::Write(bytes))
+                }
+                Op::Allocate {
+                    file,
+                    mode: AllocateMode::PunchHole | AllocateMode::Zero,
+                    at,
+                    len,
+                } => (file.raw, *at, What::Zero(*len)),
+                _ => continue,
+            };
+            // A kernel that lives on ends what it has begun, or has not begun it.
+            if let Some(open) = files.get(&file) {
+                if power_cut || random.chance(0.5) {
+                    disk.change(open.file, at, what, false);
+                }
+            }
+        }
+        if power_cut {
+            for file in &mut disk.files {
+                file.cut_power(random);
+            }
+            let Disk { paths, files, .. } = disk;
+            paths.retain(|_, file| files[*file].established || random.chance(0.5));
+            for file in files {
+                file.established = true;
+            }
+        }
+    }
+}
+
+/// The pieces of a payload that one write from byte `start` on takes.
+fn written_pieces(data: &crate::Payload, start: usize) -> Vec<&[u8]> {
+    let mut skip = start;
+    data.slices()
+        .iter()
+        .filter_map(|slice| {
+            let from = skip.min(slice.len());
+            skip -= from;
+            (from < slice.len()).then(|| &slice[from..])
+        })
+        .take(PIECES_MAX)
+        .collect()
+}
+
+/// A part of `len` bytes in whole units, or all when there is only one.
+fn shorter(len: usize, unit: usize, random: &mut Random) -> usize {
+    let units = len / unit;
+    if units < 2 {
+        return len;
+    }
+    (1 + random.index(units - 1)) * unit
+}

@@ -1,0 +1,143 @@
+//! A machine of a simulated world, and what can be done to it.
+
+use std::{
+    fmt,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    rc::Rc,
+};
+
+use super::{Fault, state::HostId, world::Inner};
+use crate::{
+    inbox::LaneHandle,
+    task::{self, JoinHandle},
+};
+
+/// A machine with lanes, an address and a disk. Clones are the same machine. All of this may be
+/// called from outside and from any task of the world.
+#[derive(Clone)]
+pub struct Host {
+    pub(super) world: Rc<Inner>,
+    pub(super) id: HostId,
+}
+
+impl Host {
+    /// Its address.
+    pub fn ip(&self) -> IpAddr {
+        IpAddr::V4(self.world.state.borrow().hosts[self.id.0].ip)
+    }
+
+    /// Its address with `port`.
+    pub fn addr(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip(), port)
+    }
+
+    /// Starts a task on its first lane. What the handle waits for never comes if the machine
+    /// stops.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        self.spawn_on(0, future)
+    }
+
+    /// Starts a task on its lane `n`.
+    pub fn spawn_on<T: 'static>(
+        &self,
+        n: usize,
+        future: impl Future<Output = T> + 'static,
+    ) -> JoinHandle<T> {
+        let lane = self.world.lane(self.id, n);
+        let _entered = lane.0.enter();
+        task::spawn(future)
+    }
+
+    /// Reaches its lane `n` as other lanes do.
+    pub fn lane(&self, n: usize) -> LaneHandle {
+        self.world.lane(self.id, n).handle()
+    }
+
+    /// Whether it is switched on and its software runs.
+    pub fn is_on(&self) -> bool {
+        self.world.is_on(self.id)
+    }
+
+    /// Takes its power away: its tasks are gone, its peers hear nothing, and of what was not
+    /// durable its disk keeps what the seed decides. Called by one of its own tasks it takes
+    /// effect after that lane's turn.
+    pub fn power_cut(&self) {
+        self.world.stop(self.id, true);
+    }
+
+    /// Kills its software: its tasks are gone, its connections are closed by the kernel that lives
+    /// on, and the files keep every completed write.
+    pub fn kill(&self) {
+        self.world.stop(self.id, false);
+    }
+
+    /// Starts it again after [`Host::power_cut`] or [`Host::kill`]: fresh lanes without tasks,
+    /// and the files that were left.
+    pub fn restart(&self) {
+        assert!(!self.is_on(), "only a machine that has stopped can start");
+        {
+            let mut state = self.world.state.borrow_mut();
+            state.note(&[9, self.id.0 as u64]);
+            state.host(self.id).up = true;
+            state.release_held();
+        }
+        self.world.boot(self.id);
+    }
+
+    /// Cuts the network between it and `other`: what is sent waits, connections live on until an
+    /// end gives up.
+    pub fn partition(&self, other: &Host) {
+        self.world.state.borrow_mut().partition(self.id, other.id);
+    }
+
+    /// Lets it and `other` reach each other again.
+    pub fn heal(&self, other: &Host) {
+        self.world.state.borrow_mut().heal(self.id, other.id);
+    }
+
+    /// Resets every connection between it and `other`.
+    pub fn reset_connections(&self, other: &Host) {
+        let mut state = self.world.state.borrow_mut();
+        state.reset_between(self.id, other.id);
+    }
+
+    /// Makes its disk fail from now on as `fault` says.
+    pub fn add_fault(&self, fault: Fault) {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.faults.push(fault);
+    }
+
+    /// Ends all faults of its disk.
+    pub fn clear_faults(&self) {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.faults.clear();
+    }
+
+    /// Puts a file on its disk, durably.
+    pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.put(path.as_ref(), bytes);
+    }
+
+    /// What a read of all of a file would give; `None` if there is none.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        self.world.state.borrow().hosts[self.id.0]
+            .disk
+            .read(path.as_ref())
+    }
+
+    /// Takes a file out of its directory; whether there was one.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> bool {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.remove(path.as_ref())
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.world.state.borrow();
+        write!(f, "Host({})", state.hosts[self.id.0].name)
+    }
+}

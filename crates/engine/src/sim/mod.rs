@@ -1,0 +1,48 @@
+//! A whole world in one thread: machines with lanes, disks and a network, under a seed and a clock
+//! that jumps to the next thing that happens.
+//!
+//! A [`World`] drives real [`crate::Lane`]s on a simulated reactor. What runs on them is the code
+//! that runs in production: [`crate::net`], [`crate::fs`], [`crate::time`] and [`crate::task`] do
+//! not know the difference. Which lane runs next, which of its tasks, how long a packet or a write
+//! takes, where bytes are split and what a power cut leaves are drawn from one seed, so a failure
+//! is replayed by its seed ([`seeds`] prints the command).
+//!
+//! ```
+//! use engine::{net::{TcpListener, TcpStream}, sim::World};
+//!
+//! let world = World::new(7);
+//! let (server, client) = (world.host("server"), world.host("client"));
+//! let addr = std::net::SocketAddr::new(server.ip(), 3260);
+//! server.spawn(async move {
+//!     let listener = TcpListener::bind(addr).unwrap();
+//!     let _stream = listener.accept().await.unwrap();
+//! });
+//! world.block_on(&client, async move {
+//!     let stream = loop {
+//!         // The server may not listen yet: a refused connection, as in life.
+//!         match TcpStream::connect(addr).await {
+//!             Ok(stream) => break stream,
+//!             Err(_) => engine::time::sleep(std::time::Duration::from_millis(1)).await,
+//!         }
+//!     };
+//!     assert_eq!(stream.addresses().unwrap().1, addr);
+//! });
+//! ```
+
+mod config;
+mod disk;
+mod host;
+mod net;
+mod random;
+mod reactor;
+mod seeds;
+mod sparse;
+mod state;
+mod world;
+
+pub use config::{Config, DiskConfig, NetConfig};
+pub use disk::{Fault, FaultKind};
+pub use host::Host;
+pub use random::Random;
+pub use seeds::{replay, seeds};
+pub use world::World;

@@ -1,0 +1,719 @@
+//! The simulated network: TCP as its users see it.
+//!
+//! Packets of one direction of a connection (a flow) arrive in order, each after a latency of its
+//! own. What is sent is counted against the room in the peer's buffer, so that a slow reader stops
+//! its writer. A packet that meets a partition or a machine without power waits, as retransmission
+//! would have it, until the way is free or its sender gives up (ETIMEDOUT). A machine that lost
+//! power forgets its connections without a word: the peer learns of it only when what it sends is
+//! answered with a reset, or by its own time limit.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use super::state::{Event, FlightKey, HostId, State};
+use crate::{op::Op, reactor::Handle, time::Instant};
+
+/// Pieces that one send takes, as Linux has it (UIO_MAXIOV).
+const PIECES_MAX: usize = 1024;
+/// Connections that wait to be accepted; a further one is asked to try again.
+const BACKLOG_MAX: usize = 128;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// From one socket to another; of a connection request, to none yet (0).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct FlowKey {
+    from: i32,
+    to: i32,
+}
+
+#[derive(Default)]
+pub(super) struct Net {
+    sockets: BTreeMap<i32, (HostId, Socket)>,
+    listeners: BTreeMap<(HostId, SocketAddr), i32>,
+    flows: BTreeMap<FlowKey, Flow>,
+    /// Arrivals that met a blocked way, in order.
+    held: Vec<FlowKey>,
+    partitions: BTreeSet<(HostId, HostId)>,
+}
+
+struct Flow {
+    from_host: HostId,
+    to_host: HostId,
+    last_arrival: Instant,
+    packets: VecDeque<Packet>,
+}
+
+enum Packet {
+    /// A connection request to this address, from that one.
+    Syn(SocketAddr, SocketAddr),
+    /// The connection stands; the other end is this socket.
+    Accepted(i32),
+    Refused,
+    Data(Vec<u8>),
+    /// The receiver has taken this many bytes out of its buffer.
+    Credit(usize),
+    End,
+    Reset,
+}
+
+enum Socket {
+    Fresh,
+    Listener {
+        addr: SocketAddr,
+        backlog: VecDeque<i32>,
+        accepts: VecDeque<FlightKey>,
+    },
+    Stream(Stream),
+}
+
+struct Stream {
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// The other end: its machine, and its socket (0 while connecting).
+    peer: (HostId, i32),
+    connecting: Option<FlightKey>,
+    received: VecDeque<u8>,
+    /// The peer has said that it sends no more.
+    ended: bool,
+    /// This end has been shut down.
+    shut: bool,
+    /// No packet will pass any more.
+    dead: bool,
+    /// To be told once.
+    error: Option<i32>,
+    receive: Option<FlightKey>,
+    send: Option<FlightKey>,
+    /// Room in the peer's buffer, in bytes.
+    room: usize,
+    /// Since when what was sent has met a blocked way.
+    waits_since: Option<Instant>,
+}
+
+impl Stream {
+    fn new(local: SocketAddr, remote: SocketAddr, peer: (HostId, i32), room: usize) -> Self {
+        Stream {
+            local,
+            remote,
+            peer,
+            connecting: None,
+            received: VecDeque::new(),
+            ended: false,
+            shut: false,
+            dead: false,
+            error: None,
+            receive: None,
+            send: None,
+            room,
+            waits_since: None,
+        }
+    }
+}
+
+fn error(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
+    (a.min(b), a.max(b))
+}
+
+// What lanes ask for.
+impl State {
+    pub(super) fn fresh_socket(&mut self, host: HostId) -> Handle {
+        self.settle();
+        let raw = self.fresh_raw();
+        self.net.sockets.insert(raw, (host, Socket::Fresh));
+        self.handle(raw)
+    }
+
+    pub(super) fn listen(
+        &mut self,
+        host: HostId,
+        mut addr: SocketAddr,
+    ) -> io::Result<(Handle, SocketAddr)> {
+        self.settle();
+        if self.host_of(addr.ip(), host) != Some(host) {
+            return Err(error(libc::EADDRNOTAVAIL));
+        }
+        if addr.port() == 0 {
+            addr.set_port(self.free_port(host));
+        }
+        let taken = self.net.listeners.keys().any(|(owner, other)| {
+            let same_ip = other.ip() == addr.ip()
+                || other.ip().is_unspecified()
+                || addr.ip().is_unspecified();
+            *owner == host && other.port() == addr.port() && same_ip
+        });
+        if taken {
+            return Err(error(libc::EADDRINUSE));
+        }
+        let raw = self.fresh_raw();
+        let listener = Socket::Listener {
+            addr,
+            backlog: VecDeque::new(),
+            accepts: VecDeque::new(),
+        };
+        self.net.sockets.insert(raw, (host, listener));
+        self.net.listeners.insert((host, addr), raw);
+        Ok((self.handle(raw), addr))
+    }
+
+    fn free_port(&mut self, host: HostId) -> u16 {
+        let host = self.host(host);
+        let port = host.next_port;
+        host.next_port = if port == u16::MAX { 32_768 } else { port + 1 };
+        port
+    }
+
+    pub(super) fn addresses(&self, raw: i32) -> io::Result<(SocketAddr, SocketAddr)> {
+        match self.net.sockets.get(&raw) {
+            Some((_, Socket::Stream(stream))) if stream.connecting.is_none() && !stream.dead => {
+                Ok((stream.local, stream.remote))
+            }
+            _ => Err(error(libc::ENOTCONN)),
+        }
+    }
+
+    pub(super) fn submit_to_net(&mut self, key: FlightKey) {
+        let Some(flight) = self.flights.get(&key) else {
+            return;
+        };
+        let host = flight.host;
+        let (raw, target) = match &flight.op {
+            Op::Accept { socket } | Op::Receive { socket, .. } | Op::Send { socket, .. } => {
+                (socket.raw, None)
+            }
+            Op::Connect { socket, addr } => (socket.raw, Some(*addr)),
+            _ => unreachable!("file operations go to the disk"),
+        };
+        let is_send = matches!(flight.op, Op::Send { .. });
+        if let Some(addr) = target {
+            return self.connect(host, raw, addr, key);
+        }
+        match self.net.sockets.get_mut(&raw) {
+            Some((_, Socket::Listener { accepts, .. })) => {
+                accepts.push_back(key);
+                self.serve_accepts(raw);
+            }
+            Some((_, Socket::Stream(stream))) => {
+                let place = if is_send {
+                    &mut stream.send
+                } else {
+                    &mut stream.receive
+                };
+                let before = place.replace(key);
+                assert!(
+                    before.is_none(),
+                    "two {} at once on one socket, which the contract forbids",
+                    if is_send { "sends" } else { "receives" }
+                );
+                if is_send {
+                    self.serve_send(raw);
+                } else {
+                    self.serve_receive(raw);
+                }
+            }
+            _ => self.complete(key, -libc::ENOTCONN),
+        }
+    }
+
+    fn connect(&mut self, host: HostId, raw: i32, addr: SocketAddr, key: FlightKey) {
+        let Some(target) = self.host_of(addr.ip(), host) else {
+            return self.complete(key, -libc::EHOSTUNREACH);
+        };
+        let ip = if addr.ip().is_loopback() {
+            addr.ip()
+        } else {
+            IpAddr::V4(self.host(host).ip)
+        };
+        let local = SocketAddr::new(ip, self.free_port(host));
+        let mut stream = Stream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
+        stream.connecting = Some(key);
+        self.net.sockets.insert(raw, (host, Socket::Stream(stream)));
+        self.transmit(host, raw, target, 0, Packet::Syn(addr, local));
+    }
+
+    /// Takes an operation that will not be served off its socket.
+    pub(super) fn leave_socket(&mut self, key: FlightKey) {
+        let raw = match self.flights.get(&key).map(|flight| &flight.op) {
+            Some(
+                Op::Accept { socket }
+                | Op::Connect { socket, .. }
+                | Op::Receive { socket, .. }
+                | Op::Send { socket, .. },
+            ) => socket.raw,
+            _ => return,
+        };
+        match self.net.sockets.get_mut(&raw) {
+            Some((_, Socket::Listener { accepts, .. })) => accepts.retain(|&other| other != key),
+            Some((_, Socket::Stream(stream))) => {
+                for place in [&mut stream.receive, &mut stream.send] {
+                    if *place == Some(key) {
+                        *place = None;
+                    }
+                }
+                if stream.connecting == Some(key) {
+                    // Whatever answers the request meets no socket and is reset.
+                    self.net.sockets.remove(&raw);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, raw: i32) {
+        self.settle();
+        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        if stream.connecting.is_some() || stream.shut {
+            return;
+        }
+        stream.shut = true;
+        let (host, peer) = (*host, stream.peer);
+        if !stream.dead {
+            self.transmit(host, raw, peer.0, peer.1, Packet::End);
+        }
+        self.serve_receive(raw);
+        self.serve_send(raw);
+    }
+
+    /// The last holder has let go.
+    pub(super) fn close_socket(&mut self, raw: i32) {
+        let Some((host, socket)) = self.net.sockets.remove(&raw) else {
+            return;
+        };
+        match socket {
+            Socket::Fresh => {}
+            Socket::Listener { addr, backlog, .. } => {
+                self.net.listeners.remove(&(host, addr));
+                for waiting in backlog {
+                    self.reset(waiting);
+                    self.net.sockets.remove(&waiting);
+                }
+            }
+            Socket::Stream(stream) => {
+                if stream.dead || stream.connecting.is_some() {
+                    return;
+                }
+                let (peer_host, peer) = stream.peer;
+                // As Linux does: who closes with bytes unread tells the peer that they are lost.
+                if !stream.received.is_empty() {
+                    self.transmit(host, raw, peer_host, peer, Packet::Reset);
+                } else if !stream.shut {
+                    self.transmit(host, raw, peer_host, peer, Packet::End);
+                }
+            }
+        }
+    }
+
+    fn serve_accepts(&mut self, raw: i32) {
+        while let Some((
+            _,
+            Socket::Listener {
+                backlog, accepts, ..
+            },
+        )) = self.net.sockets.get_mut(&raw)
+        {
+            if backlog.is_empty() || accepts.is_empty() {
+                return;
+            }
+            let (Some(connection), Some(key)) = (backlog.pop_front(), accepts.pop_front()) else {
+                return;
+            };
+            self.complete(key, connection);
+        }
+    }
+
+    fn serve_send(&mut self, raw: i32) {
+        let split = self.random.chance(self.config.net.split_probability);
+        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        let (host, peer) = (*host, stream.peer);
+        let Some(key) = stream.send else {
+            return;
+        };
+        if let Some(errno) = stream.error.take() {
+            stream.send = None;
+            return self.complete(key, -errno);
+        }
+        if stream.shut || stream.dead {
+            stream.send = None;
+            return self.complete(key, -libc::EPIPE);
+        }
+        let Some(Op::Send { gather, .. }) = self.flights.get(&key).map(|flight| &flight.op) else {
+            return;
+        };
+        let offered: usize = gather.chunks().take(PIECES_MAX).map(<[u8]>::len).sum();
+        let mut n = offered.min(stream.room);
+        if n == 0 && offered > 0 {
+            return; // until the peer has read
+        }
+        if split && n > 1 {
+            n = 1 + self.random.index(n);
+        }
+        stream.send = None;
+        stream.room -= n;
+        let mut bytes = Vec::with_capacity(n);
+        for chunk in gather.chunks() {
+            bytes.extend_from_slice(&chunk[..chunk.len().min(n - bytes.len())]);
+            if bytes.len() == n {
+                break;
+            }
+        }
+        if n > 0 {
+            self.transmit(host, raw, peer.0, peer.1, Packet::Data(bytes));
+        }
+        self.complete(key, n as i32);
+    }
+
+    fn serve_receive(&mut self, raw: i32) {
+        let split = self.random.chance(self.config.net.split_probability);
+        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        let (host, peer) = (*host, stream.peer);
+        let Some(key) = stream.receive else {
+            return;
+        };
+        let Some(Op::Receive { buf, start, .. }) =
+            self.flights.get_mut(&key).map(|flight| &mut flight.op)
+        else {
+            return;
+        };
+        let room = &mut buf[*start..];
+        let mut n = room.len().min(stream.received.len());
+        if n == 0 && !room.is_empty() {
+            let result = match stream.error.take() {
+                Some(errno) => -errno,
+                None if stream.ended || stream.shut || stream.dead => 0,
+                None => return, // until something arrives
+            };
+            stream.receive = None;
+            return self.complete(key, result);
+        }
+        if split && n > 1 {
+            n = 1 + self.random.index(n);
+        }
+        stream.receive = None;
+        for (to, from) in room.iter_mut().zip(stream.received.drain(..n)) {
+            *to = from;
+        }
+        if !stream.dead && n > 0 {
+            self.transmit(host, raw, peer.0, peer.1, Packet::Credit(n));
+        }
+        self.complete(key, n as i32);
+    }
+}
+
+// What happens on the way.
+impl State {
+    fn transmit(&mut self, from_host: HostId, from: i32, to_host: HostId, to: i32, packet: Packet) {
+        let net = &self.config.net;
+        let mut latency = Duration::from_nanos(self.random.within(&net.latency_ns));
+        if from_host == to_host {
+            latency /= 8; // the loopback
+        }
+        let mut sent = self.now;
+        if let (Packet::Data(bytes), Some(rate)) = (&packet, net.bytes_per_s) {
+            let takes = bytes.len() as u64 * 1_000_000_000 / rate.max(1);
+            let free = &mut self.hosts[from_host.0].egress_free;
+            sent = sent.max(*free) + Duration::from_nanos(takes);
+            *free = sent;
+        }
+        let flow = self
+            .net
+            .flows
+            .entry(FlowKey { from, to })
+            .or_insert_with(|| Flow {
+                from_host,
+                to_host,
+                last_arrival: sent,
+                packets: VecDeque::new(),
+            });
+        flow.last_arrival = flow.last_arrival.max(sent + latency);
+        flow.packets.push_back(packet);
+        let when = flow.last_arrival;
+        self.at(when, Event::Arrival(FlowKey { from, to }));
+    }
+
+    fn is_blocked(&self, a: HostId, b: HostId) -> bool {
+        !self.hosts[b.0].up || (a != b && self.net.partitions.contains(&pair(a, b)))
+    }
+
+    pub(super) fn arrive(&mut self, key: FlowKey) {
+        let Some(flow) = self.net.flows.get_mut(&key) else {
+            return;
+        };
+        let (from_host, to_host) = (flow.from_host, flow.to_host);
+        if self.is_blocked(from_host, to_host) {
+            self.net.held.push(key);
+            return self.begin_waiting(key.from);
+        }
+        let Some(flow) = self.net.flows.get_mut(&key) else {
+            return;
+        };
+        let packet = flow.packets.pop_front();
+        if flow.packets.is_empty() {
+            self.net.flows.remove(&key);
+        }
+        let Some(packet) = packet else {
+            return;
+        };
+        if let Some((_, Socket::Stream(sender))) = self.net.sockets.get_mut(&key.from) {
+            sender.waits_since = None;
+        }
+        self.receive_packet((from_host, key.from), (to_host, key.to), packet);
+    }
+
+    fn begin_waiting(&mut self, raw: i32) {
+        let now = self.now;
+        let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        if stream.waits_since.is_some() {
+            return;
+        }
+        stream.waits_since = Some(now);
+        let patience = self.config.net.give_up_after;
+        self.after(
+            patience,
+            Event::GiveUp {
+                socket: raw,
+                since: now,
+            },
+        );
+    }
+
+    pub(super) fn give_up(&mut self, raw: i32, since: Instant) {
+        let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        if stream.waits_since != Some(since) {
+            return;
+        }
+        self.note(&[4, raw as u64]);
+        self.drop_flows(|key, _| key.from == raw);
+        self.kill_stream(raw, libc::ETIMEDOUT);
+    }
+
+    fn drop_flows(&mut self, unwanted: impl Fn(&FlowKey, &Flow) -> bool) {
+        self.net.flows.retain(|key, flow| !unwanted(key, flow));
+        let flows = &self.net.flows;
+        self.net.held.retain(|key| flows.contains_key(key));
+    }
+
+    /// A connection is over without an orderly end: whoever waits on it learns `errno`.
+    fn kill_stream(&mut self, raw: i32, errno: i32) {
+        let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
+            return;
+        };
+        if stream.dead {
+            return;
+        }
+        stream.dead = true;
+        if let Some(key) = stream.connecting.take() {
+            return self.complete(key, -errno);
+        }
+        stream.error = Some(errno);
+        self.serve_receive(raw);
+        self.serve_send(raw);
+    }
+
+    /// Ends a connection from this side: both ends learn it, the other when the news arrives.
+    fn reset(&mut self, raw: i32) {
+        let Some((host, Socket::Stream(stream))) = self.net.sockets.get(&raw) else {
+            return;
+        };
+        let (host, peer, dead) = (*host, stream.peer, stream.dead);
+        if !dead && peer.1 != 0 {
+            self.transmit(host, raw, peer.0, peer.1, Packet::Reset);
+        }
+        self.kill_stream(raw, libc::ECONNRESET);
+    }
+
+    fn receive_packet(&mut self, from: (HostId, i32), to: (HostId, i32), packet: Packet) {
+        let kind = match &packet {
+            Packet::Syn(..) => 0,
+            Packet::Accepted(_) => 1,
+            Packet::Refused => 2,
+            Packet::Data(bytes) => 16 + bytes.len() as u64,
+            Packet::Credit(_) => 3,
+            Packet::End => 4,
+            Packet::Reset => 5,
+        };
+        self.note(&[5, from.1 as u64, to.1 as u64, kind]);
+        if let Packet::Syn(addr, source) = packet {
+            return self.receive_syn(from, to.0, addr, source);
+        }
+        let by_chance = matches!(packet, Packet::Data(_))
+            && self.random.chance(self.config.net.reset_probability);
+        let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&to.1) else {
+            // Nobody knows this connection here any more.
+            if let Packet::Accepted(server) = packet {
+                self.transmit(to.0, to.1, from.0, server, Packet::Reset);
+            } else if matches!(packet, Packet::Data(_)) {
+                self.transmit(to.0, to.1, from.0, from.1, Packet::Reset);
+            }
+            return;
+        };
+        if stream.dead {
+            return;
+        }
+        match packet {
+            Packet::Syn(..) => unreachable!("handled above"),
+            Packet::Accepted(server) => {
+                stream.peer.1 = server;
+                if let Some(key) = stream.connecting.take() {
+                    self.complete(key, 0);
+                }
+            }
+            Packet::Refused => self.kill_stream(to.1, libc::ECONNREFUSED),
+            // As Linux does: bytes for an end that was shut down reset the connection.
+            Packet::Data(_) if by_chance || stream.shut => self.reset(to.1),
+            Packet::Data(bytes) => {
+                stream.received.extend(bytes);
+                self.serve_receive(to.1);
+            }
+            Packet::Credit(n) => {
+                stream.room += n;
+                self.serve_send(to.1);
+            }
+            Packet::End => {
+                stream.ended = true;
+                self.serve_receive(to.1);
+            }
+            Packet::Reset => self.kill_stream(to.1, libc::ECONNRESET),
+        }
+    }
+
+    fn receive_syn(
+        &mut self,
+        from: (HostId, i32),
+        to: HostId,
+        addr: SocketAddr,
+        source: SocketAddr,
+    ) {
+        if !self.net.sockets.contains_key(&from.1) {
+            return; // whoever asked has gone
+        }
+        let listeners = &self.net.listeners;
+        let found = listeners.get(&(to, addr)).copied().or_else(|| {
+            let mut any = listeners.iter().filter(|((host, other), _)| {
+                *host == to && other.port() == addr.port() && other.ip().is_unspecified()
+            });
+            any.next().map(|(_, &raw)| raw)
+        });
+        let Some(listener) = found else {
+            return self.transmit(to, 0, from.0, from.1, Packet::Refused);
+        };
+        let buffer_bytes = self.config.net.buffer_bytes;
+        let server = self.fresh_raw();
+        let Some((_, Socket::Listener { backlog, .. })) = self.net.sockets.get_mut(&listener)
+        else {
+            return;
+        };
+        if backlog.len() >= BACKLOG_MAX {
+            let again = FlowKey {
+                from: from.1,
+                to: 0,
+            };
+            let when = self.now + RETRY;
+            let flow = Flow {
+                from_host: from.0,
+                to_host: to,
+                last_arrival: when,
+                packets: VecDeque::from([Packet::Syn(addr, source)]),
+            };
+            self.net.flows.insert(again, flow);
+            return self.at(when, Event::Arrival(again));
+        }
+        backlog.push_back(server);
+        let stream = Stream::new(addr, source, from, buffer_bytes);
+        self.net
+            .sockets
+            .insert(server, (to, Socket::Stream(stream)));
+        self.transmit(to, server, from.0, from.1, Packet::Accepted(server));
+        self.serve_accepts(listener);
+    }
+}
+
+// What the test does to it.
+impl State {
+    pub(super) fn partition(&mut self, a: HostId, b: HostId) {
+        self.note(&[6, a.0 as u64, b.0 as u64]);
+        self.net.partitions.insert(pair(a, b));
+    }
+
+    pub(super) fn heal(&mut self, a: HostId, b: HostId) {
+        self.note(&[7, a.0 as u64, b.0 as u64]);
+        self.net.partitions.remove(&pair(a, b));
+        self.release_held();
+    }
+
+    /// Sends what waited for a way that is free now off again.
+    pub(super) fn release_held(&mut self) {
+        for key in std::mem::take(&mut self.net.held) {
+            let Some(flow) = self.net.flows.get(&key) else {
+                continue;
+            };
+            if self.is_blocked(flow.from_host, flow.to_host) {
+                self.net.held.push(key);
+            } else {
+                let latency = self.random.within(&self.config.net.latency_ns);
+                self.after(Duration::from_nanos(latency), Event::Arrival(key));
+            }
+        }
+    }
+
+    /// Resets every connection between two machines.
+    pub(super) fn reset_between(&mut self, a: HostId, b: HostId) {
+        let ends: Vec<i32> = self
+            .net
+            .sockets
+            .iter()
+            .filter(|(_, (host, socket))| {
+                matches!(socket, Socket::Stream(stream) if *host == a && stream.peer.0 == b)
+            })
+            .map(|(&raw, _)| raw)
+            .collect();
+        for raw in ends {
+            self.reset(raw);
+        }
+    }
+
+    /// A power cut: no packet says goodbye, and what waited to be sent again is lost.
+    pub(super) fn forget_sockets_of(&mut self, host: HostId) {
+        self.net.sockets.retain(|_, (owner, _)| *owner != host);
+        self.net.listeners.retain(|(owner, _), _| *owner != host);
+        let held: BTreeSet<FlowKey> = self.net.held.iter().copied().collect();
+        self.drop_flows(|key, flow| flow.from_host == host && held.contains(key));
+    }
+
+    /// The end of a process: its sockets are closed.
+    pub(super) fn close_sockets_of(&mut self, host: HostId) {
+        let owned: Vec<i32> = self
+            .net
+            .sockets
+            .iter()
+            .filter(|(_, (owner, _))| *owner == host)
+            .map(|(&raw, _)| raw)
+            .collect();
+        for raw in owned {
+            self.close_socket(raw);
+        }
+    }
+
+    pub(super) fn describe_socket(&self, raw: i32) -> String {
+        match self.net.sockets.get(&raw) {
+            Some((_, Socket::Listener { addr, .. })) => addr.to_string(),
+            Some((_, Socket::Stream(stream))) => format!("{} <- {}", stream.local, stream.remote),
+            _ => "a closed socket".to_string(),
+        }
+    }
+}

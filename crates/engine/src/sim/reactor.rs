@@ -1,0 +1,63 @@
+//! The reactor of one simulated lane: hands everything to the world's [`State`].
+
+use std::{cell::RefCell, io, net::SocketAddr, path::Path, rc::Rc};
+
+use super::state::{HostId, LaneKey, State};
+use crate::{
+    fs::OpenOptions,
+    op::Op,
+    reactor::{Completion, Handle, OpId, Opened, Reactor, Wait},
+    time::Instant,
+};
+
+pub(super) struct SimReactor {
+    pub(super) state: Rc<RefCell<State>>,
+    pub(super) host: HostId,
+    pub(super) lane: LaneKey,
+}
+
+impl Reactor for SimReactor {
+    fn now(&self) -> Instant {
+        self.state.borrow().now
+    }
+
+    fn submit(&mut self, id: OpId, op: Op) {
+        self.state.borrow_mut().submit(self.host, self.lane, id, op);
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        self.state.borrow_mut().cancel(self.lane, id);
+    }
+
+    fn poll(&mut self, _wait: Wait, completed: &mut Vec<Completion>) {
+        // Only the world waits: it moves the clock when no lane has anything to do.
+        self.state
+            .borrow_mut()
+            .take_completions(self.lane, completed);
+    }
+
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+        self.state.borrow_mut().open(self.host, path, options)
+    }
+
+    fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
+        self.state.borrow_mut().listen(self.host, addr)
+    }
+
+    fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
+        let _ = addr; // either family goes everywhere here
+        Ok(self.state.borrow_mut().fresh_socket(self.host))
+    }
+
+    fn adopt(&self, raw: i32) -> Handle {
+        self.state.borrow().handle(raw)
+    }
+
+    fn shutdown(&self, socket: &Handle) {
+        self.state.borrow_mut().shutdown(socket.raw);
+    }
+
+    fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {
+        self.state.borrow().addresses(socket.raw)
+    }
+}

@@ -1,0 +1,70 @@
+//! Runs a test under many seeds and says how to run the one that failed again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Runs `run` with the seeds 0 to `n` - 1.
+///
+/// `SANSTONE_SEED=17` runs only seed 17 (decimal, or hexadecimal after `0x`), `SANSTONE_SEEDS=5000`
+/// as many as it says. When a seed fails, the command that replays it is printed, and the panic
+/// goes on.
+pub fn seeds(n: u64, mut run: impl FnMut(u64)) {
+    let only = number("SANSTONE_SEED");
+    let n = number("SANSTONE_SEEDS").unwrap_or(n);
+    let range = only.map_or(0..n, |seed| seed..seed + 1);
+    for seed in range {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
+            eprintln!("seed {seed} failed; replay it with\n    {}", replay(seed));
+            resume_unwind(panic);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{variable}={text} is not a number: write it as 17 or 0x11"),
+    }
+}
+
+/// The command that runs the current test with `seed` alone.
+pub fn replay(seed: u64) -> String {
+    let package =
+        std::env::var("CARGO_PKG_NAME").map_or(String::new(), |name| format!(" -p {name}"));
+    // The test harness names each test's thread after the test.
+    let thread = std::thread::current();
+    let test = match thread.name() {
+        Some(name) if name != "main" => format!(" {name} -- --exact"),
+        _ => String::new(),
+    };
+    format!("SANSTONE_SEED={seed} cargo test{package}{test}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_seed_is_named_by_a_command_and_the_panic_goes_on() {
+        let mut tried = Vec::new();
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            seeds(10, |seed| {
+                tried.push(seed);
+                assert!(seed < 3, "as the test wants it");
+            });
+        }));
+        assert!(panic.is_err());
+        if std::env::var("SANSTONE_SEED").is_err() {
+            assert_eq!(tried, [0, 1, 2, 3]);
+        }
+        let command = replay(3);
+        assert!(
+            command.starts_with("SANSTONE_SEED=3 cargo test"),
+            "{command}"
+        );
+    }
+}

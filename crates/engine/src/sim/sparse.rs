@@ -1,0 +1,111 @@
+//! Bytes of a simulated file: pages that were never written cost nothing and read as zeroes.
+
+use std::collections::BTreeMap;
+
+const PAGE: u64 = 4096;
+
+/// The content of a file and its length.
+#[derive(Clone, Default)]
+pub(super) struct Sparse {
+    pages: BTreeMap<u64, Box<[u8]>>,
+    len: u64,
+}
+
+impl Sparse {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Makes it at least `len` bytes long.
+    pub(super) fn extend(&mut self, len: u64) {
+        self.len = self.len.max(len);
+    }
+
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let (page, from, n) = piece(at + done as u64, into.len() - done);
+            let into = &mut into[done..done + n];
+            match self.pages.get(&page) {
+                Some(bytes) => into.copy_from_slice(&bytes[from..from + n]),
+                None => into.fill(0),
+            }
+            done += n;
+        }
+    }
+
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (page, from, n) = piece(at + done as u64, bytes.len() - done);
+            let to = self
+                .pages
+                .entry(page)
+                .or_insert_with(|| vec![0; PAGE as usize].into());
+            to[from..from + n].copy_from_slice(&bytes[done..done + n]);
+            done += n;
+        }
+        self.extend(at + bytes.len() as u64);
+    }
+
+    /// Makes a range read as zeroes; the length stays.
+    pub(super) fn zero(&mut self, at: u64, len: u64) {
+        let end = at.saturating_add(len);
+        // Cut whole pages out, and clear the parts of the two at the edges.
+        let (first_whole, last_whole) = (at.div_ceil(PAGE), end / PAGE);
+        if first_whole < last_whole {
+            let gone: Vec<u64> = self
+                .pages
+                .range(first_whole..last_whole)
+                .map(|(&page, _)| page)
+                .collect();
+            for page in gone {
+                self.pages.remove(&page);
+            }
+        }
+        for page in [at / PAGE, end / PAGE] {
+            let from = at.max(page * PAGE);
+            let to = end.min((page + 1) * PAGE);
+            if from < to {
+                if let Some(bytes) = self.pages.get_mut(&page) {
+                    bytes[(from - page * PAGE) as usize..(to - page * PAGE) as usize].fill(0);
+                }
+            }
+        }
+    }
+}
+
+/// The page that holds byte `at`, the position within it, and how many of `left` bytes it holds.
+fn piece(at: u64, left: usize) -> (u64, usize, usize) {
+    let from = (at % PAGE) as usize;
+    (at / PAGE, from, left.min(PAGE as usize - from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Random;
+
+    #[test]
+    fn it_holds_what_a_plain_vector_would() {
+        let mut random = Random::new(1);
+        let mut model = vec![0u8; 40_000];
+        let mut sparse = Sparse::default();
+        sparse.extend(40_000);
+        for _ in 0..500 {
+            let at = random.index(40_000);
+            let len = random.index(40_000 - at + 1).min(9_000);
+            if random.chance(0.4) {
+                sparse.zero(at as u64, len as u64);
+                model[at..at + len].fill(0);
+            } else {
+                random.fill(&mut model[at..at + len]);
+                sparse.write(at as u64, &model[at..at + len]);
+            }
+            let mut seen = vec![1; 40_000];
+            sparse.read(0, &mut seen);
+            assert!(seen == model);
+        }
+        assert_eq!(sparse.len(), 40_000);
+    }
+}

@@ -1,0 +1,349 @@
+//! What a simulated world consists of between two turns of its lanes: the clock, the events to
+//! come, the operations in flight, and the machines with their sockets and files. Lanes reach it
+//! through their [`super::reactor::SimReactor`]; [`super::World`] moves the clock.
+//!
+//! Every map here is ordered, and every choice comes from the world's [`Random`]: the seed alone
+//! decides what happens. What happens is also mixed into a hash, the trace, by which two runs can
+//! be compared.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    Config, Random,
+    disk::{Disk, DiskEvent, OpenFile},
+    net::{FlowKey, Net},
+};
+use crate::{
+    op::Op,
+    reactor::{Completion, Handle, Keeper, OpId},
+    time::Instant,
+};
+
+/// A machine, by the order in which they were made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct HostId(pub(super) usize);
+
+/// A lane of one boot of a machine; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct LaneKey(pub(super) u32);
+
+/// An operation in flight; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct FlightKey(pub(super) u64);
+
+pub(super) struct Flight {
+    pub(super) host: HostId,
+    pub(super) lane: LaneKey,
+    pub(super) id: OpId,
+    pub(super) op: Op,
+}
+
+/// What the clock will bring.
+pub(super) enum Event {
+    /// The first packet of a flow arrives.
+    Arrival(FlowKey),
+    /// An end gives up if it has waited for its peer since `since`.
+    GiveUp { socket: i32, since: Instant },
+    /// A disk is done with an operation.
+    Disk(FlightKey, DiskEvent),
+}
+
+pub(super) struct HostState {
+    pub(super) name: String,
+    pub(super) ip: Ipv4Addr,
+    pub(super) up: bool,
+    pub(super) disk: Disk,
+    pub(super) next_port: u16,
+    /// When its network card will have sent what it was given.
+    pub(super) egress_free: Instant,
+}
+
+/// The world between two turns.
+pub(super) struct State {
+    pub(super) seed: u64,
+    pub(super) config: Config,
+    pub(super) now: Instant,
+    pub(super) random: Random,
+    pub(super) hosts: Vec<HostState>,
+    pub(super) flights: BTreeMap<FlightKey, Flight>,
+    pub(super) net: Net,
+    pub(super) files: BTreeMap<i32, OpenFile>,
+    events: BTreeMap<(Instant, u64), Event>,
+    by_id: BTreeMap<(LaneKey, u32), FlightKey>,
+    ready: BTreeMap<LaneKey, Vec<Completion>>,
+    /// Handles whose last holder has let go, to be closed before anything else happens. Holders
+    /// may do so at any time, also while the state is in use: hence a place of its own.
+    closed: Arc<Mutex<Vec<i32>>>,
+    serial: u64,
+    next_raw: i32,
+    trace: u64,
+}
+
+/// Closes a simulated handle when it is dropped.
+struct Closer {
+    raw: i32,
+    closed: Arc<Mutex<Vec<i32>>>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.closed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self.raw);
+    }
+}
+
+impl State {
+    pub(super) fn new(seed: u64, config: Config) -> Self {
+        State {
+            seed,
+            config,
+            now: Instant::from_ns(1_000_000_000),
+            random: Random::new(seed),
+            hosts: Vec::new(),
+            flights: BTreeMap::new(),
+            net: Net::default(),
+            files: BTreeMap::new(),
+            events: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            closed: Arc::default(),
+            serial: 0,
+            next_raw: 3,
+            trace: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+
+    pub(super) fn add_host(&mut self, name: &str) -> HostId {
+        let n = self.hosts.len();
+        let [.., high, low] = (n as u32 + 1).to_be_bytes();
+        self.hosts.push(HostState {
+            name: name.to_string(),
+            ip: Ipv4Addr::new(10, 0, high, low),
+            up: true,
+            disk: Disk::default(),
+            next_port: 32_768,
+            egress_free: self.now,
+        });
+        HostId(n)
+    }
+
+    pub(super) fn host(&mut self, host: HostId) -> &mut HostState {
+        &mut self.hosts[host.0]
+    }
+
+    /// The machine that has `ip`, as seen from `from`.
+    pub(super) fn host_of(&self, ip: IpAddr, from: HostId) -> Option<HostId> {
+        if ip.is_loopback() || ip.is_unspecified() {
+            return Some(from);
+        }
+        let found = self.hosts.iter().position(|host| ip == IpAddr::V4(host.ip));
+        found.map(HostId)
+    }
+
+    /// Mixes what happened into the trace.
+    pub(super) fn note(&mut self, words: &[u64]) {
+        for word in [self.now.as_ns()].iter().chain(words) {
+            self.trace = (self.trace ^ word)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(29);
+        }
+    }
+
+    pub(super) fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    pub(super) fn fresh_raw(&mut self) -> i32 {
+        self.next_raw += 1;
+        self.next_raw
+    }
+
+    pub(super) fn keeper(&self, raw: i32) -> Keeper {
+        Keeper::Simulated(Arc::new(Closer {
+            raw,
+            closed: self.closed.clone(),
+        }))
+    }
+
+    pub(super) fn handle(&self, raw: i32) -> Handle {
+        Handle {
+            raw,
+            keeper: self.keeper(raw),
+        }
+    }
+
+    /// Closes what has been let go of.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let closed = {
+                let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut *closed)
+            };
+            if closed.is_empty() {
+                return;
+            }
+            for raw in closed {
+                if self.files.remove(&raw).is_none() {
+                    self.close_socket(raw);
+                }
+            }
+        }
+    }
+
+    pub(super) fn after(&mut self, delay: Duration, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    pub(super) fn at(&mut self, when: Instant, event: Event) {
+        self.serial += 1;
+        self.events.insert((when, self.serial), event);
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.events.keys().next().map(|&(when, _)| when)
+    }
+
+    /// Lets everything happen that is due.
+    pub(super) fn run_due(&mut self) {
+        self.settle();
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            match entry.remove() {
+                Event::Arrival(flow) => self.arrive(flow),
+                Event::GiveUp { socket, since } => self.give_up(socket, since),
+                Event::Disk(key, event) => self.disk_done(key, &event),
+            }
+        }
+    }
+
+    /// Moves the clock on to `when`.
+    pub(super) fn advance(&mut self, when: Instant) {
+        self.now = self.now.max(when);
+        self.run_due();
+    }
+
+    pub(super) fn submit(&mut self, host: HostId, lane: LaneKey, id: OpId, op: Op) {
+        self.settle();
+        self.serial += 1;
+        let key = FlightKey(self.serial);
+        let is_file = matches!(
+            op,
+            Op::Read { .. } | Op::Write { .. } | Op::Sync { .. } | Op::Allocate { .. }
+        );
+        self.note(&[1, u64::from(lane.0), key.0, u64::from(is_file)]);
+        self.flights.insert(key, Flight { host, lane, id, op });
+        self.by_id.insert((lane, id.0), key);
+        if is_file {
+            self.submit_to_disk(key);
+        } else {
+            self.submit_to_net(key);
+        }
+    }
+
+    /// Gives an operation back to its lane: a count or handle, or minus an errno.
+    pub(super) fn complete(&mut self, key: FlightKey, result: i32) {
+        let Some(Flight { lane, id, op, .. }) = self.flights.remove(&key) else {
+            return;
+        };
+        self.note(&[2, key.0, result as u64]);
+        self.by_id.remove(&(lane, id.0));
+        let completion = Completion { id, op, result };
+        self.ready.entry(lane).or_default().push(completion);
+    }
+
+    pub(super) fn cancel(&mut self, lane: LaneKey, id: OpId) {
+        let Some(&key) = self.by_id.get(&(lane, id.0)) else {
+            return;
+        };
+        if self
+            .flights
+            .get(&key)
+            .is_some_and(|flight| flight.op.is_cancellable())
+        {
+            self.leave_socket(key);
+            self.complete(key, -libc::ECANCELED);
+        }
+    }
+
+    pub(super) fn has_completions(&self, lane: LaneKey) -> bool {
+        self.ready.get(&lane).is_some_and(|ready| !ready.is_empty())
+    }
+
+    /// What has completed for `lane`, in any order.
+    pub(super) fn take_completions(&mut self, lane: LaneKey, into: &mut Vec<Completion>) {
+        self.settle();
+        let mut ready = self.ready.remove(&lane).unwrap_or_default();
+        while !ready.is_empty() {
+            let next = self.random.index(ready.len());
+            into.push(ready.swap_remove(next));
+        }
+    }
+
+    /// Ends all software of a machine: its operations are gone and its sockets too, by a power
+    /// cut without a word to anybody, otherwise closed as a dying process's are.
+    pub(super) fn stop_host(&mut self, host: HostId, power_cut: bool) {
+        self.settle();
+        self.note(&[3, host.0 as u64, u64::from(power_cut)]);
+        self.host(host).up = !power_cut;
+        let gone: Vec<FlightKey> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.host == host)
+            .map(|(&key, _)| key)
+            .collect();
+        let mut flights = Vec::new();
+        for key in gone {
+            self.leave_socket(key);
+            flights.extend(self.flights.remove(&key));
+        }
+        self.by_id.retain(|_, key| self.flights.contains_key(key));
+        if power_cut {
+            self.forget_sockets_of(host);
+        } else {
+            self.close_sockets_of(host);
+        }
+        self.stop_disk(host, &flights, power_cut);
+        self.files.retain(|_, file| file.host != host);
+    }
+
+    /// Drops what is queued for a lane that has ended.
+    pub(super) fn forget_lane(&mut self, lane: LaneKey) {
+        drop(self.ready.remove(&lane));
+        self.settle();
+    }
+
+    /// Who waits for what, a line each.
+    pub(super) fn describe_waiting(&self) -> String {
+        let mut lines = String::new();
+        for flight in self.flights.values() {
+            let what = match &flight.op {
+                Op::Accept { socket } => format!("accept on {}", self.describe_socket(socket.raw)),
+                Op::Connect { addr, .. } => format!("connect to {addr}"),
+                Op::Receive { socket, .. } => {
+                    format!("receive on {}", self.describe_socket(socket.raw))
+                }
+                Op::Send { socket, gather } => format!(
+                    "send of {} bytes on {}",
+                    gather.len(),
+                    self.describe_socket(socket.raw)
+                ),
+                Op::Read { at, .. } => format!("read at {at}"),
+                Op::Write { at, .. } => format!("write at {at}"),
+                Op::Sync { .. } => "sync".to_string(),
+                Op::Allocate { at, .. } => format!("allocate at {at}"),
+            };
+            let name = &self.hosts[flight.host.0].name;
+            lines.push_str(&format!("\n  {name} waits: {what}"));
+        }
+        lines
+    }
+}

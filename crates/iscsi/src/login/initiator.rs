@@ -1,0 +1,213 @@
+//! The initiator's half of a login: security stage with AuthMethod=None, one round of
+//! operational keys, full feature phase. A target that wants more rounds gets empty requests, up
+//! to a bound.
+
+use super::{
+    CONTINUE, FULL_FEATURE, LoginStatus, OPERATIONAL, SECURITY, SessionType, TRANSIT, Transition,
+};
+use crate::error::{CloseReason, Error};
+use crate::params::Negotiation;
+use crate::pdu::LoginResponse;
+use crate::text::{self, TextBuffer, truncated};
+
+/// What comes after a Login Response.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Another Login Request with these flags and this text.
+    Request(u8, Vec<u8>),
+    /// Full feature phase, in the session with this TSIH.
+    Done(u16),
+}
+
+/// The state of one login.
+#[derive(Debug)]
+pub(crate) struct InitiatorLogin {
+    stage: u8,
+    session_type: SessionType,
+    pdus: u32,
+    pdus_max: u32,
+    text: TextBuffer,
+    negotiation: Negotiation,
+    target_address: Option<String>,
+    /// The last request asked to leave the stage.
+    transit: bool,
+}
+
+impl InitiatorLogin {
+    pub(crate) fn new(
+        mut negotiation: Negotiation,
+        session_type: SessionType,
+        pdus_max: u32,
+        text_len_max: usize,
+    ) -> InitiatorLogin {
+        if session_type == SessionType::Discovery {
+            negotiation.set_discovery();
+        }
+        InitiatorLogin {
+            stage: SECURITY,
+            session_type,
+            pdus: 0,
+            pdus_max,
+            text: TextBuffer::new(text_len_max),
+            negotiation,
+            target_address: None,
+            transit: true,
+        }
+    }
+
+    pub(crate) fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
+    }
+
+    /// Flags and text of the first request.
+    pub(crate) fn start(&self, initiator: &str, target: Option<&str>) -> (u8, Vec<u8>) {
+        let mut text = Vec::new();
+        text::push(&mut text, "InitiatorName", initiator);
+        if let Some(target) = target {
+            text::push(&mut text, "TargetName", target);
+        }
+        let session_type = match self.session_type {
+            SessionType::Normal => "Normal",
+            SessionType::Discovery => "Discovery",
+        };
+        text::push(&mut text, "SessionType", session_type);
+        text::push(&mut text, "AuthMethod", "None");
+        (TRANSIT | SECURITY << 2 | OPERATIONAL, text)
+    }
+
+    /// Takes a Login Response with its data segment.
+    pub(crate) fn receive(
+        &mut self,
+        response: &LoginResponse,
+        data: &[u8],
+    ) -> Result<Step, CloseReason> {
+        self.step(response, data).map_err(|error| match error {
+            Stop::Refused(status) => CloseReason::LoginRefused {
+                status,
+                target_address: self.target_address.take(),
+            },
+            Stop::Error(error) => CloseReason::Protocol(error),
+        })
+    }
+
+    fn step(&mut self, response: &LoginResponse, data: &[u8]) -> Result<Step, Stop> {
+        self.pdus += 1;
+        if self.pdus > self.pdus_max {
+            let max = self.pdus_max as usize;
+            return Err(Error::Limit {
+                what: "Login Responses",
+                max,
+            }
+            .into());
+        }
+        self.text.append(data)?;
+        let status = LoginStatus(response.status.get());
+        if status.class() != 0 {
+            // A redirection says where to; other text of a refusal does not matter.
+            let text = self.text.take();
+            self.target_address = text::pairs(&text).ok().and_then(|pairs| {
+                let address = pairs.into_iter().find(|pair| pair.0 == "TargetAddress");
+                address.map(|pair| pair.1.to_owned())
+            });
+            return Err(Stop::Refused(status));
+        }
+        if response.version_active != 0 {
+            return Err(field(
+                "Version-active",
+                response.version_active.into(),
+                "0 was offered",
+            ));
+        }
+        let (current, granted) = Transition::of(response.flags);
+        let flags = u64::from(response.flags);
+        if current != self.stage {
+            return Err(field("CSG", flags, "the stage of the request was due"));
+        }
+        if response.flags & CONTINUE != 0 {
+            return match granted.transit {
+                true => Err(field("flags", flags, "T and C exclude each other")),
+                false => {
+                    self.transit = false;
+                    Ok(Step::Request(self.stage << 2, Vec::new()))
+                }
+            };
+        }
+        let text = self.text.take();
+        let mut reply = Vec::new();
+        for (key, value) in text::pairs(&text)? {
+            self.take_pair(key, value, &mut reply)?;
+        }
+        if !granted.transit {
+            self.transit = true;
+            return Ok(Step::Request(
+                self.stage << 2 | TRANSIT | self.wanted_stage(),
+                reply,
+            ));
+        }
+        if !self.transit || granted.next != self.wanted_stage() {
+            return Err(field("NSG", flags, "the stage that was asked for was due"));
+        }
+        self.stage = granted.next;
+        if self.stage == FULL_FEATURE {
+            return Ok(Step::Done(response.tsih.get()));
+        }
+        for (key, value) in self.negotiation.offers() {
+            text::push(&mut reply, key, &value);
+        }
+        Ok(Step::Request(
+            self.stage << 2 | TRANSIT | self.wanted_stage(),
+            reply,
+        ))
+    }
+
+    fn wanted_stage(&self) -> u8 {
+        if self.stage == SECURITY {
+            OPERATIONAL
+        } else {
+            FULL_FEATURE
+        }
+    }
+
+    fn take_pair(&mut self, key: &str, value: &str, reply: &mut Vec<u8>) -> Result<(), Error> {
+        match key {
+            "AuthMethod" if value == "None" => {}
+            "AuthMethod" => {
+                let why = "this target wants authentication, and none is configured";
+                return Err(Error::Key {
+                    key: key.to_owned(),
+                    value: truncated(value),
+                    why,
+                });
+            }
+            "TargetPortalGroupTag" | "TargetAlias" => {}
+            "TargetAddress" => self.target_address = Some(value.to_owned()),
+            _ => {
+                if let Some(answer) = self.negotiation.take(key, value)? {
+                    text::push(reply, key, &answer);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a login went no further.
+enum Stop {
+    Refused(LoginStatus),
+    Error(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Error(error)
+    }
+}
+
+fn field(field: &'static str, value: u64, why: &'static str) -> Stop {
+    Stop::Error(Error::Field {
+        pdu: "Login Response",
+        field,
+        value,
+        why,
+    })
+}

@@ -1,0 +1,244 @@
+//! The target's half of a login. Each Login Request either gets a response at once or a question
+//! to the driver first: may this initiator use this target ([`Step::Identify`]), and, when all
+//! is negotiated, may the session begin ([`Step::Begin`])? AuthMethod is None; another method
+//! belongs between the two.
+
+use super::{
+    CONTINUE, FULL_FEATURE, Isid, LOGIN_TEXT_LEN_MAX, LoginStatus, OPERATIONAL, SECURITY,
+    SessionType, TRANSIT, Transition,
+};
+use crate::params::{Negotiation, OperationalConfig};
+use crate::pdu;
+use crate::target::LoginRequest;
+use crate::text::{self, NAME_LEN_MAX, TextBuffer};
+
+/// What comes after a Login Request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A Login Response with these flags and this text.
+    Respond(u8, Vec<u8>),
+    /// Ask the driver about the initiator, then call [`TargetLogin::identified`].
+    Identify(LoginRequest),
+    /// Ask the driver whether the session may begin, then call [`TargetLogin::begin`].
+    Begin(LoginRequest),
+    /// A Login Response that ends it.
+    Refuse(LoginStatus),
+}
+
+/// The state of one login.
+#[derive(Debug)]
+pub(crate) struct TargetLogin {
+    /// Fixed by the first request: it must not change afterwards.
+    first: Option<First>,
+    stage: u8,
+    pdus_left: u32,
+    text: TextBuffer,
+    reply: Vec<u8>,
+    requested: Transition,
+    who: LoginRequest,
+    identified: bool,
+    alias: Option<String>,
+    negotiation: Negotiation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct First {
+    isid: Isid,
+    tsih: u16,
+    cid: u16,
+    initiator_task_tag: u32,
+}
+
+impl TargetLogin {
+    pub(crate) fn new(
+        config: OperationalConfig,
+        pdus_max: u32,
+        text_len_max: usize,
+        alias: Option<String>,
+    ) -> TargetLogin {
+        TargetLogin {
+            first: None,
+            stage: SECURITY,
+            pdus_left: pdus_max,
+            text: TextBuffer::new(text_len_max),
+            reply: Vec::new(),
+            requested: Transition {
+                transit: false,
+                next: OPERATIONAL,
+            },
+            who: LoginRequest {
+                initiator_name: String::new(),
+                initiator_alias: None,
+                target_name: None,
+                session_type: SessionType::Normal,
+                isid: Isid::default(),
+                tsih: 0,
+                cid: 0,
+            },
+            identified: false,
+            alias,
+            negotiation: Negotiation::new(config),
+        }
+    }
+
+    pub(crate) fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
+    }
+
+    pub(crate) fn who(&self) -> &LoginRequest {
+        &self.who
+    }
+
+    /// Takes a Login Request with its data segment.
+    pub(crate) fn receive(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> Step {
+        self.step(request, data).unwrap_or_else(Step::Refuse)
+    }
+
+    fn step(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> Result<Step, LoginStatus> {
+        self.check(request)?;
+        self.text
+            .append(data)
+            .map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
+        if request.flags & CONTINUE != 0 {
+            return Ok(Step::Respond(self.stage << 2, Vec::new()));
+        }
+        let text = self.text.take();
+        self.take_text(&text)?;
+        if self.identified {
+            return self.advance();
+        }
+        let named = self.who.target_name.is_some();
+        if self.who.initiator_name.is_empty()
+            || (self.who.session_type == SessionType::Normal && !named)
+        {
+            return Err(LoginStatus::MISSING_PARAMETER);
+        }
+        Ok(Step::Identify(self.who.clone()))
+    }
+
+    /// The rules of §11.12 for the header: version, stages, and what must stay the same.
+    fn check(&mut self, request: &pdu::LoginRequest) -> Result<(), LoginStatus> {
+        self.pdus_left = self
+            .pdus_left
+            .checked_sub(1)
+            .ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        if request.version_min > 0 {
+            return Err(LoginStatus::UNSUPPORTED_VERSION);
+        }
+        let first = First {
+            isid: Isid(request.isid),
+            tsih: request.tsih.get(),
+            cid: request.cid.get(),
+            initiator_task_tag: request.initiator_task_tag.get(),
+        };
+        let (current, requested) = Transition::of(request.flags);
+        if self.first.is_none() {
+            self.stage = current;
+            self.who.isid = first.isid;
+            self.who.tsih = first.tsih;
+            self.who.cid = first.cid;
+        }
+        let continued = request.flags & CONTINUE != 0;
+        let legal_stage = current == self.stage
+            && matches!(current, SECURITY | OPERATIONAL)
+            && (!requested.transit || (requested.is_legal_after(current) && !continued));
+        if *self.first.get_or_insert(first) != first || !legal_stage {
+            return Err(LoginStatus::INITIATOR_ERROR);
+        }
+        self.requested = requested;
+        Ok(())
+    }
+
+    fn take_text(&mut self, text: &[u8]) -> Result<(), LoginStatus> {
+        let pairs = text::pairs(text).map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        // SessionType decides what other keys mean, wherever it stands.
+        if pairs.contains(&("SessionType", "Discovery")) && !self.identified {
+            self.who.session_type = SessionType::Discovery;
+            self.negotiation.set_discovery();
+        }
+        for (key, value) in pairs {
+            self.take_pair(key, value)?;
+        }
+        match self.reply.len() > LOGIN_TEXT_LEN_MAX {
+            true => Err(LoginStatus::OUT_OF_RESOURCES),
+            false => Ok(()),
+        }
+    }
+
+    fn take_pair(&mut self, key: &str, value: &str) -> Result<(), LoginStatus> {
+        let leading = !self.identified;
+        let name_is_legal = !value.is_empty() && value.len() <= NAME_LEN_MAX;
+        match key {
+            "InitiatorName" if leading && name_is_legal && self.who.initiator_name.is_empty() => {
+                self.who.initiator_name = value.to_owned();
+            }
+            "TargetName" if leading && name_is_legal && self.who.target_name.is_none() => {
+                self.who.target_name = Some(value.to_owned());
+            }
+            "InitiatorAlias" if value.len() <= 255 => {
+                self.who.initiator_alias = Some(value.to_owned());
+            }
+            "SessionType" if leading => match value {
+                "Normal" | "Discovery" => {}
+                _ => return Err(LoginStatus::SESSION_TYPE_NOT_SUPPORTED),
+            },
+            "InitiatorName" | "TargetName" | "InitiatorAlias" | "SessionType" => {
+                return Err(LoginStatus::INITIATOR_ERROR);
+            }
+            "AuthMethod" if self.stage == SECURITY => {
+                if !value.split(',').any(|method| method == "None") {
+                    return Err(LoginStatus::AUTHENTICATION_FAILURE);
+                }
+                text::push(&mut self.reply, key, "None");
+            }
+            _ => match self.negotiation.take(key, value) {
+                Ok(Some(answer)) => text::push(&mut self.reply, key, &answer),
+                Ok(None) => {}
+                Err(_) => return Err(LoginStatus::INITIATOR_ERROR),
+            },
+        }
+        Ok(())
+    }
+
+    /// The driver lets the initiator go on.
+    pub(crate) fn identified(&mut self, portal_group_tag: u16) -> Step {
+        self.identified = true;
+        if self.who.session_type == SessionType::Normal {
+            // Belongs into the first response (§13.9).
+            let tag = portal_group_tag.to_string();
+            text::push(&mut self.reply, "TargetPortalGroupTag", &tag);
+        }
+        self.advance().unwrap_or_else(Step::Refuse)
+    }
+
+    fn advance(&mut self) -> Result<Step, LoginStatus> {
+        let ends = self.requested.transit && self.requested.next == FULL_FEATURE;
+        if self.stage == OPERATIONAL || ends {
+            if let Some((key, value)) = self.negotiation.declaration() {
+                text::push(&mut self.reply, key, &value);
+                if let Some(alias) = &self.alias {
+                    text::push(&mut self.reply, "TargetAlias", alias);
+                }
+            }
+        }
+        if ends {
+            return Ok(Step::Begin(self.who.clone()));
+        }
+        Ok(self.respond())
+    }
+
+    /// The final response: the session begins.
+    pub(crate) fn begin(&mut self) -> Step {
+        self.respond()
+    }
+
+    fn respond(&mut self) -> Step {
+        let flags = self.stage << 2;
+        let text = std::mem::take(&mut self.reply);
+        if !self.requested.transit {
+            return Step::Respond(flags, text);
+        }
+        self.stage = self.requested.next;
+        Step::Respond(flags | TRANSIT | self.stage, text)
+    }
+}

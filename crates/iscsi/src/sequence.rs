@@ -1,0 +1,91 @@
+//! Serial number arithmetic and the command window (RFC 7143 §4.2.2.1): 32-bit numbers that wrap
+//! around, compared by the sign of their difference.
+
+/// Whether `a` comes before `b`.
+pub(crate) fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+/// What a target does with a non-immediate command of some CmdSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It is the next one.
+    Next,
+    /// Outside of the window, or taken before: silently ignored.
+    Ignored,
+    /// Inside of the window, but others before it are missing. On the only connection of a
+    /// session they cannot come any more.
+    Gap,
+}
+
+/// The target's side of the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandWindow {
+    expected: u32,
+    max: u32,
+}
+
+impl CommandWindow {
+    /// Starts with the CmdSN of the first Login Request.
+    pub(crate) fn new(first: u32, width: u16) -> CommandWindow {
+        CommandWindow {
+            expected: first,
+            max: first.wrapping_add(u32::from(width) - 1),
+        }
+    }
+
+    /// ExpCmdSN.
+    pub(crate) fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// MaxCmdSN.
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Takes a non-immediate command; counts on if it is the next one.
+    pub(crate) fn admit(&mut self, cmd_sn: u32) -> Admission {
+        if before(cmd_sn, self.expected) || before(self.max, cmd_sn) {
+            return Admission::Ignored;
+        }
+        if cmd_sn != self.expected {
+            return Admission::Gap;
+        }
+        self.expected = self.expected.wrapping_add(1);
+        Admission::Next
+    }
+
+    /// A non-immediate command has ended: one more may come.
+    pub(crate) fn release(&mut self) {
+        self.max = self.max.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_compare_across_the_wrap() {
+        assert!(before(u32::MAX, 0) && before(0, 1) && !before(0, u32::MAX) && !before(5, 5));
+    }
+
+    #[test]
+    fn the_window_ignores_what_lies_outside_and_finds_gaps() {
+        let mut window = CommandWindow::new(u32::MAX, 2);
+        assert_eq!(window.max(), 0);
+        assert_eq!(window.admit(1), Admission::Ignored);
+        assert_eq!(window.admit(u32::MAX - 1), Admission::Ignored);
+        assert_eq!(window.admit(0), Admission::Gap);
+        assert_eq!(window.admit(u32::MAX), Admission::Next);
+        assert_eq!(window.admit(u32::MAX), Admission::Ignored);
+        assert_eq!(window.admit(0), Admission::Next);
+        assert_eq!(
+            (window.expected(), window.admit(1)),
+            (1, Admission::Ignored)
+        );
+        window.release();
+        assert_eq!(window.admit(1), Admission::Next);
+    }
+}

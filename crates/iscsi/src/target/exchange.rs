@@ -1,0 +1,222 @@
+//! Text and logout at the target (RFC 7143 §11.10, §11.14). One text exchange is open at a time;
+//! what it collects and what it sends in turn are bounded.
+
+use super::event::{SendTargets, TargetEvent};
+use super::queue::StatSn;
+use super::{LogoutExchange, Phase, TargetConnection};
+use crate::error::Error;
+use crate::login::SessionType;
+use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
+use crate::task::RxData;
+use crate::text::{self, TargetRecord, TextBuffer};
+
+/// The tag that our Text Responses carry while an exchange goes on; one is enough for one.
+const TEXT_TAG: u32 = 1;
+
+/// Logout response: the connection's recovery is not supported.
+const RECOVERY_NOT_SUPPORTED: u8 = 2;
+
+#[derive(Debug)]
+pub(super) struct TextExchange {
+    initiator_task_tag: u32,
+    incoming: TextBuffer,
+    /// What is still to be sent, and how much of it is.
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// The initiator has nothing more to say.
+    is_final: bool,
+    /// The driver owes an answer to `SendTargets`.
+    asking: bool,
+}
+
+impl TextExchange {
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
+    }
+}
+
+impl TargetConnection {
+    pub(super) fn text_request(
+        &mut self,
+        bhs: &[u8; 48],
+        request: &pdu::TextRequest,
+        data: RxData<'_>,
+    ) {
+        let data = match data.inline() {
+            Ok(data) => data,
+            Err(error) => return self.fail(error),
+        };
+        if !self.admit(bhs) {
+            return;
+        }
+        self.release_unless_immediate(bhs);
+        let initiator_task_tag = request.initiator_task_tag.get();
+        let text_len_max = self.config.text_len_max;
+        let current = self
+            .text
+            .take_if(|text| !text.asking && text.initiator_task_tag == initiator_task_tag);
+        let exchange = match (request.target_transfer_tag.get(), current) {
+            // A reserved tag starts over (§11.10.4), unless the driver is at work on the last.
+            (RESERVED_TAG, _) if self.text.as_ref().is_none_or(|text| !text.asking) => {
+                Some(TextExchange {
+                    initiator_task_tag,
+                    incoming: TextBuffer::new(text_len_max),
+                    outgoing: Vec::new(),
+                    sent: 0,
+                    is_final: false,
+                    asking: false,
+                })
+            }
+            (TEXT_TAG, current) => current,
+            _ => None,
+        };
+        let Some(mut exchange) = exchange else {
+            return self.push_reject(reject_reason::INVALID_PDU_FIELD, bhs);
+        };
+        if let Err(error) = exchange.incoming.append(data) {
+            return self.violation(bhs, error);
+        }
+        exchange.is_final = request.flags & FINAL != 0;
+        if request.flags & CONTINUE != 0 {
+            self.push_text_response(initiator_task_tag, 0, Vec::new());
+            self.text = Some(exchange);
+            return;
+        }
+        match self.take_pairs(&mut exchange) {
+            Err(error) => self.violation(bhs, error),
+            Ok(Some(which)) => {
+                exchange.asking = true;
+                self.events.push_back(TargetEvent::SendTargets(which));
+                self.text = Some(exchange);
+            }
+            Ok(None) => self.send_text(exchange),
+        }
+    }
+
+    /// Answers the pairs collected so far; SendTargets is the driver's to answer.
+    fn take_pairs(&mut self, exchange: &mut TextExchange) -> Result<Option<SendTargets>, Error> {
+        let mut asked = None;
+        let incoming = exchange.incoming.take();
+        for (key, value) in text::pairs(&incoming)? {
+            match (key, value) {
+                ("SendTargets", "All") if self.session_type == SessionType::Discovery => {
+                    asked = Some(SendTargets::All);
+                }
+                ("SendTargets", "") if self.session_type == SessionType::Normal => {
+                    asked = Some(SendTargets::Session);
+                }
+                ("SendTargets", name) if !matches!(name, "" | "All") => {
+                    asked = Some(SendTargets::Named(name.to_owned()));
+                }
+                ("MaxRecvDataSegmentLength", value) => match text::number(value) {
+                    Some(len @ 512..0x100_0000) => {
+                        self.parameters.max_send_data_segment_length = len;
+                    }
+                    _ => text::push(&mut exchange.outgoing, key, "Reject"),
+                },
+                _ if key.starts_with("X-") || key.starts_with("X#") => {
+                    text::push(&mut exchange.outgoing, key, "NotUnderstood");
+                }
+                // All others belong into the login.
+                _ => text::push(&mut exchange.outgoing, key, "Reject"),
+            }
+        }
+        Ok(asked)
+    }
+
+    pub(super) fn answer_send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
+        let Some(mut exchange) = self.text.take_if(|text| text.asking) else {
+            return Err(Error::WrongState("no SendTargets is open"));
+        };
+        exchange.asking = false;
+        exchange
+            .outgoing
+            .extend_from_slice(&text::encode_targets(targets));
+        self.send_text(exchange);
+        Ok(())
+    }
+
+    /// Sends the next piece; the exchange ends with the last one if the initiator agrees.
+    fn send_text(&mut self, mut exchange: TextExchange) {
+        let max = self.parameters.max_send_data_segment_length as usize;
+        let left = &exchange.outgoing[exchange.sent..];
+        let piece = left[..left.len().min(max)].to_vec();
+        let is_last = piece.len() == left.len();
+        exchange.sent += piece.len();
+        let flags = match (is_last, exchange.is_final) {
+            (true, true) => FINAL,
+            (true, false) => 0,
+            (false, _) => CONTINUE,
+        };
+        self.push_text_response(exchange.initiator_task_tag, flags, piece);
+        if flags != FINAL {
+            if is_last {
+                exchange.outgoing = Vec::new();
+                exchange.sent = 0;
+            }
+            self.text = Some(exchange);
+        }
+    }
+
+    fn push_text_response(&mut self, initiator_task_tag: u32, flags: u8, text: Vec<u8>) {
+        let tag = if flags & FINAL != 0 {
+            RESERVED_TAG
+        } else {
+            TEXT_TAG
+        };
+        let header = pdu::TextResponse {
+            opcode: opcode::TEXT_RESPONSE,
+            flags,
+            data_segment_length: pdu::u24(text.len()),
+            initiator_task_tag: initiator_task_tag.into(),
+            target_transfer_tag: tag.into(),
+            ..Default::default()
+        };
+        self.push_reply(header.to_bytes(), text, StatSn::Taken);
+    }
+
+    pub(super) fn logout_request(&mut self, bhs: &[u8; 48], request: &pdu::LogoutRequest) {
+        if !self.admit(bhs) {
+            return;
+        }
+        self.release_unless_immediate(bhs);
+        let reason = request.reason & 0x7f;
+        let initiator_task_tag = request.initiator_task_tag.get();
+        if self.logout.is_some() {
+            return self.push_reject(reject_reason::WAITING_FOR_LOGOUT, bhs);
+        }
+        if reason > 1 {
+            return self.push_logout_response(initiator_task_tag, RECOVERY_NOT_SUPPORTED);
+        }
+        self.logout = Some(LogoutExchange {
+            initiator_task_tag,
+            answered: false,
+        });
+        self.events.push_back(TargetEvent::Logout { reason });
+    }
+
+    pub(super) fn answer_logout(&mut self, response: u8) -> Result<(), Error> {
+        let logout = self.logout.as_mut().filter(|logout| !logout.answered);
+        let Some(logout) = logout.filter(|_| self.phase == Phase::FullFeature) else {
+            return Err(Error::WrongState("no Logout is open"));
+        };
+        logout.answered = true;
+        let tag = logout.initiator_task_tag;
+        // The connection ends when this has been sent, after all that was queued before.
+        self.push_logout_response(tag, response);
+        Ok(())
+    }
+
+    fn push_logout_response(&mut self, initiator_task_tag: u32, response: u8) {
+        let header = pdu::LogoutResponse {
+            opcode: opcode::LOGOUT_RESPONSE,
+            flags: FINAL,
+            response,
+            initiator_task_tag: initiator_task_tag.into(),
+            time2wait: self.parameters.default_time2wait_s.into(),
+            time2retain: self.parameters.default_time2retain_s.into(),
+            ..Default::default()
+        };
+        self.push_reply(header.to_bytes(), Vec::new(), StatSn::Taken);
+    }
+}

@@ -1,0 +1,303 @@
+//! One SCSI task at the target: what it expects, what has come and gone, and the rules for its
+//! Data-Out PDUs (RFC 7143 §4.2.5, §11.7, §11.8). Data comes in order
+//! (DataPDUInOrder and DataSequenceInOrder are Yes), so one offset says how far it got.
+
+use smallvec::SmallVec;
+
+use super::event::Outcome;
+use crate::error::Error;
+use crate::pdu::{DataOut, FINAL, RESERVED_TAG};
+use crate::task::Direction;
+
+/// Longest sense data that a response carries (SPC-4 4.5.1).
+pub(super) const SENSE_LEN_MAX: usize = 252;
+
+/// An outcome that waits to be sent.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) status: u8,
+    pub(super) sense: Vec<u8>,
+    pub(super) transfer_len: u64,
+}
+
+impl Ending {
+    pub(super) fn new(outcome: Outcome<'_>) -> Ending {
+        let len = outcome.sense.len().min(SENSE_LEN_MAX);
+        Ending {
+            status: outcome.status,
+            sense: outcome.sense[..len].to_vec(),
+            transfer_len: outcome.transfer_len,
+        }
+    }
+}
+
+/// An R2T that waits for its data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenR2t {
+    pub(super) tag: u32,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    pub(super) sn: u32,
+    received: u32,
+    data_sn: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) initiator_task_tag: u32,
+    pub(super) lun: u64,
+    pub(super) immediate: bool,
+    pub(super) direction: Direction,
+    pub(super) read_len: u32,
+    pub(super) write_len: u32,
+    /// Read data handed over by the driver so far, before cutting at `read_len`.
+    pub(super) read_given: u64,
+    /// Read data sent so far.
+    pub(super) read_sent: u32,
+    /// Of it, in the present sequence.
+    pub(super) burst_sent: u32,
+    pub(super) data_sn: u32,
+    /// Write data received so far.
+    received: u32,
+    /// Unsolicited Data-Out PDUs are still to come, up to this offset.
+    unsolicited_end: Option<u32>,
+    unsolicited_sn: u32,
+    /// How far the driver has room.
+    granted: Option<u32>,
+    /// Where `DataComplete` is due.
+    complete_at: Option<u32>,
+    /// How far R2Ts have asked.
+    solicited: u32,
+    pub(super) r2t_sn: u32,
+    open: SmallVec<[OpenR2t; 4]>,
+    pub(super) ending: Option<Ending>,
+}
+
+/// Where the payload of a Data-Out belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placement {
+    pub(super) offset: u32,
+    /// 0: dropped.
+    pub(super) len: u32,
+}
+
+impl Task {
+    /// A task with `immediate_len` bytes of write data already there, and more to come
+    /// unsolicited up to `unsolicited_end`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call, straight from the header's fields"
+    )]
+    pub(super) fn new(
+        initiator_task_tag: u32,
+        lun: u64,
+        immediate: bool,
+        direction: Direction,
+        read_len: u32,
+        write_len: u32,
+        immediate_len: u32,
+        unsolicited_end: Option<u32>,
+    ) -> Task {
+        Task {
+            initiator_task_tag,
+            lun,
+            immediate,
+            direction,
+            read_len,
+            write_len,
+            read_given: 0,
+            read_sent: 0,
+            burst_sent: 0,
+            data_sn: 0,
+            received: immediate_len,
+            unsolicited_end,
+            unsolicited_sn: 0,
+            granted: None,
+            complete_at: None,
+            solicited: immediate_len,
+            r2t_sn: 0,
+            open: SmallVec::new(),
+            ending: None,
+        }
+    }
+
+    /// Takes a Data-Out of `len` bytes.
+    pub(super) fn data_out(&mut self, pdu: &DataOut, len: u32) -> Result<Placement, Error> {
+        let tag = pdu.target_transfer_tag.get();
+        let offset = pdu.buffer_offset.get();
+        let is_final = pdu.flags & FINAL != 0;
+        let refuse = |field, value: u32, why| Error::Field {
+            pdu: "Data-Out",
+            field,
+            value: u64::from(value),
+            why,
+        };
+        let due = |field, received, expected| match received == expected {
+            true => Ok(()),
+            false => Err(Error::Sequence {
+                pdu: "Data-Out",
+                field,
+                received,
+                expected,
+            }),
+        };
+        due("Buffer Offset", offset, self.received)?;
+        if tag == RESERVED_TAG {
+            let Some(end) = self.unsolicited_end else {
+                return Err(refuse(
+                    "Target Transfer Tag",
+                    tag,
+                    "no unsolicited data was due",
+                ));
+            };
+            due("DataSN", pdu.data_sn.get(), self.unsolicited_sn)?;
+            if len > end - self.received {
+                return Err(refuse(
+                    "DataSegmentLength",
+                    len,
+                    "it exceeds FirstBurstLength",
+                ));
+            }
+            self.unsolicited_sn += 1;
+            // What has reached its end is over, marked or not.
+            if is_final || len == end - self.received {
+                self.unsolicited_end = None;
+                self.solicited = self.received + len;
+            }
+        } else {
+            let Some(open) = self.open.first_mut().filter(|open| open.tag == tag) else {
+                return Err(refuse(
+                    "Target Transfer Tag",
+                    tag,
+                    "the oldest open R2T was due",
+                ));
+            };
+            due("DataSN", pdu.data_sn.get(), open.data_sn)?;
+            if len > open.len - open.received {
+                return Err(refuse(
+                    "DataSegmentLength",
+                    len,
+                    "it exceeds what the R2T asked for",
+                ));
+            }
+            open.received += len;
+            open.data_sn += 1;
+            match (open.received == open.len, is_final) {
+                (true, _) => drop(self.open.remove(0)),
+                (false, true) => {
+                    return Err(refuse("F bit", 1, "data that the R2T asked for is missing"));
+                }
+                (false, false) => {}
+            }
+        }
+        let room = match (&self.ending, self.granted) {
+            (Some(_), _) => 0,
+            (None, Some(end)) => end.saturating_sub(offset),
+            (None, None) => len,
+        };
+        self.received += len;
+        Ok(Placement {
+            offset,
+            len: len.min(room),
+        })
+    }
+
+    /// The driver has room up to `end`.
+    pub(super) fn grant(&mut self, end: u32) -> Result<(), Error> {
+        if self.ending.is_some() {
+            return Err(Error::WrongState("solicit() after the task's outcome"));
+        }
+        let least = self.granted.unwrap_or(0);
+        // Data beyond the previous end was dropped if it came unsolicited.
+        let lost = self
+            .granted
+            .is_some_and(|granted| self.received > granted && end > granted);
+        if end > self.write_len || end < least || lost {
+            let expected = "between what was solicited before and the command's write_len";
+            return Err(Error::Argument {
+                what: "end",
+                value: u64::from(end),
+                expected,
+            });
+        }
+        self.granted = Some(end);
+        self.complete_at = Some(end);
+        Ok(())
+    }
+
+    /// The next R2T to send, if one may be open beside the others.
+    pub(super) fn next_r2t(
+        &mut self,
+        slot: usize,
+        burst_max: u32,
+        open_max: u16,
+    ) -> Option<OpenR2t> {
+        let end = self.granted.filter(|_| self.ending.is_none())?;
+        let wanted = end.saturating_sub(self.solicited).min(burst_max);
+        let full = self.open.len() >= usize::from(open_max);
+        if wanted == 0 || full || self.unsolicited_end.is_some() {
+            return None;
+        }
+        // Bit 31 stays 0, so this is never the reserved tag.
+        let tag = (self.r2t_sn & 0x7fff) << 16 | slot as u32;
+        let (offset, sn) = (self.solicited, self.r2t_sn);
+        let open = OpenR2t {
+            tag,
+            offset,
+            len: wanted,
+            sn,
+            received: 0,
+            data_sn: 0,
+        };
+        self.open.push(open);
+        self.solicited += wanted;
+        self.r2t_sn += 1;
+        Some(open)
+    }
+
+    /// Whether `DataComplete` is due; says so once for each grant.
+    pub(super) fn take_complete(&mut self) -> bool {
+        let due = self.complete_at.is_some_and(|end| self.received >= end);
+        let complete = due && self.unsolicited_end.is_none() && self.ending.is_none();
+        if complete {
+            self.complete_at = None;
+        }
+        complete
+    }
+
+    /// Whether no Data-Out is due any more, so that a response may go out.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.unsolicited_end.is_none() && self.open.is_empty()
+    }
+
+    /// Residual flags and counts: `(flags, residual, bidirectional read residual)`
+    /// (RFC 7143 §11.4.5).
+    pub(super) fn residuals(&self, ending: &Ending) -> (u8, u32, u32) {
+        let of = |expected: u32, actual: u64, overflow: u8, underflow: u8| {
+            let expected = u64::from(expected);
+            let count = u32::try_from(actual.abs_diff(expected)).unwrap_or(u32::MAX);
+            match actual.cmp(&expected) {
+                std::cmp::Ordering::Greater => (overflow, count),
+                std::cmp::Ordering::Less => (underflow, count),
+                std::cmp::Ordering::Equal => (0, 0),
+            }
+        };
+        use crate::pdu::{BIDIRECTIONAL_OVERFLOW, BIDIRECTIONAL_UNDERFLOW, OVERFLOW, UNDERFLOW};
+        let expected = if self.direction == Direction::Read {
+            self.read_len
+        } else {
+            self.write_len
+        };
+        let (flags, residual) = of(expected, ending.transfer_len, OVERFLOW, UNDERFLOW);
+        if self.direction != Direction::Bidirectional {
+            return (flags, residual, 0);
+        }
+        let (read_flags, read) = of(
+            self.read_len,
+            self.read_given,
+            BIDIRECTIONAL_OVERFLOW,
+            BIDIRECTIONAL_UNDERFLOW,
+        );
+        (flags | read_flags, residual, read)
+    }
+}

@@ -1,0 +1,106 @@
+//! The target and our own initiator over real sockets: what one sends the other understands, and
+//! the pair of them keeps the contract of a volume.
+
+use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+
+use engine::{Buf, Lane, LaneConfig, LaneFuture, task};
+use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use volume::{Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region};
+
+const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
+
+fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
+    let region = Region::new(len_bytes, block_size_bytes).expect("memory for a small disk");
+    Arc::new(move || {
+        let region = region.clone();
+        LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
+    })
+}
+
+fn config(open: OpenVolume) -> ServerConfig {
+    let lun = LunSpec { volume: "disk".into(), uuid: [7; 16], open };
+    let target = TargetSpec {
+        name: IQN.into(),
+        portals: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        luns: BTreeMap::from([(0, lun)]),
+        allow: Allow::Everyone,
+    };
+    ServerConfig { targets: vec![target], limits: Limits::default() }
+}
+
+fn disk_at(address: SocketAddr) -> IscsiConfig {
+    IscsiConfig {
+        address,
+        target_name: IQN.into(),
+        lun: 0,
+        initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
+        isid_qualifier: 1,
+        connect_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(10),
+        reconnect_timeout: Duration::from_secs(10),
+    }
+}
+
+/// Runs `test` with a server on the same lane.
+fn with_server<F: Future<Output = ()>>(open: OpenVolume, test: impl FnOnce(SocketAddr) -> F) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    lane.block_on(async {
+        let server = Server::start(config(open), &[handle]).await.expect("a server");
+        test(server.portals()[0]).await;
+        server.stop().await;
+    });
+}
+
+#[test]
+fn the_pair_keeps_the_contract_of_a_volume() {
+    for (seed, block) in [(1, 512), (2, 4096)] {
+        with_server(ram(8 << 20, block), |address| async move {
+            let disk = IscsiDisk::open(disk_at(address)).await.expect("a login");
+            contract::hold(disk.clone(), seed).await;
+            disk.close().await;
+        });
+    }
+}
+
+#[test]
+fn what_was_written_is_read_at_every_size_and_depth() {
+    with_server(ram(64 << 20, 512), |address| async move {
+        let disk = IscsiDisk::open(disk_at(address)).await.expect("a login");
+        for size in [512, 4096, 8192, 64 << 10, 65 << 10, 256 << 10, 1 << 20, 4 << 20] {
+            for depth in [1, 8, 128] {
+                let places = depth.min((64 << 20) / size);
+                let writes = (0..places).map(|i| {
+                    let mut buf = Buf::new(size);
+                    buf.chunks_mut(8).enumerate().for_each(|(word, bytes)| {
+                        bytes.copy_from_slice(&((i * size + word) as u64).to_le_bytes());
+                    });
+                    disk.write((i * size) as u64, buf.into(), Durability::Cached)
+                });
+                for result in task::join_all(writes).await {
+                    result.expect("a write");
+                }
+                let reads = (0..places).map(|i| disk.read((i * size) as u64, size));
+                for (i, data) in task::join_all(reads).await.into_iter().enumerate() {
+                    let data = data.expect("a read").to_vec();
+                    for (word, bytes) in data.chunks(8).enumerate() {
+                        assert_eq!(bytes, ((i * size + word) as u64).to_le_bytes(), "size {size}");
+                    }
+                }
+            }
+        }
+        disk.flush().await.expect("a flush");
+    });
+}
+
+#[test]
+fn a_session_that_is_logged_in_again_goes_on_where_it_was() {
+    with_server(ram(1 << 20, 512), |address| async move {
+        let first = IscsiDisk::open(disk_at(address)).await.expect("a login");
+        first.write(0, Buf::copy_of(&[1; 512]).into(), Durability::Fua).await.expect("a write");
+        // The same initiator port logs in again: the first session ends, and comes back when used.
+        let second = IscsiDisk::open(disk_at(address)).await.expect("the same login");
+        assert_eq!(second.read(0, 512).await.expect("a read").to_vec(), [1; 512]);
+        assert_eq!(first.read(0, 512).await.expect("a read after the loss").to_vec(), [1; 512]);
+    });
+}

@@ -1,0 +1,152 @@
+//! Nodes of the tree: the sum of all kinds, and how a node is read from a string or a table.
+
+use std::{collections::BTreeMap, fmt, ops::Range};
+
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+
+use super::kinds::{Cache, Fault, File, Iscsi, Ram, Recorder, Stats, Stripe, Throttle};
+
+/// All `[volume.NAME]` tables of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volumes(pub BTreeMap<String, Node>);
+
+impl<'de> Deserialize<'de> for Volumes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::deserialize(deserializer).map(Volumes)
+    }
+}
+
+/// A volume in the configuration, and the bytes of the text that describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Where in the text it is.
+    pub span: Range<usize>,
+    /// What it is.
+    pub what: What,
+}
+
+/// A reference or a description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The volume of another `[volume.NAME]`.
+    Named(String),
+    /// One described here.
+    Inline(Box<Kind>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<What>::deserialize(deserializer)?;
+        Ok(Node {
+            span: spanned.span(),
+            what: spanned.into_inner(),
+        })
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:literal => $variant:ident,)*) => {
+        /// Every kind of volume with its settings.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[$doc])* $variant($variant),)*
+        }
+
+        impl Kind {
+            /// What the kind is called in a configuration.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Kind::$variant(_) => $name,)*
+                }
+            }
+
+            fn from_entry<'de, A: de::MapAccess<'de>>(
+                name: &str,
+                map: &mut A,
+            ) -> Result<Kind, A::Error> {
+                match name {
+                    $($name => map.next_value().map(Kind::$variant),)*
+                    other => Err(de::Error::custom(format!(
+                        "\"{other}\" is no kind of volume; the kinds are {}",
+                        [$($name),*].join(", ")
+                    ))),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// In memory; gone when the process ends.
+    "ram" => Ram,
+    /// A file or a block device.
+    "file" => File,
+    /// A disk of an iSCSI target.
+    "iscsi" => Iscsi,
+    /// Several volumes of equal length, their blocks dealt out in turn.
+    "stripe" => Stripe,
+    /// Memory in front of a volume.
+    "cache" => Cache,
+    /// A volume behind a link of limited rate.
+    "throttle" => Throttle,
+    /// A volume that fails as told.
+    "fault" => Fault,
+    /// A file whose writes and flushes are logged.
+    "recorder" => Recorder,
+    /// A volume whose requests are counted and timed.
+    "stats" => Stats,
+}
+
+impl Kind {
+    /// The nodes it is made of, in order.
+    pub fn children(&self) -> &[Node] {
+        match self {
+            Kind::Ram(_) | Kind::File(_) | Kind::Iscsi(_) => &[],
+            Kind::Stripe(stripe) => stripe.of.get_ref(),
+            Kind::Cache(cache) => std::slice::from_ref(&cache.of),
+            Kind::Throttle(throttle) => std::slice::from_ref(&throttle.of),
+            Kind::Fault(fault) => std::slice::from_ref(&fault.of),
+            Kind::Recorder(recorder) => std::slice::from_ref(&recorder.of),
+            Kind::Stats(stats) => std::slice::from_ref(&stats.of),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for What {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = What;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a volume: the name of one in quotes, or a table as { ram = { size = \"1GiB\" } }",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<What, E> {
+                Ok(What::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<What, A::Error> {
+                let Some(name) = map.next_key::<String>()? else {
+                    return Err(de::Error::custom(
+                        "a volume needs a kind; write one as ram = { size = \"1GiB\" }",
+                    ));
+                };
+                let kind = Kind::from_entry(&name, &mut map)?;
+                if let Some(second) = map.next_key::<String>()? {
+                    return Err(de::Error::custom(format!(
+                        "a volume has one kind, but here are \"{name}\" and \"{second}\"; settings of \
+                         \"{name}\" go inside its braces, another volume into a table of its own"
+                    )));
+                }
+                Ok(What::Inline(Box::new(kind)))
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}

@@ -1,0 +1,232 @@
+//! Configurations that are read, and what is said about those that are wrong.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    volume: Volumes,
+}
+
+fn read(text: &str) -> Result<Volumes, ConfigError> {
+    let whole: Whole = toml::from_str(text)?;
+    whole.volume.check()?;
+    Ok(whole.volume)
+}
+
+fn kind<'a>(volumes: &'a Volumes, name: &str) -> &'a Kind {
+    match &volumes.0[name].what {
+        What::Inline(kind) => kind,
+        What::Named(other) => panic!("{name} only names {other}"),
+    }
+}
+
+#[test]
+fn the_example_of_the_design_is_read() {
+    let volumes = read(
+        r#"
+        [volume.log]
+        file = { path = "/srv/log.img", size = "20GiB", cache = "write-through" }
+
+        [volume.scratch]
+        ram = { size = "1GiB" }
+
+        [volume.db]
+        cache = { size = "512MiB", of = { stripe = { unit = "64KiB", of = [
+          { iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" } },
+          { throttle = { rate = "2.5Gbit/s", latency = "50us", of = "scratch" } },
+        ] } } }
+        "#,
+    )
+    .expect("it is right");
+    let Kind::File(file) = kind(&volumes, "log") else {
+        panic!("log is a file")
+    };
+    assert_eq!(file.cache, Caching::WriteThrough);
+    assert_eq!(file.block_size.bytes(), 512);
+    let Kind::Cache(cache) = kind(&volumes, "db") else {
+        panic!("db is a cache")
+    };
+    let What::Inline(stripe) = &cache.of.what else {
+        panic!("of a stripe")
+    };
+    assert_eq!(stripe.name(), "stripe");
+    let [iscsi, throttle] = stripe.children() else {
+        panic!("of two")
+    };
+    let (What::Inline(iscsi), What::Inline(throttle)) = (&iscsi.what, &throttle.what) else {
+        panic!("both described in place")
+    };
+    let Kind::Iscsi(iscsi) = &**iscsi else {
+        panic!("the first is iSCSI")
+    };
+    assert_eq!(iscsi.url.get_ref().port, 3260);
+    assert_eq!(iscsi.request_timeout.get_ref().duration().as_secs(), 30);
+    assert_eq!(throttle.children()[0].what, What::Named("scratch".into()));
+}
+
+/// A wrong configuration, the text that its place must begin with, and a part of its message.
+#[test]
+fn what_is_wrong_is_said_with_its_place_and_the_mend() {
+    for (text, place, part) in [
+        (
+            r#"volume.a.ram = { size = "1GiB", sise = 2 }"#,
+            "sise",
+            "unknown field `sise`",
+        ),
+        (
+            r#"volume.a.ramm = { size = "1GiB" }"#,
+            "",
+            "\"ramm\" is no kind of volume; the kinds are ram, file",
+        ),
+        (r#"volume.a.ram = { }"#, "", "missing field `size`"),
+        (r#"volume.a.ram = { size = "64" }"#, "\"64\"", "has no unit"),
+        (r#"volume.a.ram = { size = 64 }"#, "64", "written in quotes"),
+        (
+            r#"volume.a.ram = { size = "1000B" }"#,
+            "\"1000B\"",
+            "no whole number of blocks of 512 bytes; write \"512B\"",
+        ),
+        (
+            r#"volume.a.ram = { size = "1MiB", block_size = 1024 }"#,
+            "1024",
+            "write 512 or 4096",
+        ),
+        (
+            r#"volume.a.file = { path = "x", cache = "none" }"#,
+            "\"none\"",
+            "unknown variant `none`, expected one of `direct`",
+        ),
+        (
+            r#"volume.a.file = { path = "" }"#,
+            "\"\"",
+            "the path is empty",
+        ),
+        (
+            r#"volume.a.throttle = { rate = "1Gbit", of = "a" }"#,
+            "\"1Gbit\"",
+            "the units are bit/s",
+        ),
+        (
+            r#"volume.a.throttle = { rate = "1Gbit/s", of = "b" }"#,
+            "\"b\"",
+            "no volume called \"b\"; there is only \"a\"",
+        ),
+        (
+            r#"volume.a.throttle = { rate = "1Gbit/s", of = 7 }"#,
+            "7",
+            "expected a volume: the name of one",
+        ),
+        (
+            r#"volume.a.throttle = { rate = "1Gbit/s", of = { ram = { size = "1MiB" }, file = { path = "x" } } }"#,
+            "{ ram",
+            "a volume has one kind, but here are \"file\" and \"ram\"",
+        ),
+        (
+            r#"volume.a.throttle = { rate = "1Gbit/s", of = { } }"#,
+            "{ }",
+            "needs a kind",
+        ),
+        (
+            r#"volume = { a = { stats = { of = "b" } }, b = { stats = { of = "c" } }, c = { stats = { of = "b" } } }"#,
+            "\"b\" } } }",
+            "would contain itself (b of c of b)",
+        ),
+        (
+            r#"volume = { a = { ram = { size = "1MiB" } }, s = { stripe = { of = ["a", "a"] } } }"#,
+            "\"a\"] }",
+            "names \"a\" twice",
+        ),
+        (r#"volume.s.stripe = { of = [] }"#, "[]", "name 1 to 64"),
+        (
+            r#"volume.s.stripe = { unit = "1000B", of = ["s"] }"#,
+            "\"1000B\"",
+            "a multiple of 4KiB",
+        ),
+        (
+            r#"volume.a.iscsi = { url = "10.0.0.1" }"#,
+            "\"10.0.0.1\"",
+            "write iscsi://HOST",
+        ),
+        (
+            r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/z" }"#,
+            "\"iscsi",
+            "no LUN from 0 to 16383",
+        ),
+        (
+            r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", request_timeout = "0s" }"#,
+            "\"0s\"",
+            "lets nothing happen",
+        ),
+        (
+            r#"volume.a.recorder = { of = { ram = { size = "1MiB" } } }"#,
+            "{ ram",
+            "beneath a file leaf",
+        ),
+        (
+            r#"volume.a.fault = { rules = [{ on = "read" }], of = { ram = { size = "1MiB" } } }"#,
+            "{ on",
+            "a fault rule does one thing",
+        ),
+        (
+            r#"volume."a b".ram = { size = "1MiB" }"#,
+            "",
+            "\"a b\" cannot name a volume",
+        ),
+    ] {
+        let error = read(text).expect_err(text);
+        let message = error.message();
+        assert!(message.contains(part), "{text}\n  says: {message}");
+        let span = error.span().unwrap_or_else(|| panic!("{text}: no place"));
+        assert!(
+            text[span.start..].starts_with(place),
+            "{text}\n  points to: {}",
+            &text[span.start..]
+        );
+    }
+}
+
+#[test]
+fn a_place_is_shown_as_line_and_column() {
+    let text = "# größer\n[volume.a]\nram = { size = \"ö1MiB\" }\n";
+    let error = read(text).expect_err("no size");
+    let shown = error.located(Path::new("x.toml"), text).to_string();
+    assert!(
+        shown.starts_with("x.toml:3:16: \"ö1MiB\" is no size"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn addresses_of_every_form_are_read_and_shown() {
+    for (text, shown) in [
+        ("iscsi://h/iqn.a:b/0", "iscsi://h:3260/iqn.a:b/0"),
+        (
+            "iscsi://10.0.0.1:860/eui.0123/7",
+            "iscsi://10.0.0.1:860/eui.0123/7",
+        ),
+        (
+            "iscsi://[::1]/naa.5/16383",
+            "iscsi://[::1]:3260/naa.5/16383",
+        ),
+    ] {
+        let url: IscsiUrl = text.parse().expect(text);
+        assert_eq!(url.to_string(), shown);
+        assert_eq!(shown.parse(), Ok(url));
+    }
+    for text in [
+        "iscsi:///iqn.a/0",
+        "iscsi://h:0/iqn.a/0",
+        "iscsi://[::1/iqn.a/0",
+        "iscsi://[::1]x/iqn.a/0",
+        "iscsi://u%p@h/iqn.a/0",
+        "iscsi://h/foo/0",
+        "iscsi://h/iqn.a",
+    ] {
+        text.parse::<IscsiUrl>().expect_err(text);
+    }
+}

@@ -1,0 +1,115 @@
+//! The address of an iSCSI disk: `iscsi://HOST[:PORT]/TARGET/LUN`, as libiscsi and QEMU write it.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, de};
+
+/// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
+const PORT: u16 = 3260;
+/// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
+const NAME_BYTES_MAX: usize = 223;
+
+/// A portal, a target behind it and one of its LUNs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IscsiUrl {
+    /// Host name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The target's iSCSI name.
+    pub target: String,
+    /// The logical unit number.
+    pub lun: u16,
+}
+
+impl FromStr for IscsiUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const FORM: &str =
+            "write iscsi://HOST[:PORT]/TARGET/LUN, as iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
+        let wrong = |what: &str| format!("\"{text}\" {what}; {FORM}");
+        let rest = text
+            .strip_prefix("iscsi://")
+            .ok_or_else(|| wrong("is no iSCSI address"))?;
+        let (portal, path) = rest
+            .split_once('/')
+            .ok_or_else(|| wrong("names no target"))?;
+        let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
+        if portal.contains('@') {
+            return Err(wrong("has a user in it, which belongs into no address"));
+        }
+        let (host, port) =
+            split_portal(portal).ok_or_else(|| wrong("has no valid host and port"))?;
+        let known = ["iqn.", "eui.", "naa."];
+        if !known.iter().any(|prefix| target.starts_with(prefix))
+            || target.len() > NAME_BYTES_MAX
+            || target.contains(|c: char| c.is_whitespace() || c.is_control())
+        {
+            return Err(wrong(
+                "has a target name that does not begin with iqn., eui. or naa., has a space in it \
+                 or is longer than 223 bytes",
+            ));
+        }
+        let lun = lun
+            .parse()
+            .ok()
+            .filter(|&lun| lun < 1 << 14)
+            .ok_or_else(|| wrong("has no LUN from 0 to 16383"))?;
+        Ok(IscsiUrl {
+            host,
+            port,
+            target: target.to_owned(),
+            lun,
+        })
+    }
+}
+
+fn split_portal(portal: &str) -> Option<(String, u16)> {
+    let (host, port) = if let Some(rest) = portal.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        (
+            host,
+            if port.is_empty() {
+                None
+            } else {
+                Some(port.strip_prefix(':')?)
+            },
+        )
+    } else {
+        match portal.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (portal, None),
+        }
+    };
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|&port| port != 0)?,
+        None => PORT,
+    };
+    (!host.is_empty() && !host.contains(char::is_whitespace)).then(|| (host.to_owned(), port))
+}
+
+impl fmt::Display for IscsiUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IscsiUrl {
+            host,
+            port,
+            target,
+            lun,
+        } = self;
+        if host.contains(':') {
+            write!(f, "iscsi://[{host}]:{port}/{target}/{lun}")
+        } else {
+            write!(f, "iscsi://{host}:{port}/{target}/{lun}")
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for IscsiUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,143 @@
+//! The commands that our initiator sends, as command descriptor blocks (SPC-4 6, SBC-3 5).
+
+/// A command descriptor block of up to 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cdb {
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl std::ops::Deref for Cdb {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+fn cdb<const N: usize>(first: [u8; N]) -> Cdb {
+    let mut bytes = [0; 16];
+    bytes[..N].copy_from_slice(&first);
+    Cdb { bytes, len: N }
+}
+
+/// TEST UNIT READY (SPC-4 6.47).
+pub(super) fn test_unit_ready() -> Cdb {
+    cdb([0; 6])
+}
+
+/// INQUIRY for the standard data, or for a page of vital product data (SPC-4 6.6).
+pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
+    cdb([
+        0x12,
+        page.is_some().into(),
+        page.unwrap_or(0),
+        0,
+        allocation_len,
+        0,
+    ])
+}
+
+/// READ CAPACITY (10) (SBC-3 5.15).
+pub(super) fn read_capacity_10() -> Cdb {
+    cdb([0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
+/// READ CAPACITY (16) (SBC-3 5.16).
+pub(super) fn read_capacity_16(allocation_len: u32) -> Cdb {
+    const SERVICE_ACTION: u8 = 0x10;
+    long(0x9e, SERVICE_ACTION, 0, allocation_len)
+}
+
+/// MODE SENSE (6) for a page's current values (SPC-4 6.11), without block descriptors.
+pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
+    const DISABLE_BLOCK_DESCRIPTORS: u8 = 0x08;
+    cdb([0x1a, DISABLE_BLOCK_DESCRIPTORS, page, 0, allocation_len, 0])
+}
+
+/// READ of `blocks` (SBC-3 5.11, 5.13): the 10-byte form where it reaches, which every disk has.
+pub(super) fn read(lba: u64, blocks: u32) -> Cdb {
+    medium(0x28, 0x88, 0, lba, blocks)
+}
+
+/// WRITE of `blocks` (SBC-3 5.32, 5.34).
+pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
+    medium(0x2a, 0x8a, if fua { 0x08 } else { 0 }, lba, blocks)
+}
+
+/// SYNCHRONIZE CACHE (10) of the whole medium (SBC-3 5.18).
+pub(super) fn synchronize_cache() -> Cdb {
+    cdb([0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
+/// WRITE SAME (16) of one block of zeroes (SBC-3 5.43), with or without UNMAP.
+pub(super) fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
+    long(0x93, if unmap { 0x08 } else { 0 }, lba, blocks)
+}
+
+/// UNMAP with a parameter list of `list_len` bytes (SBC-3 5.28).
+pub(super) fn unmap(list_len: u16) -> Cdb {
+    let [high, low] = list_len.to_be_bytes();
+    cdb([0x42, 0, 0, 0, 0, 0, 0, high, low, 0])
+}
+
+/// The parameter list of an UNMAP of one extent (SBC-3 5.28.2).
+pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
+    let mut list = [0; 24];
+    list[0..2].copy_from_slice(&22u16.to_be_bytes());
+    list[2..4].copy_from_slice(&16u16.to_be_bytes());
+    list[8..16].copy_from_slice(&lba.to_be_bytes());
+    list[16..20].copy_from_slice(&blocks.to_be_bytes());
+    list
+}
+
+fn medium(opcode_10: u8, opcode_16: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
+    match (u32::try_from(lba), u16::try_from(blocks)) {
+        (Ok(lba), Ok(blocks)) => {
+            let ([a, b, c, d], [e, f]) = (lba.to_be_bytes(), blocks.to_be_bytes());
+            cdb([opcode_10, flags, a, b, c, d, 0, e, f, 0])
+        }
+        _ => long(opcode_16, flags, lba, blocks),
+    }
+}
+
+fn long(opcode: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
+    let mut bytes = [0; 16];
+    (bytes[0], bytes[1]) = (opcode, flags);
+    bytes[2..10].copy_from_slice(&lba.to_be_bytes());
+    bytes[10..14].copy_from_slice(&blocks.to_be_bytes());
+    Cdb { bytes, len: 16 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_form_is_used_as_far_as_it_reaches() {
+        assert_eq!(
+            read(0x0102_0304, 0x0506)[..],
+            [0x28, 0, 1, 2, 3, 4, 0, 5, 6, 0]
+        );
+        assert_eq!(read(0, 0x1_0000)[..2], [0x88, 0]);
+        assert_eq!(
+            write(1 << 32, 1, true)[..10],
+            [0x8a, 8, 0, 0, 0, 1, 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn an_unmap_names_its_own_lengths() {
+        let list = unmap_list(0x1122, 0x33);
+        assert_eq!(
+            u16::from_be_bytes([list[0], list[1]]),
+            22,
+            "bytes after this field"
+        );
+        assert_eq!(
+            u16::from_be_bytes([list[2], list[3]]),
+            16,
+            "bytes of descriptors"
+        );
+        assert_eq!((list[14], list[15], list[19]), (0x11, 0x22, 0x33));
+    }
+}

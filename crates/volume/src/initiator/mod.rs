@@ -1,0 +1,13 @@
+//! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
+//!
+//! A [`session`] is one connection from login to its end: it runs the pure protocol machine over
+//! a socket. The [`disk`] asks the logical unit what it is, turns a volume's calls into SCSI
+//! commands, and logs in again when a session is lost; requests that were in flight are then sent
+//! again, so that a short loss of the link is a pause and not an error.
+
+mod cdb;
+mod disk;
+mod sense;
+mod session;
+
+pub use disk::{IscsiConfig, IscsiDisk};

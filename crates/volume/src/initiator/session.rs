@@ -1,0 +1,608 @@
+//! One session of our initiator: a connection from login to its end. A reader hands what arrives
+//! to the protocol machine, payload straight into the memory of its task; a writer sends whatever
+//! the machine has ready in one gathered send; a watchdog pings a silent target.
+
+use std::{
+    cell::{Cell, RefCell},
+    net::SocketAddr,
+    rc::Rc,
+    task::{Poll, Waker},
+};
+
+use engine::{
+    Buf, Duration, Gather, Instant, Payload,
+    net::{FramedReader, TcpStream},
+    spawn,
+    sync::Notify,
+    time,
+};
+use iscsi::{
+    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
+    TaskResult, TransmitData,
+    frame::{DataDigest, frame},
+};
+
+use super::cdb::Cdb;
+use crate::{Error, ErrorKind, Result};
+
+const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+const SEND_BYTES: usize = 1 << 20;
+const SEND_PIECES: usize = 960;
+
+/// What a command carries besides its CDB.
+#[derive(Clone, Debug)]
+pub(super) enum Data {
+    None,
+    /// So many bytes are expected.
+    In(usize),
+    Out(Payload),
+}
+
+/// How a command ended: its SCSI status, with the data it brought.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u8,
+    pub(super) sense: Vec<u8>,
+    /// Data-in; as long as what arrived.
+    pub(super) data: Payload,
+}
+
+/// Time limits of a session.
+#[derive(Clone, Debug)]
+pub(super) struct Timeouts {
+    pub(super) connect: Duration,
+    pub(super) request: Duration,
+}
+
+pub(super) struct Session {
+    stream: TcpStream,
+    machine: RefCell<InitiatorConnection>,
+    tasks: RefCell<Vec<Option<Task>>>,
+    transmit: Notify,
+    /// Something was sent.
+    sent: Notify,
+    /// A task has ended, so that the target's window may be open again; or the session has.
+    progress: Notify,
+    /// The session has begun, or ended.
+    changed: Notify,
+    logged_in: Cell<bool>,
+    last_heard: Cell<Instant>,
+    ended: RefCell<Option<Error>>,
+    timeouts: Timeouts,
+}
+
+struct Task {
+    id: TaskId,
+    began: Instant,
+    data: TaskData,
+    waker: Option<Waker>,
+    result: Option<TaskResult>,
+    /// Whoever asked has gone.
+    detached: bool,
+}
+
+enum TaskData {
+    None,
+    In(Buf),
+    Out(Payload),
+}
+
+impl Session {
+    /// Connects and logs in.
+    pub(super) async fn open(
+        address: SocketAddr,
+        config: InitiatorConfig,
+        timeouts: Timeouts,
+    ) -> Result<Rc<Session>> {
+        let limit = timeouts.connect;
+        let late = || {
+            let message = format!("{address} has not let us in within {limit:?}");
+            Error::new(ErrorKind::TimedOut, message)
+        };
+        let began = time::now();
+        let stream = time::timeout(limit, TcpStream::connect(address))
+            .await
+            .ok_or_else(late)?
+            .map_err(|error| unreachable(address, &error))?;
+        let session = Rc::new(Session {
+            stream,
+            machine: RefCell::new(InitiatorConnection::new(config)),
+            tasks: RefCell::default(),
+            transmit: Notify::new(),
+            sent: Notify::new(),
+            progress: Notify::new(),
+            changed: Notify::new(),
+            logged_in: Cell::new(false),
+            last_heard: Cell::new(began),
+            ended: RefCell::default(),
+            timeouts,
+        });
+        spawn(write(session.clone()));
+        spawn(read(session.clone()));
+        let settled = session.changed.wait_for(|| {
+            (session.logged_in.get() || session.ended.borrow().is_some()).then_some(())
+        });
+        let left = limit.saturating_sub(time::now() - began);
+        if time::timeout(left, settled).await.is_none() {
+            session.end(late());
+        }
+        match session.error() {
+            Some(error) => Err(error.context(format_args!("login at {address}"))),
+            None => {
+                spawn(watch(session.clone()));
+                Ok(session)
+            }
+        }
+    }
+
+    /// Why the session is over, if it is.
+    pub(super) fn error(&self) -> Option<Error> {
+        self.ended.borrow().clone()
+    }
+
+    /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
+    pub(super) async fn execute(self: &Rc<Self>, lun: Lun, cdb: &Cdb, data: Data) -> Result<Reply> {
+        let (direction, len) = match &data {
+            Data::None => (Direction::None, 0),
+            Data::In(len) => (Direction::Read, *len),
+            Data::Out(payload) => (Direction::Write, payload.len()),
+        };
+        let data_len = len as u32;
+        let command = Command {
+            lun,
+            cdb,
+            attribute: 1,
+            direction,
+            data_len,
+        };
+        let id = loop {
+            if let Some(error) = self.error() {
+                return Err(error);
+            }
+            let progress = self.progress.notified();
+            let submitted = self.machine.borrow_mut().submit(command);
+            match submitted {
+                Ok(id) => break id,
+                Err(iscsi::Error::WindowClosed) => progress.await,
+                Err(error) => return Err(Error::new(ErrorKind::Protocol, error.to_string())),
+            }
+        };
+        let data = match data {
+            Data::None => TaskData::None,
+            Data::In(len) => TaskData::In(Buf::new(len)),
+            Data::Out(payload) => TaskData::Out(payload),
+        };
+        self.insert(Task {
+            id,
+            began: time::now(),
+            data,
+            waker: None,
+            result: None,
+            detached: false,
+        });
+        self.transmit.notify();
+        Waiting {
+            session: self,
+            id,
+            done: false,
+        }
+        .await_reply()
+        .await
+    }
+
+    /// Asks the target to end the session; what is in flight should have ended before.
+    pub(super) async fn logout(&self) {
+        if self.machine.borrow_mut().logout().is_ok() {
+            self.transmit.notify();
+            let over = self
+                .changed
+                .wait_for(|| self.ended.borrow().is_some().then_some(()));
+            let _ = time::timeout(Duration::from_secs(2), over).await;
+        }
+        self.end(Error::new(ErrorKind::Unreachable, "logged out"));
+    }
+
+    /// Ends the session: whoever waits gets `error`.
+    fn end(&self, error: Error) {
+        {
+            let mut ended = self.ended.borrow_mut();
+            if ended.is_some() {
+                return;
+            }
+            *ended = Some(error);
+        }
+        self.stream.shutdown();
+        for task in self.tasks.borrow_mut().iter_mut().flatten() {
+            if let Some(waker) = task.waker.take() {
+                waker.wake();
+            }
+        }
+        for waiting in [&self.transmit, &self.sent, &self.progress, &self.changed] {
+            waiting.notify();
+        }
+    }
+
+    fn insert(&self, task: Task) {
+        let mut tasks = self.tasks.borrow_mut();
+        let slot = task.id.slot();
+        if tasks.len() <= slot {
+            tasks.resize_with(slot + 1, || None);
+        }
+        tasks[slot] = Some(task);
+    }
+
+    fn with_task<T>(&self, id: TaskId, f: impl FnOnce(&mut Task) -> T) -> Option<T> {
+        let mut tasks = self.tasks.borrow_mut();
+        let task = tasks.get_mut(id.slot())?.as_mut()?;
+        (task.id == id).then(|| f(task))
+    }
+
+    fn remove(&self, id: TaskId) -> Option<Task> {
+        self.tasks
+            .borrow_mut()
+            .get_mut(id.slot())?
+            .take_if(|task| task.id == id)
+    }
+
+    fn done(&self, id: TaskId, result: TaskResult) {
+        let waker = self.with_task(id, |task| {
+            task.result = Some(result);
+            (task.waker.take(), task.detached)
+        });
+        match waker {
+            Some((Some(waker), _)) => waker.wake(),
+            Some((None, true)) => drop(self.remove(id)),
+            _ => {}
+        }
+        self.progress.notify();
+    }
+
+    /// How long the oldest command has been waiting for its end.
+    fn oldest_wait(&self, now: Instant) -> Duration {
+        let tasks = self.tasks.borrow();
+        let waits = tasks
+            .iter()
+            .flatten()
+            .filter(|t| t.result.is_none())
+            .map(|t| now - t.began);
+        waits.max().unwrap_or_default()
+    }
+}
+
+fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("{address} cannot be reached: {error}"),
+    )
+}
+
+/// Waits for one task; dropped early it leaves the task to the session.
+struct Waiting<'a> {
+    session: &'a Session,
+    id: TaskId,
+    done: bool,
+}
+
+impl Waiting<'_> {
+    async fn await_reply(mut self) -> Result<Reply> {
+        let ended = std::future::poll_fn(|cx| {
+            if let Some(error) = self.session.error() {
+                return Poll::Ready(Some(error));
+            }
+            let ended = self.session.with_task(self.id, |task| {
+                task.waker = Some(cx.waker().clone());
+                task.result.is_some()
+            });
+            if ended == Some(false) {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
+        })
+        .await;
+        self.done = true;
+        let task = self.session.remove(self.id);
+        if let Some(error) = ended {
+            return Err(error);
+        }
+        let task = task.expect("a task stays until its reply is taken");
+        match task.result.expect("it was there a moment ago") {
+            TaskResult::Completed {
+                status,
+                sense,
+                transferred,
+                ..
+            } => {
+                let data = match task.data {
+                    TaskData::In(mut buf) => {
+                        buf.set_len(buf.len().min(transferred as usize));
+                        buf.into()
+                    }
+                    _ => Payload::new(),
+                };
+                Ok(Reply {
+                    status,
+                    sense,
+                    data,
+                })
+            }
+            other => {
+                let message = format!("the target did not execute a command: {other:?}");
+                Err(Error::new(ErrorKind::Protocol, message))
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let ended = self.session.with_task(self.id, |task| {
+                task.detached = true;
+                task.waker = None;
+                task.result.is_some()
+            });
+            if ended == Some(true) {
+                drop(self.session.remove(self.id));
+            }
+        }
+    }
+}
+
+async fn read(session: Rc<Session>) {
+    let mut reader = FramedReader::new(session.stream.clone(), RECEIVE_BUFFER_BYTES);
+    while session.error().is_none() {
+        match read_pdu(&session, &mut reader).await {
+            Ok(()) => {}
+            Err(error) => session.end(error),
+        }
+        session.transmit.notify();
+        if !session.machine.borrow().wants_read() {
+            // Its answers have to leave first.
+            let sent = session.sent.wait_for(|| {
+                let free = session.machine.borrow().wants_read();
+                (free || session.error().is_some()).then_some(())
+            });
+            sent.await;
+        }
+    }
+}
+
+async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()> {
+    require(reader, iscsi::pdu::BHS_LEN).await?;
+    session.last_heard.set(time::now());
+    let limits = session.machine.borrow().frame_limits();
+    let Some(pdu) = frame(reader.bytes(), &limits).map_err(protocol)? else {
+        return Ok(());
+    };
+    let at_hand = if pdu.payload {
+        pdu.data_offset
+    } else {
+        pdu.total_len
+    };
+    require(reader, at_hand).await?;
+    pdu.verify_header(reader.bytes()).map_err(protocol)?;
+    {
+        let bytes = reader.bytes();
+        let data = match pdu.payload {
+            true => RxData::Length(pdu.data_len as u32),
+            false => {
+                if let Some(at) = pdu.data_digest_offset {
+                    let mut digest = DataDigest::default();
+                    digest.update(&bytes[pdu.data()]);
+                    let received = *bytes[at..].first_chunk().expect("the frame counts it");
+                    digest.verify(received).map_err(protocol)?;
+                }
+                RxData::Inline(&bytes[pdu.data()])
+            }
+        };
+        let bhs = bytes.first_chunk().expect("48 bytes are at hand");
+        let now = time::now().as_ns();
+        session
+            .machine
+            .borrow_mut()
+            .receive(now, bhs, &bytes[pdu.ahs()], data);
+    }
+    reader.consume(at_hand);
+    let mut left = if pdu.payload { pdu.data_len } else { 0 };
+    let mut digest = pdu
+        .payload
+        .then_some(pdu.data_digest_offset)
+        .flatten()
+        .map(|_| DataDigest::default());
+    // Ends of tasks count only after the payload of this PDU has been checked.
+    let mut ends = None;
+    loop {
+        let event = session.machine.borrow_mut().poll_event();
+        let Some(event) = event else { break };
+        match event {
+            InitiatorEvent::LoggedIn { .. } => {
+                session.logged_in.set(true);
+                session.changed.notify();
+            }
+            InitiatorEvent::DataIn { task, offset, len } => {
+                let taken = session.with_task(task, |task| match &mut task.data {
+                    TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),
+                    _ => None,
+                });
+                let Some(Some(buf)) = taken else { continue };
+                let range = offset as usize..offset as usize + len as usize;
+                let (result, buf) = reader.read_into(buf, range.clone()).await;
+                result.map_err(|error| Error::io("receiving data", &error))?;
+                left -= range.len();
+                if let Some(digest) = &mut digest {
+                    digest.update(&buf[range]);
+                }
+                session.with_task(task, |task| task.data = TaskData::In(buf));
+            }
+            InitiatorEvent::Done { task, result } => {
+                if let Some((task, result)) = ends.replace((task, result)) {
+                    session.done(task, result);
+                }
+            }
+            InitiatorEvent::AsyncMessage { event, .. } => {
+                tracing::info!(event, "the target sent an asynchronous message");
+            }
+            InitiatorEvent::Closed(reason) => {
+                let message = format!("the session ended: {reason:?}");
+                return Err(Error::new(kind_of(&reason), message));
+            }
+            _ => {}
+        }
+    }
+    if pdu.payload {
+        finish_payload(reader, left, iscsi::frame::padding(pdu.data_len), digest).await?;
+    }
+    if let Some((task, result)) = ends {
+        session.done(task, result);
+    }
+    Ok(())
+}
+
+/// Reads past what nobody wanted and the padding; checks the digest.
+async fn finish_payload(
+    reader: &mut FramedReader,
+    mut left: usize,
+    padding: usize,
+    digest: Option<DataDigest>,
+) -> Result<()> {
+    let io = |error: std::io::Error| Error::io("receiving data", &error);
+    let Some(mut digest) = digest else {
+        return reader.skip(left + padding).await.map_err(io);
+    };
+    while left > 0 {
+        require(reader, 1).await?;
+        let n = reader.bytes().len().min(left);
+        digest.update(&reader.bytes()[..n]);
+        reader.consume(n);
+        left -= n;
+    }
+    reader.skip(padding).await.map_err(io)?;
+    require(reader, 4).await?;
+    let received = *reader
+        .bytes()
+        .first_chunk()
+        .expect("four bytes are at hand");
+    reader.consume(4);
+    digest.verify(received).map_err(protocol)
+}
+
+fn kind_of(reason: &iscsi::CloseReason) -> ErrorKind {
+    match reason {
+        iscsi::CloseReason::LoginRefused { status, .. } if status.class() == 2 => {
+            ErrorKind::Configuration
+        }
+        iscsi::CloseReason::PingTimeout => ErrorKind::TimedOut,
+        iscsi::CloseReason::Protocol(_) => ErrorKind::Protocol,
+        _ => ErrorKind::Unreachable,
+    }
+}
+
+async fn require(reader: &mut FramedReader, len: usize) -> Result<()> {
+    match reader.fill(len).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::new(
+            ErrorKind::Unreachable,
+            "the target closed the connection",
+        )),
+        Err(error) => Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("the connection was lost: {error}"),
+        )),
+    }
+}
+
+fn protocol(error: iscsi::Error) -> Error {
+    Error::new(ErrorKind::Protocol, error.to_string())
+}
+
+async fn write(session: Rc<Session>) {
+    let mut gather = Gather::new();
+    while session.error().is_none() {
+        let notified = session.transmit.notified();
+        while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
+            let pdu = session.machine.borrow_mut().poll_transmit();
+            let Some(pdu) = pdu else { break };
+            gather.push_bytes(&pdu.header);
+            if let Some(digest) = pdu.header_digest() {
+                gather.push_bytes(&digest);
+            }
+            let mut digest = pdu.has_data_digest().then(DataDigest::default);
+            match &pdu.data {
+                TransmitData::None => {}
+                TransmitData::Inline(bytes) => {
+                    gather.push_bytes(bytes);
+                    if let Some(digest) = &mut digest {
+                        digest.update(bytes);
+                    }
+                }
+                TransmitData::Task { task, offset, len } => {
+                    let range = *offset as usize..*offset as usize + *len as usize;
+                    let known = session.with_task(*task, |task| {
+                        let TaskData::Out(payload) = &task.data else {
+                            return;
+                        };
+                        if let Some(digest) = &mut digest {
+                            for slice in payload.slice(range.clone()).slices() {
+                                digest.update(slice);
+                            }
+                        }
+                        gather.push_payload(payload, range);
+                    });
+                    if known.is_none() {
+                        // A header without its data would damage the stream.
+                        let message = "data of a command that has ended was asked for";
+                        return session.end(Error::new(ErrorKind::Protocol, message));
+                    }
+                }
+            }
+            gather.push_bytes(&[0; 3][..pdu.padding()]);
+            if let Some(digest) = digest {
+                gather.push_bytes(&digest.finish());
+            }
+        }
+        if gather.is_empty() {
+            notified.await;
+            continue;
+        }
+        let (result, back) = session.stream.send_all(gather).await;
+        gather = back;
+        session.sent.notify();
+        if let Err(error) = result {
+            session.end(Error::new(
+                ErrorKind::Unreachable,
+                format!("the connection was lost: {error}"),
+            ));
+        }
+    }
+}
+
+/// Ends a session whose target does not answer.
+async fn watch(session: Rc<Session>) {
+    let limit = session.timeouts.request;
+    let interval = (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        let over = session
+            .changed
+            .wait_for(|| session.ended.borrow().is_some().then_some(()));
+        if time::timeout(interval, over).await.is_some() {
+            return;
+        }
+        let now = time::now();
+        if session.oldest_wait(now) > limit {
+            let message = format!("the target has not answered a command within {limit:?}");
+            return session.end(Error::new(ErrorKind::TimedOut, message));
+        }
+        let mut machine = session.machine.borrow_mut();
+        if now - session.last_heard.get() > limit / 2 {
+            machine.ping(now.as_ns(), (limit / 2).as_nanos() as u64);
+        }
+        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+            machine.handle_timeout(now.as_ns());
+            drop(machine);
+            let message = format!("the target has been silent for {limit:?}");
+            return session.end(Error::new(ErrorKind::TimedOut, message));
+        }
+        session.transmit.notify();
+    }
+}

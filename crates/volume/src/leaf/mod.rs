@@ -1,0 +1,3 @@
+//! Leaves: where the data is.
+
+pub mod ram;
