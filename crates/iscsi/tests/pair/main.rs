@@ -1,0 +1,7 @@
+//! Both roles against each other in virtual time (`pair`), and each against a peer that breaks
+//! the rules (`hostile`).
+
+mod hostile;
+mod io;
+mod pair;
+mod session;
