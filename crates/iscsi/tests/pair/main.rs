@@ -2,6 +2,7 @@
 //! the rules (`hostile`).
 
 mod hostile;
+mod hostile_target;
 mod io;
 mod pair;
 mod session;

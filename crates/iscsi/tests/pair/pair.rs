@@ -9,23 +9,19 @@ use iscsi::*;
 
 /// A seeded source of choices (xorshift; quality does not matter here, being the same does).
 #[derive(Clone)]
-pub struct Choices(pub u64);
+pub(crate) struct Choices(pub(crate) u64);
 
 impl Choices {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 11) as usize % bound.max(1)
     }
-
-    pub fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
 }
 
 /// Puts a PDU on a stream, payload taken from `payload`.
-pub fn send(wire: &mut Vec<u8>, transmit: &Transmit, payload: &[u8]) {
+pub(crate) fn send(wire: &mut Vec<u8>, transmit: &Transmit, payload: &[u8]) {
     let before = wire.len();
     wire.extend_from_slice(&transmit.header);
     wire.extend(transmit.header_digest().into_iter().flatten());
@@ -46,15 +42,15 @@ pub fn send(wire: &mut Vec<u8>, transmit: &Transmit, payload: &[u8]) {
     assert_eq!(wire.len() - before, transmit.wire_len());
 }
 
-pub struct Received {
-    pub bhs: [u8; 48],
-    pub ahs: Vec<u8>,
-    pub data: Vec<u8>,
-    pub payload: bool,
+pub(crate) struct Received {
+    pub(crate) bhs: [u8; 48],
+    pub(crate) ahs: Vec<u8>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) payload: bool,
 }
 
 /// Takes one complete PDU off the front of a stream.
-pub fn receive(
+pub(crate) fn receive(
     stream: &mut Vec<u8>,
     limits: &frame::FrameLimits,
 ) -> Result<Option<Received>, Error> {
@@ -81,7 +77,7 @@ pub fn receive(
     Ok(Some(received))
 }
 
-pub fn rx_data(received: &Received) -> RxData<'_> {
+pub(crate) fn rx_data(received: &Received) -> RxData<'_> {
     match received.payload {
         true => RxData::Length(received.data.len() as u32),
         false => RxData::Inline(&received.data),
@@ -89,32 +85,32 @@ pub fn rx_data(received: &Received) -> RxData<'_> {
 }
 
 /// A command at the target.
-pub struct Job {
-    pub request: CommandRequest,
-    pub buffer: Vec<u8>,
+pub(crate) struct Job {
+    pub(crate) request: CommandRequest,
+    pub(crate) buffer: Vec<u8>,
     /// Of a write: how much was solicited, and whether it is there.
     granted: u32,
     complete: bool,
 }
 
 /// The target with its driver.
-pub struct TargetSide {
-    pub machine: TargetConnection,
-    pub medium: Vec<u8>,
-    pub jobs: HashMap<TaskId, Job>,
+pub(crate) struct TargetSide {
+    pub(crate) machine: TargetConnection,
+    pub(crate) medium: Vec<u8>,
+    pub(crate) jobs: HashMap<TaskId, Job>,
     /// Buffers of tasks that are being answered.
     answering: HashMap<TaskId, Vec<u8>>,
     ready: Vec<TaskId>,
-    stream: Vec<u8>,
-    pub events: Vec<TargetEvent>,
-    pub targets: Vec<TargetRecord>,
+    pub(crate) stream: Vec<u8>,
+    pub(crate) events: Vec<TargetEvent>,
+    pub(crate) targets: Vec<TargetRecord>,
     /// Refuses commands: with this sense.
-    pub refuse: Option<Vec<u8>>,
+    pub(crate) refuse: Option<Vec<u8>>,
     /// Keeps commands without answering.
-    pub hold: bool,
-    pub login_answer: Result<(), LoginStatus>,
-    pub session_answer: Result<u16, LoginStatus>,
-    pub tasks_seen_max: usize,
+    pub(crate) hold: bool,
+    pub(crate) login_answer: Result<(), LoginStatus>,
+    pub(crate) session_answer: Result<u16, LoginStatus>,
+    pub(crate) tasks_seen_max: usize,
 }
 
 fn extent(cdb: &[u8]) -> (usize, usize) {
@@ -123,8 +119,8 @@ fn extent(cdb: &[u8]) -> (usize, usize) {
     (offset as usize, len as usize)
 }
 
-pub const GOOD: u8 = 0;
-pub const CHECK_CONDITION: u8 = 2;
+pub(crate) const GOOD: u8 = 0;
+pub(crate) const CHECK_CONDITION: u8 = 2;
 
 impl TargetSide {
     fn take_events(&mut self, payload: &[u8]) {
@@ -249,6 +245,8 @@ impl TargetSide {
         self.ready.swap_remove(index);
         let job = self.jobs.remove(&task).unwrap();
         let (offset, len) = extent(&job.request.cdb);
+        let offset = offset.min(self.medium.len());
+        let len = len.min(self.medium.len() - offset);
         let good = Outcome {
             status: GOOD,
             sense: &[],
@@ -295,12 +293,12 @@ impl TargetSide {
 }
 
 /// The initiator with its driver.
-pub struct InitiatorSide {
-    pub machine: InitiatorConnection,
-    pub buffers: HashMap<TaskId, Vec<u8>>,
-    pub done: HashMap<TaskId, TaskResult>,
-    pub events: Vec<InitiatorEvent>,
-    stream: Vec<u8>,
+pub(crate) struct InitiatorSide {
+    pub(crate) machine: InitiatorConnection,
+    pub(crate) buffers: HashMap<TaskId, Vec<u8>>,
+    pub(crate) done: HashMap<TaskId, TaskResult>,
+    pub(crate) events: Vec<InitiatorEvent>,
+    pub(crate) stream: Vec<u8>,
 }
 
 impl InitiatorSide {
@@ -324,19 +322,21 @@ impl InitiatorSide {
     }
 }
 
-pub struct Pair {
-    pub initiator: InitiatorSide,
-    pub target: TargetSide,
-    pub to_target: Vec<u8>,
-    pub to_initiator: Vec<u8>,
-    pub choices: Choices,
-    pub now: u64,
+pub(crate) struct Pair {
+    pub(crate) initiator: InitiatorSide,
+    pub(crate) target: TargetSide,
+    pub(crate) to_target: Vec<u8>,
+    pub(crate) to_initiator: Vec<u8>,
+    pub(crate) choices: Choices,
+    pub(crate) now: u64,
     /// Drops whatever the target sends.
-    pub deaf: bool,
+    pub(crate) deaf: bool,
+    /// Flips bits of about one in so many chunks that arrive.
+    pub(crate) damage_one_in: Option<usize>,
 }
 
 impl Pair {
-    pub fn new(initiator: InitiatorConfig, target: TargetConfig, seed: u64) -> Pair {
+    pub(crate) fn new(initiator: InitiatorConfig, target: TargetConfig, seed: u64) -> Pair {
         Pair {
             initiator: InitiatorSide {
                 machine: InitiatorConnection::new(initiator),
@@ -365,11 +365,12 @@ impl Pair {
             choices: Choices(seed | 1),
             now: 0,
             deaf: false,
+            damage_one_in: None,
         }
     }
 
     /// Both sides with the same wishes, a normal session.
-    pub fn with(operational: OperationalConfig, seed: u64) -> Pair {
+    pub(crate) fn with(operational: OperationalConfig, seed: u64) -> Pair {
         let initiator = InitiatorConfig {
             operational: operational.clone(),
             ..normal()
@@ -383,13 +384,16 @@ impl Pair {
 
     /// One round: each side sends, some bytes arrive, some commands are executed. True if
     /// anything moved.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         self.now += 1_000_000;
-        for machine_timeout in [self.initiator.machine.next_timeout()] {
-            if machine_timeout.is_some_and(|due| due <= self.now) {
-                self.initiator.machine.handle_timeout(self.now);
-                self.initiator.take_events(&[]);
-            }
+        if self
+            .initiator
+            .machine
+            .next_timeout()
+            .is_some_and(|due| due <= self.now)
+        {
+            self.initiator.machine.handle_timeout(self.now);
+            self.initiator.take_events(&[]);
         }
         if self
             .target
@@ -417,7 +421,7 @@ impl Pair {
             self.to_initiator.clear();
         }
         let moving = !self.to_target.is_empty() || !self.to_initiator.is_empty();
-        let arrived = cut(&mut self.to_target, &mut self.choices);
+        let arrived = cut(&mut self.to_target, &mut self.choices, self.damage_one_in);
         self.target.stream.extend(arrived);
         while self.target.machine.wants_read() {
             let limits = self.target.machine.frame_limits();
@@ -434,7 +438,11 @@ impl Pair {
             }
         }
         self.target.take_events(&[]);
-        let arrived = cut(&mut self.to_initiator, &mut self.choices);
+        let arrived = cut(
+            &mut self.to_initiator,
+            &mut self.choices,
+            self.damage_one_in,
+        );
         self.initiator.stream.extend(arrived);
         while self.initiator.machine.wants_read() {
             let limits = self.initiator.machine.frame_limits();
@@ -456,7 +464,7 @@ impl Pair {
 
     /// Steps until `condition`.
     #[track_caller]
-    pub fn until(&mut self, what: &str, condition: impl Fn(&Pair) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, condition: impl Fn(&Pair) -> bool) {
         for _ in 0..2_000_000 {
             if condition(self) {
                 return;
@@ -470,14 +478,14 @@ impl Pair {
     }
 
     #[track_caller]
-    pub fn log_in(&mut self) {
+    pub(crate) fn log_in(&mut self) {
         self.until("logged in", |pair| {
             pair.initiator
                 .saw(|event| matches!(event, InitiatorEvent::LoggedIn { .. }))
         });
     }
 
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         direction: Direction,
         at: usize,
@@ -510,60 +518,66 @@ impl Pair {
         Some(task)
     }
 
-    pub fn write(&mut self, at: usize, data: Vec<u8>) -> Option<TaskId> {
+    pub(crate) fn write(&mut self, at: usize, data: Vec<u8>) -> Option<TaskId> {
         let len = data.len();
         self.submit(Direction::Write, at, len, data)
     }
 
-    pub fn read(&mut self, at: usize, len: usize) -> Option<TaskId> {
+    pub(crate) fn read(&mut self, at: usize, len: usize) -> Option<TaskId> {
         self.submit(Direction::Read, at, len, vec![0; len])
     }
 
     #[track_caller]
-    pub fn result(&mut self, task: TaskId) -> TaskResult {
+    pub(crate) fn result(&mut self, task: TaskId) -> TaskResult {
         self.until("task done", |pair| pair.initiator.done.contains_key(&task));
         self.initiator.done.remove(&task).unwrap()
     }
 }
 
 impl InitiatorSide {
-    pub fn saw(&self, which: impl Fn(&InitiatorEvent) -> bool) -> bool {
+    pub(crate) fn saw(&self, which: impl Fn(&InitiatorEvent) -> bool) -> bool {
         self.events.iter().any(which)
     }
 }
 
 impl TargetSide {
-    pub fn saw(&self, which: impl Fn(&TargetEvent) -> bool) -> bool {
+    pub(crate) fn saw(&self, which: impl Fn(&TargetEvent) -> bool) -> bool {
         self.events.iter().any(which)
     }
 }
 
-/// What arrives of a stream in this round: nothing, some bytes, or all.
-fn cut(wire: &mut Vec<u8>, choices: &mut Choices) -> Vec<u8> {
+/// What arrives of a stream in this round: nothing, some bytes, or all; possibly damaged.
+fn cut(wire: &mut Vec<u8>, choices: &mut Choices, damage_one_in: Option<usize>) -> Vec<u8> {
     let len = match choices.below(4) {
         0 => 0,
         1 => choices.below(wire.len().min(100) + 1),
         2 => choices.below(wire.len() + 1),
         _ => wire.len(),
     };
-    wire.drain(..len).collect()
+    let mut arrived: Vec<u8> = wire.drain(..len).collect();
+    if len > 0 && damage_one_in.is_some_and(|chances| choices.below(chances) == 0) {
+        // Near the front, where headers are likely.
+        let at = choices.below(arrived.len().min(48));
+        arrived[at] ^= 1 << choices.below(8);
+    }
+    arrived
 }
 
-pub const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
-pub const INITIATOR: &str = "iqn.2026-11.io.sanstone:host";
+pub(crate) const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
+pub(crate) const INITIATOR: &str = "iqn.2026-11.io.sanstone:host";
 
-pub fn normal() -> InitiatorConfig {
+pub(crate) fn normal() -> InitiatorConfig {
     InitiatorConfig::new(INITIATOR, Some(TARGET.to_owned()))
 }
 
 /// Bytes that differ at every place and for every seed.
-pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) ^ seed.wrapping_mul(97)) as u8)
         .collect()
 }
 
-pub fn good(transferred: usize) -> TaskResult {
+pub(crate) fn good(transferred: usize) -> TaskResult {
     TaskResult::Completed {
         status: GOOD,
         sense: Vec::new(),
@@ -572,7 +586,7 @@ pub fn good(transferred: usize) -> TaskResult {
     }
 }
 
-pub fn digests(on: bool) -> Digests {
+pub(crate) fn digests(on: bool) -> Digests {
     Digests {
         header: on,
         data: on,
