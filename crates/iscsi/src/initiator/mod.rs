@@ -350,8 +350,11 @@ impl InitiatorConnection {
 
     /// Ends a command.
     fn finish(&mut self, task: TaskId, result: TaskResult) {
-        if let Some(Entry::Command(_)) = self.tasks.remove(task) {
+        if let Some(Entry::Command(ended)) = self.tasks.remove(task) {
             self.commands_open -= 1;
+            if ended.owes_data() {
+                self.drop_queued(task);
+            }
             self.events.push_back(InitiatorEvent::Done { task, result });
         }
     }

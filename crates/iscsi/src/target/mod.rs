@@ -354,6 +354,8 @@ impl TargetConnection {
     pub fn abort(&mut self, task: TaskId) -> Result<(), Error> {
         self.command(task)?;
         self.remove(task);
+        // What it had queued would pile up if commands and aborts came in turn.
+        self.outgoing.retain(|entry| entry.task() != Some(task));
         Ok(())
     }
 

@@ -199,6 +199,100 @@ fn unsolicited_data_beyond_the_first_burst_ends_the_connection() {
 }
 
 #[test]
+fn a_refusal_waits_for_data_on_its_way_and_asks_for_no_more() {
+    let refusal = Outcome {
+        status: CHECK_CONDITION,
+        sense: &[0x70],
+        transfer_len: 0,
+    };
+    // Unsolicited data is still to come.
+    let mut pair = logged_in(OperationalConfig::default());
+    assert!(
+        pair.tell(
+            command(1, FIRST, WRITE & !FINAL, 8192).to_bytes(),
+            &[0; 512]
+        )
+        .is_empty()
+    );
+    let task = pair.task().task;
+    pair.target.machine.respond(task, refusal).unwrap();
+    assert!(
+        pair.tell(data_out(1, RESERVED_TAG, 0, 512, 0), &[0; 512])
+            .is_empty()
+    );
+    let said = pair.tell(data_out(1, RESERVED_TAG, 1, 1024, FINAL), &[0; 512]);
+    assert_eq!(said, [opcode::SCSI_RESPONSE]);
+    // So is what an R2T asked for; it was the last one.
+    let mut pair = logged_in(OperationalConfig {
+        max_burst_length: 512,
+        ..no_immediate()
+    });
+    pair.tell(command(1, FIRST, WRITE, 8192).to_bytes(), &[]);
+    let task = pair.task().task;
+    pair.target.machine.solicit(task, 8192).unwrap();
+    let tags: Vec<u32> = std::iter::from_fn(|| pair.target.machine.poll_transmit())
+        .map(|r2t| u32::from_be_bytes(r2t.header[20..24].try_into().unwrap()))
+        .collect();
+    assert_eq!(tags.len(), 4, "MaxOutstandingR2T");
+    pair.target.machine.respond(task, refusal).unwrap();
+    for (index, tag) in tags.into_iter().enumerate() {
+        let said = pair.tell(data_out(1, tag, 0, index as u32 * 512, FINAL), &[0; 512]);
+        assert_eq!(!said.is_empty(), index == 3);
+    }
+    let dropped = |event: &TargetEvent| {
+        matches!(
+            event,
+            TargetEvent::DataOut { .. } | TargetEvent::DataComplete { .. }
+        )
+    };
+    assert!(!pair.target.saw(dropped));
+    assert!(
+        pair.target.machine.respond(task, refusal).is_err(),
+        "it has ended"
+    );
+}
+
+#[test]
+fn an_extended_cdb_and_a_bidirectional_command_are_understood() {
+    let mut pair = logged_in(OperationalConfig::default());
+    let mut header = command(1, FIRST, READ | WRITE, 1024);
+    header.total_ahs_length = 7;
+    let mut ahs = vec![0, 17, 1, 0];
+    ahs.extend([0xab; 16]);
+    ahs.extend([0, 5, 2, 0, 0, 0, 2, 0]);
+    pair.target
+        .machine
+        .receive(0, &header.to_bytes(), &ahs, RxData::Length(0));
+    let Some(TargetEvent::Command(request)) = pair.target.machine.poll_event() else {
+        panic!()
+    };
+    assert_eq!(
+        (request.cdb.len(), &request.cdb[16..]),
+        (32, &[0xab; 16][..])
+    );
+    assert_eq!(request.direction, Direction::Bidirectional);
+    assert_eq!((request.read_len, request.write_len), (512, 1024));
+    let outcome = Outcome {
+        status: GOOD,
+        sense: &[],
+        transfer_len: 0,
+    };
+    pair.target
+        .machine
+        .data_in(request.task, 100, Some(outcome))
+        .unwrap();
+    let said: Vec<_> = std::iter::from_fn(|| pair.target.machine.poll_transmit()).collect();
+    let opcodes: Vec<u8> = said.iter().map(|transmit| transmit.header[0]).collect();
+    assert_eq!(opcodes, [opcode::SCSI_DATA_IN, opcode::SCSI_RESPONSE]);
+    let response = &said[1].header;
+    assert_eq!(response[1], FINAL | 0x08 | 0x02, "underflow both ways");
+    assert_eq!(
+        (&response[40..44], &response[44..48]),
+        (&[0, 0, 1, 156][..], &[0, 0, 4, 0][..])
+    );
+}
+
+#[test]
 fn data_for_tasks_that_do_not_exist_is_dropped() {
     let mut pair = logged_in(OperationalConfig::default());
     assert!(

@@ -89,7 +89,7 @@ pub(crate) struct Job {
     pub(crate) request: CommandRequest,
     pub(crate) buffer: Vec<u8>,
     /// Of a write: how much was solicited, and whether it is there.
-    granted: u32,
+    granted: Option<u32>,
     complete: bool,
 }
 
@@ -142,6 +142,8 @@ impl TargetSide {
                 TargetEvent::DataOut { task, offset, len } => {
                     let (offset, len) = (*offset as usize, *len as usize);
                     if let Some(job) = self.jobs.get_mut(task) {
+                        let room = job.granted.unwrap_or(job.request.unsolicited_len);
+                        assert!(offset + len <= room as usize, "beyond what was solicited");
                         job.buffer[offset..offset + len].copy_from_slice(&payload[..len]);
                     }
                 }
@@ -184,7 +186,7 @@ impl TargetSide {
             Job {
                 request,
                 buffer,
-                granted: 0,
+                granted: None,
                 complete: !is_write,
             },
         );
@@ -195,7 +197,7 @@ impl TargetSide {
                 true => wanted / 2,
                 false => wanted,
             };
-            job.granted = first;
+            job.granted = Some(first);
             self.machine.solicit(task, first).unwrap();
         }
         self.ready.push(task);
@@ -204,9 +206,9 @@ impl TargetSide {
     fn data_complete(&mut self, task: TaskId) {
         let job = self.jobs.get_mut(&task).unwrap();
         let wanted = job.request.write_len.min(extent(&job.request.cdb).1 as u32);
-        match job.granted < wanted {
+        match job.granted < Some(wanted) {
             true => {
-                job.granted = wanted;
+                job.granted = Some(wanted);
                 self.machine.solicit(task, wanted).unwrap();
             }
             false => job.complete = true,
@@ -465,7 +467,7 @@ impl Pair {
     /// Steps until `condition`.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, condition: impl Fn(&Pair) -> bool) {
-        for _ in 0..2_000_000 {
+        for _ in 0..100_000 {
             if condition(self) {
                 return;
             }
