@@ -159,7 +159,6 @@ fn data_out_must_fit_its_r2t() {
     // (tag offset, DataSN, Buffer Offset, flags, length)
     let wrong = [
         (1, 0, 0, FINAL, 4096),
-        (0, 1, 0, FINAL, 4096),
         (0, 0, 512, FINAL, 4096),
         (0, 0, 0, FINAL, 4097),
         (0, 0, 0, FINAL, 4095),
@@ -176,6 +175,39 @@ fn data_out_must_fit_its_r2t() {
             &vec![0; len],
         );
         pair.assert_rejected_and_closed(&said);
+    }
+}
+
+#[test]
+fn lost_data_fails_its_command_and_no_other() {
+    // One R2T, its two Data-Out in the wrong order; then the same unsolicited.
+    for unsolicited in [false, true] {
+        let operational = if unsolicited {
+            OperationalConfig::default()
+        } else {
+            no_immediate()
+        };
+        let mut pair = logged_in(operational);
+        let flags = if unsolicited { WRITE & !FINAL } else { WRITE };
+        pair.tell(command(1, FIRST, flags, 4096).to_bytes(), &[]);
+        let task = pair.task().task;
+        pair.target.machine.solicit(task, 4096).unwrap();
+        let tag = match pair.target.machine.poll_transmit() {
+            Some(r2t) => u32::from_be_bytes(r2t.header[20..24].try_into().unwrap()),
+            None => RESERVED_TAG,
+        };
+        assert_eq!(tag == RESERVED_TAG, unsolicited);
+        assert!(pair.tell(data_out(1, tag, 1, 0, 0), &[0; 2048]).is_empty());
+        assert!(
+            pair.target
+                .saw(|event| *event == TargetEvent::Failed { task })
+        );
+        assert!(pair.target.machine.solicit(task, 4096).is_err());
+        let said = pair.tell(data_out(1, tag, 0, 2048, FINAL), &[0; 2048]);
+        assert_eq!(said, [opcode::SCSI_RESPONSE]);
+        assert_eq!(pair.target.machine.tasks_len(), 0);
+        pair.tell(command(1, FIRST + 1, READ, 512).to_bytes(), &[]);
+        assert_eq!(pair.target.machine.tasks_len(), 1, "the session goes on");
     }
 }
 
