@@ -181,3 +181,7 @@ impl DataDigest {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

@@ -298,9 +298,11 @@ impl InitiatorConnection {
     }
 
     /// Sends a NOP-Out that the target must answer within `timeout_ns`; `Pong` or
-    /// `Closed(PingTimeout)` follows. Does nothing while one is open or before login.
+    /// `Closed(PingTimeout)` follows. Does nothing while one is open, before login, or in a
+    /// discovery session, which allows no pings (RFC 7143 §4.3).
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
-        if self.phase != Phase::FullFeature || self.ping.is_some() {
+        let allowed = self.require_full_feature(SessionType::Normal).is_ok();
+        if !allowed || self.ping.is_some() {
             return;
         }
         let Some(task) = self.tasks.insert(Entry::Ping) else {
@@ -350,8 +352,11 @@ impl InitiatorConnection {
 
     /// Ends a command.
     fn finish(&mut self, task: TaskId, result: TaskResult) {
-        if let Some(Entry::Command(_)) = self.tasks.remove(task) {
+        if let Some(Entry::Command(ended)) = self.tasks.remove(task) {
             self.commands_open -= 1;
+            if ended.owes_data() {
+                self.drop_queued(task);
+            }
             self.events.push_back(InitiatorEvent::Done { task, result });
         }
     }

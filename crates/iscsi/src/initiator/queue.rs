@@ -32,7 +32,21 @@ pub(super) enum Outgoing {
     },
 }
 
+impl Outgoing {
+    fn task(&self) -> Option<TaskId> {
+        match *self {
+            Outgoing::Ready { .. } => None,
+            Outgoing::Command { task } | Outgoing::DataOut { task, .. } => Some(task),
+        }
+    }
+}
+
 impl InitiatorConnection {
+    /// Drops what a command that has ended had queued.
+    pub(super) fn drop_queued(&mut self, task: TaskId) {
+        self.outgoing.retain(|entry| entry.task() != Some(task));
+    }
+
     pub(super) fn push_ready(&mut self, header: [u8; 48], data: Vec<u8>, is_reply: bool) {
         let digests = self.parameters.digests;
         if is_reply {
@@ -173,6 +187,7 @@ impl InitiatorConnection {
         let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
             return None;
         };
+        task.sent = true;
         let more = task.unsolicited_end > task.immediate_len;
         let direction = match task.direction {
             Direction::Read => pdu::ScsiCommand::READ,

@@ -76,7 +76,9 @@ impl InitiatorConnection {
                 self.take_stat_sn(bhs)?;
                 let data = data.inline()?;
                 match pdu {
-                    ResponsePdu::ScsiResponse(response) => self.scsi_response(response, data),
+                    ResponsePdu::ScsiResponse(response) => {
+                        return self.scsi_response(response, data);
+                    }
                     ResponsePdu::TaskManagement(response) => self.function_response(response),
                     ResponsePdu::Text(response) => return self.text_response(response, data),
                     ResponsePdu::Async(message) => self.async_message(message, data),
@@ -120,6 +122,27 @@ impl InitiatorConnection {
         if !before(max, expected.wrapping_sub(1)) && before(self.max_cmd_sn, max) {
             self.max_cmd_sn = max;
         }
+    }
+
+    /// The command that a tag stands for; `None` if it has ended.
+    fn open_command(&mut self, tag: u32) -> Result<Option<(TaskId, &mut super::Task)>, Error> {
+        let Some(id) = self.tasks.find_tag(tag) else {
+            return Ok(None);
+        };
+        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+            return Ok(None);
+        };
+        if !task.sent {
+            let (pdu, field) = ("response", "Initiator Task Tag");
+            let why = "this command has not been sent yet";
+            return Err(Error::Field {
+                pdu,
+                field,
+                value: tag.into(),
+                why,
+            });
+        }
+        Ok(Some((id, task)))
     }
 
     fn data_in(&mut self, bhs: &[u8; 48], pdu: &pdu::DataIn, len: u32) -> Result<(), Error> {
@@ -187,20 +210,17 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    fn scsi_response(&mut self, response: &pdu::ScsiResponse, data: &[u8]) {
-        let Some(id) = self.tasks.find_tag(response.initiator_task_tag.get()) else {
-            return;
+    fn scsi_response(&mut self, response: &pdu::ScsiResponse, data: &[u8]) -> Result<(), Error> {
+        let Some((id, task)) = self.open_command(response.initiator_task_tag.get())? else {
+            return Ok(());
         };
-        let Some(Entry::Command(task)) = self.tasks.get(id) else {
-            return;
-        };
-        if response.response != 0 {
-            let response = response.response;
-            return self.finish(id, TaskResult::TargetFailure { response });
-        }
         let (residual, transferred) =
             task.transferred(response.flags, response.residual_count.get());
-        self.complete(id, response.status, sense_of(data), residual, transferred);
+        match response.response {
+            0 => self.complete(id, response.status, sense_of(data), residual, transferred),
+            response => self.finish(id, TaskResult::TargetFailure { response }),
+        }
+        Ok(())
     }
 
     fn function_response(&mut self, response: &pdu::TaskManagementResponse) {

@@ -16,6 +16,8 @@ pub(super) struct Task {
     pub(super) attribute: u8,
     pub(super) direction: Direction,
     pub(super) data_len: u32,
+    /// Its PDU has been handed out for sending.
+    pub(super) sent: bool,
     /// Data in the command PDU.
     pub(super) immediate_len: u32,
     /// Where unsolicited data ends, immediate data included.
@@ -54,6 +56,7 @@ impl Task {
             attribute: command.attribute,
             direction: command.direction,
             data_len: command.data_len,
+            sent: false,
             immediate_len,
             unsolicited_end,
             moved: 0,
@@ -147,6 +150,12 @@ impl Task {
         self.r2t_offset += len;
         self.r2ts_open += 1;
         Ok(self.r2t_offset)
+    }
+
+    /// Whether Data-Out may still wait to be sent.
+    pub(super) fn owes_data(&self) -> bool {
+        self.r2ts_open > 0
+            || (self.direction == Direction::Write && self.moved < self.unsolicited_end)
     }
 
     /// What the flags and count of a final PDU say, and the bytes that this leaves as

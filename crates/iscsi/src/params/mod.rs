@@ -10,6 +10,24 @@ mod tests;
 use crate::frame::Digests;
 pub(crate) use negotiate::Negotiation;
 
+/// Whether RFC 7143 defines a key of this name, for whichever phase.
+pub(crate) fn is_known(name: &str) -> bool {
+    let others = [
+        "AuthMethod",
+        "InitiatorName",
+        "InitiatorAlias",
+        "TargetName",
+        "TargetAlias",
+    ];
+    let declared = [
+        "TargetAddress",
+        "TargetPortalGroupTag",
+        "SessionType",
+        "SendTargets",
+    ];
+    keys::Key::from_name(name).is_some() || others.contains(&name) || declared.contains(&name)
+}
+
 /// What this side wants; the other may lower it (RFC 7143 §13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationalConfig {

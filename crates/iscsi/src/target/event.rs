@@ -44,6 +44,14 @@ pub enum TargetEvent {
         /// Whose data.
         task: TaskId,
     },
+    /// Write data was lost on its way. The machine itself answers with ABORTED COMMAND, PROTOCOL
+    /// SERVICE CRC ERROR, once all sequences have ended: the task takes no outcome any more and
+    /// ends with [`Transmit::ends`](crate::Transmit::ends); `solicit` and `respond` return
+    /// `WrongState`.
+    Failed {
+        /// Which one.
+        task: TaskId,
+    },
     /// A task management function. Ends with
     /// [`task_management_response`](super::TargetConnection::task_management_response).
     TaskManagement(TaskManagementRequest),

@@ -6,6 +6,7 @@ use super::queue::StatSn;
 use super::{LogoutExchange, Phase, TargetConnection};
 use crate::error::Error;
 use crate::login::SessionType;
+use crate::params;
 use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
 use crate::text::{self, TargetRecord, TextBuffer};
@@ -114,11 +115,9 @@ impl TargetConnection {
                     }
                     _ => text::push(&mut exchange.outgoing, key, "Reject"),
                 },
-                _ if key.starts_with("X-") || key.starts_with("X#") => {
-                    text::push(&mut exchange.outgoing, key, "NotUnderstood");
-                }
-                // All others belong into the login.
-                _ => text::push(&mut exchange.outgoing, key, "Reject"),
+                // Known keys belong into the login.
+                _ if params::is_known(key) => text::push(&mut exchange.outgoing, key, "Reject"),
+                _ => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
             }
         }
         Ok(asked)

@@ -354,6 +354,8 @@ impl TargetConnection {
     pub fn abort(&mut self, task: TaskId) -> Result<(), Error> {
         self.command(task)?;
         self.remove(task);
+        // What it had queued would pile up if commands and aborts came in turn.
+        self.outgoing.retain(|entry| entry.task() != Some(task));
         Ok(())
     }
 
@@ -402,10 +404,11 @@ impl TargetConnection {
     }
 
     /// Sends a NOP-In that the initiator must answer within `timeout_ns`; `Pong` or
-    /// `Closed(PingTimeout)` follows. Does nothing while one is open or before full feature
-    /// phase.
+    /// `Closed(PingTimeout)` follows. Does nothing while one is open, before full feature
+    /// phase, or in a discovery session.
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
-        if self.phase != Phase::FullFeature || self.ping.is_some() {
+        let is_normal = self.session_type == SessionType::Normal;
+        if self.phase != Phase::FullFeature || !is_normal || self.ping.is_some() {
             return;
         }
         self.pings_sent = self.pings_sent.wrapping_add(1);

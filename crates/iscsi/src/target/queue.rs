@@ -24,8 +24,20 @@ pub(super) enum Outgoing {
     },
     /// A task's SCSI Response.
     Response { task: TaskId },
-    /// An R2T; dropped if its task was aborted.
+    /// An R2T.
     R2t { task: TaskId, header: [u8; 48] },
+}
+
+impl Outgoing {
+    /// The command that it belongs to.
+    pub(super) fn task(&self) -> Option<TaskId> {
+        match *self {
+            Outgoing::Ready(_) => None,
+            Outgoing::DataIn { task, .. }
+            | Outgoing::Response { task }
+            | Outgoing::R2t { task, .. } => Some(task),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -149,7 +161,7 @@ impl TargetConnection {
         }
     }
 
-    /// The next Data-In of an entry; `None` when it has none left or its task was aborted.
+    /// The next Data-In of an entry; `None` when it has none left.
     fn send_data_in(&mut self, id: TaskId, end: u32, status: bool) -> Option<Transmit> {
         let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
             return None;

@@ -329,9 +329,13 @@ impl TargetConnection {
         let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
             return;
         };
+        let failed_before = task.failed;
         match task.data_out(request, data.len()) {
             Err(error) => self.violation(bhs, error),
             Ok(place) => {
+                if task.failed && !failed_before {
+                    self.events.push_back(TargetEvent::Failed { task: id });
+                }
                 if place.len > 0 {
                     let (offset, len) = (place.offset, place.len);
                     self.events.push_back(TargetEvent::DataOut {

@@ -71,7 +71,15 @@ pub(super) struct Task {
     pub(super) r2t_sn: u32,
     open: SmallVec<[OpenR2t; 4]>,
     pub(super) ending: Option<Ending>,
+    /// A Data-Out was lost: what still comes is dropped.
+    pub(super) failed: bool,
 }
+
+/// Sense data for lost write data, fixed format: ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR
+/// (RFC 7143 §11.4.7.2).
+const DATA_LOST: [u8; 18] = [
+    0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 0x05, 0, 0, 0, 0,
+];
 
 /// Where the payload of a Data-Out belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +126,7 @@ impl Task {
             r2t_sn: 0,
             open: SmallVec::new(),
             ending: None,
+            failed: false,
         }
     }
 
@@ -141,8 +150,17 @@ impl Task {
                 expected,
             }),
         };
+        let unsolicited = tag == RESERVED_TAG;
+        let expected_sn = match (unsolicited, self.open.first()) {
+            (true, _) => self.unsolicited_sn,
+            (false, Some(open)) => open.data_sn,
+            (false, None) => 0,
+        };
+        if self.failed || pdu.data_sn.get() != expected_sn {
+            return self.drop_data_out(tag, is_final);
+        }
         due("Buffer Offset", offset, self.received)?;
-        if tag == RESERVED_TAG {
+        if unsolicited {
             let Some(end) = self.unsolicited_end else {
                 return Err(refuse(
                     "Target Transfer Tag",
@@ -150,7 +168,6 @@ impl Task {
                     "no unsolicited data was due",
                 ));
             };
-            due("DataSN", pdu.data_sn.get(), self.unsolicited_sn)?;
             if len > end - self.received {
                 return Err(refuse(
                     "DataSegmentLength",
@@ -172,7 +189,6 @@ impl Task {
                     "the oldest open R2T was due",
                 ));
             };
-            due("DataSN", pdu.data_sn.get(), open.data_sn)?;
             if len > open.len - open.received {
                 return Err(refuse(
                     "DataSegmentLength",
@@ -200,6 +216,42 @@ impl Task {
             offset,
             len: len.min(room),
         })
+    }
+
+    /// A DataSN that is not due says that a Data-Out was lost. The task fails, and its response
+    /// waits for the end of all sequences (RFC 7143 §7.8, §7.9); other tasks go on.
+    fn drop_data_out(&mut self, tag: u32, is_final: bool) -> Result<Placement, Error> {
+        if !self.failed {
+            self.failed = true;
+            let sense = DATA_LOST.to_vec();
+            self.ending.get_or_insert(Ending {
+                status: 2,
+                sense,
+                transfer_len: 0,
+            });
+        }
+        let open = self.open.iter().position(|open| open.tag == tag);
+        match (tag, open) {
+            (RESERVED_TAG, _) if self.unsolicited_end.is_some() => {
+                self.unsolicited_end = self.unsolicited_end.filter(|_| !is_final);
+            }
+            (_, Some(index)) => {
+                if is_final {
+                    self.open.remove(index);
+                }
+            }
+            _ => {
+                let (pdu, field) = ("Data-Out", "Target Transfer Tag");
+                let why = "no such data was due";
+                return Err(Error::Field {
+                    pdu,
+                    field,
+                    value: tag.into(),
+                    why,
+                });
+            }
+        }
+        Ok(Placement { offset: 0, len: 0 })
     }
 
     /// The driver has room up to `end`.

@@ -1,0 +1,8 @@
+//! Both roles against each other in virtual time (`pair`), and each against a peer that breaks
+//! the rules (`hostile`).
+
+mod hostile;
+mod hostile_target;
+mod io;
+mod pair;
+mod session;
