@@ -4,7 +4,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance clean
+.PHONY: help build demo test conformance bench clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -28,6 +28,10 @@ conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and is
 	@tools/install test
 	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 		$(CARGO) run --quiet --locked --package sanstone-tests --bin conformance -- $(ARGS)
+
+bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
+	@tools/install bench
+	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench $(ARGS)
 
 clean: ## remove what the build and the demo left
 	$(CARGO) clean

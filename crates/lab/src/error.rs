@@ -44,6 +44,9 @@ pub enum Error {
         /// The error of the volume which SQLite reported as an I/O error.
         disk: Option<String>,
     },
+    /// A target, its load or the floor could not be run.
+    #[error("the benchmark stopped: {0}")]
+    Bench(String),
     /// A statement did not do what it must for its time to mean anything.
     #[error("{0}")]
     Meaningless(String),
@@ -51,3 +54,15 @@ pub enum Error {
 
 /// A result with the lab's error.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The benchmark stopped for this reason.
+    pub(crate) fn bench(why: impl Into<String>) -> Error {
+        Error::Bench(why.into())
+    }
+
+    /// The benchmark stopped because the system refused `what`.
+    pub(crate) fn bench_io(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Error {
+        Error::Bench(format!("{what}: {error}"))
+    }
+}

@@ -3,8 +3,10 @@
 //! statements of the reference experiment on several set-ups in turn (`statements`), and tells the
 //! result as terminal text, JSON and one HTML page (`report`).
 
+pub mod bench;
 pub mod drive_stats;
 mod error;
+pub mod load;
 pub mod progress;
 mod random;
 pub mod report;

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod config;
 mod create;
 mod failure;
+mod lab;
 mod lanes;
 mod serve;
 mod state;
@@ -44,6 +45,11 @@ enum Verb {
     Volume {
         #[command(subcommand)]
         verb: VolumeVerb,
+    },
+    /// Measure.
+    Lab {
+        #[command(subcommand)]
+        verb: lab::LabVerb,
     },
 }
 
@@ -94,6 +100,7 @@ fn main() -> ExitCode {
                     force,
                 },
         } => create::run(&config, &name, force),
+        Verb::Lab { verb } => lab::run(verb),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -306,6 +306,8 @@ impl Connection {
                     self.place(reader, &mut rest, task, offset, len).await?;
                 }
                 TargetEvent::DataComplete { task } => complete.push(task),
+                // The machine answers for a command whose data came out of order.
+                TargetEvent::Failed { task } => drop(self.open.remove(task)),
                 TargetEvent::TaskManagement(request) => {
                     spawn(task_management::run(self.clone(), request));
                 }

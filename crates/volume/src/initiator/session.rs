@@ -57,7 +57,7 @@ pub(super) struct Timeouts {
 pub(super) struct Session {
     stream: TcpStream,
     machine: RefCell<InitiatorConnection>,
-    tasks: RefCell<Vec<Option<Task>>>,
+    tasks: RefCell<Tasks>,
     transmit: Notify,
     /// Something was sent.
     sent: Notify,
@@ -172,21 +172,22 @@ impl Session {
             Data::In(len) => TaskData::In(Buf::new(len)),
             Data::Out(payload) => TaskData::Out(payload),
         };
-        self.insert(Task {
+        let task = Task {
             id,
             began: time::now(),
             data,
             waker: None,
             result: None,
             detached: false,
-        });
+        };
+        let key = self.tasks.borrow_mut().insert(task);
         self.transmit.notify();
         Waiting {
             session: self,
-            id,
-            done: false,
+            key,
+            taken: false,
         }
-        .await_reply()
+        .reply()
         .await
     }
 
@@ -212,7 +213,7 @@ impl Session {
             *ended = Some(error);
         }
         self.stream.shutdown();
-        for task in self.tasks.borrow_mut().iter_mut().flatten() {
+        for task in self.tasks.borrow_mut().entries.iter_mut().flatten() {
             if let Some(waker) = task.waker.take() {
                 waker.wake();
             }
@@ -222,37 +223,24 @@ impl Session {
         }
     }
 
-    fn insert(&self, task: Task) {
-        let mut tasks = self.tasks.borrow_mut();
-        let slot = task.id.slot();
-        if tasks.len() <= slot {
-            tasks.resize_with(slot + 1, || None);
-        }
-        tasks[slot] = Some(task);
-    }
-
     fn with_task<T>(&self, id: TaskId, f: impl FnOnce(&mut Task) -> T) -> Option<T> {
-        let mut tasks = self.tasks.borrow_mut();
-        let task = tasks.get_mut(id.slot())?.as_mut()?;
-        (task.id == id).then(|| f(task))
-    }
-
-    fn remove(&self, id: TaskId) -> Option<Task> {
-        self.tasks
-            .borrow_mut()
-            .get_mut(id.slot())?
-            .take_if(|task| task.id == id)
+        self.tasks.borrow_mut().of_wire(id).map(f)
     }
 
     fn done(&self, id: TaskId, result: TaskResult) {
-        let waker = self.with_task(id, |task| {
-            task.result = Some(result);
-            (task.waker.take(), task.detached)
-        });
-        match waker {
-            Some((Some(waker), _)) => waker.wake(),
-            Some((None, true)) => drop(self.remove(id)),
-            _ => {}
+        let mut tasks = self.tasks.borrow_mut();
+        let Some(task) = tasks.of_wire(id) else {
+            return;
+        };
+        task.result = Some(result);
+        let (waker, unwanted) = match task.detached {
+            true => (None, tasks.remove_of_wire(id)),
+            false => (task.waker.take(), None),
+        };
+        drop(tasks);
+        drop(unwanted);
+        if let Some(waker) = waker {
+            waker.wake();
         }
         self.progress.notify();
     }
@@ -260,11 +248,12 @@ impl Session {
     /// How long the oldest command has been waiting for its end.
     fn oldest_wait(&self, now: Instant) -> Duration {
         let tasks = self.tasks.borrow();
-        let waits = tasks
+        let open = tasks
+            .entries
             .iter()
             .flatten()
-            .filter(|t| t.result.is_none())
-            .map(|t| now - t.began);
+            .filter(|task| task.result.is_none());
+        let waits = open.map(|task| now - task.began);
         waits.max().unwrap_or_default()
     }
 }
@@ -276,32 +265,77 @@ fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
     )
 }
 
+/// The commands whose replies have not been taken. The protocol machine uses a slot again as soon
+/// as its task has ended, so entries have keys of their own.
+#[derive(Default)]
+struct Tasks {
+    entries: Vec<Option<Task>>,
+    free: Vec<usize>,
+    /// The entry of the last task in each of the machine's slots.
+    by_slot: Vec<usize>,
+}
+
+impl Tasks {
+    fn insert(&mut self, task: Task) -> usize {
+        let slot = task.id.slot();
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        self.entries[key] = Some(task);
+        if self.by_slot.len() <= slot {
+            self.by_slot.resize(slot + 1, usize::MAX);
+        }
+        self.by_slot[slot] = key;
+        key
+    }
+
+    fn remove(&mut self, key: usize) -> Option<Task> {
+        let task = self.entries.get_mut(key)?.take()?;
+        self.free.push(key);
+        Some(task)
+    }
+
+    /// The task that the machine calls `id`.
+    fn of_wire(&mut self, id: TaskId) -> Option<&mut Task> {
+        let key = *self.by_slot.get(id.slot())?;
+        self.entries
+            .get_mut(key)?
+            .as_mut()
+            .filter(|task| task.id == id)
+    }
+
+    fn remove_of_wire(&mut self, id: TaskId) -> Option<Task> {
+        let key = *self.by_slot.get(id.slot())?;
+        self.remove(key)
+    }
+}
+
 /// Waits for one task; dropped early it leaves the task to the session.
 struct Waiting<'a> {
     session: &'a Session,
-    id: TaskId,
-    done: bool,
+    key: usize,
+    taken: bool,
 }
 
 impl Waiting<'_> {
-    async fn await_reply(mut self) -> Result<Reply> {
+    async fn reply(mut self) -> Result<Reply> {
         let ended = std::future::poll_fn(|cx| {
             if let Some(error) = self.session.error() {
                 return Poll::Ready(Some(error));
             }
-            let ended = self.session.with_task(self.id, |task| {
-                task.waker = Some(cx.waker().clone());
-                task.result.is_some()
-            });
-            if ended == Some(false) {
-                Poll::Pending
-            } else {
-                Poll::Ready(None)
+            let mut tasks = self.session.tasks.borrow_mut();
+            match &mut tasks.entries[self.key] {
+                Some(task) if task.result.is_none() => {
+                    task.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(None),
             }
         })
         .await;
-        self.done = true;
-        let task = self.session.remove(self.id);
+        self.taken = true;
+        let task = self.session.tasks.borrow_mut().remove(self.key);
         if let Some(error) = ended {
             return Err(error);
         }
@@ -336,16 +370,22 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            let ended = self.session.with_task(self.id, |task| {
-                task.detached = true;
-                task.waker = None;
-                task.result.is_some()
-            });
-            if ended == Some(true) {
-                drop(self.session.remove(self.id));
-            }
+        if self.taken {
+            return;
         }
+        let mut tasks = self.session.tasks.borrow_mut();
+        let Some(task) = &mut tasks.entries[self.key] else {
+            return;
+        };
+        task.detached = true;
+        task.waker = None;
+        let unwanted = if task.result.is_some() {
+            tasks.remove(self.key)
+        } else {
+            None
+        };
+        drop(tasks);
+        drop(unwanted);
     }
 }
 
