@@ -4,6 +4,7 @@
 //! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but [`graph`] knows every kind.
 
+pub mod cache;
 mod error;
 pub mod stripe;
 #[cfg(test)]
