@@ -2,14 +2,14 @@
 //!
 //! A *fill* reads blocks from the child; readers of a block that is being filled wait for that fill
 //! instead of reading again. A *write* may overtake a fill, so that the fill brings what the block
-//! held before. Three rules keep stale data out:
+//! held before. Two rules keep stale data out and let nobody see again what a newer read has
+//! already replaced:
 //!
 //! - From its beginning to its end a write's bytes are invalid in the cache: who reads them meanwhile
-//!   asks the child, and so sees what others saw, or later.
-//! - A write, when it begins and when it has ended, detaches the fills of its blocks: nobody joins
-//!   them any more and nothing of them is kept there. Whoever had joined began before the write
-//!   ended and may see either state.
-//! - While a write to a block is in flight, no fill of that block is kept.
+//!   asks the child.
+//! - A write detaches the fills of its blocks when it begins, and no fill is attached to them until
+//!   it ends. Only an attached fill may be joined, and only what is still attached when the child
+//!   has answered is kept.
 //!
 //! Of two writes in flight to the same bytes nobody knows which the child puts last: both are
 //! *contested*, and what they touched stays invalid.
@@ -96,7 +96,7 @@ impl InFlight {
         self.fills.get(&block)
     }
 
-    /// Begins a fill of `blocks`, none of which is being filled.
+    /// Begins a fill of `blocks`, to none of which one is attached.
     pub(super) fn begin_fill(&mut self, blocks: Range<u64>, read_ahead: bool) -> Rc<Fill> {
         let fill = Rc::new(Fill {
             blocks: blocks.clone(),
@@ -105,25 +105,32 @@ impl InFlight {
             result: RefCell::default(),
             ended: Notify::new(),
         });
-        for block in blocks {
+        for block in blocks.clone() {
             let other = self.fills.insert(block, fill.clone());
             debug_assert!(other.is_none(), "block {block} is filled twice");
+        }
+        for write in &self.writes {
+            let written = self.blocks.touched(&write.range);
+            for block in written.start.max(blocks.start)..written.end.min(blocks.end) {
+                self.fills.remove(&block);
+            }
         }
         fill
     }
 
-    /// Whether the fill that the child has just ended may be kept for `block`; from now on nobody
-    /// joins it there.
+    /// Whether a write that touches `block` is in flight.
+    pub(super) fn is_written(&self, block: u64) -> bool {
+        let mut writes = self.writes.iter();
+        writes.any(|write| self.blocks.touched(&write.range).contains(&block))
+    }
+
+    /// Whether what the child has given for `block` of `fill` may be kept; from now on nobody joins
+    /// it there.
     pub(super) fn end_fill(&mut self, fill: &Rc<Fill>, block: u64) -> bool {
         match self.fills.get(&block) {
-            Some(current) if Rc::ptr_eq(current, fill) => self.fills.remove(&block),
-            _ => return false,
-        };
-        let bytes = self.blocks.bytes(&(block..block + 1));
-        !self
-            .writes
-            .iter()
-            .any(|write| overlap(&write.range, &bytes))
+            Some(current) if Rc::ptr_eq(current, fill) => self.fills.remove(&block).is_some(),
+            _ => false,
+        }
     }
 
     /// Begins a write of the bytes `range`.
@@ -151,9 +158,7 @@ impl InFlight {
         let Some(place) = self.writes.iter().position(|write| write.id == id) else {
             return false;
         };
-        let write = self.writes.swap_remove(place);
-        self.detach_fills(&write.range);
-        !write.contested
+        !self.writes.swap_remove(place).contested
     }
 
     fn detach_fills(&mut self, range: &Range<u64>) {
@@ -181,35 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn a_write_detaches_fills_at_its_beginning_and_at_its_end() {
+    fn no_fill_is_attached_to_a_block_from_a_writes_beginning_to_its_end() {
         let mut state = in_flight();
         let before = state.begin_fill(0..4, false);
         let id = state.begin_write(4096..8192);
         assert!(state.fill_of(0).is_some() && state.fill_of(1).is_none());
+        assert!(state.is_written(1) && !state.is_written(2));
         let during = state.begin_fill(1..2, false);
-        assert!(
-            state.fill_of(1).is_some(),
-            "those who come during the write may join"
-        );
+        assert!(state.fill_of(1).is_none());
         assert!(state.end_write(id));
-        assert!(
-            state.fill_of(1).is_none(),
-            "those who come after it may not"
-        );
         assert!(!state.end_fill(&during, 1));
         assert!(state.end_fill(&before, 0) && !state.end_fill(&before, 1));
-    }
-
-    #[test]
-    fn a_fill_that_ends_while_a_write_is_in_flight_is_not_kept() {
-        let mut state = in_flight();
-        let id = state.begin_write(4096..4608);
-        let fill = state.begin_fill(0..3, false);
-        assert!(state.end_fill(&fill, 0) && !state.end_fill(&fill, 1));
-        assert!(state.end_fill(&fill, 2));
-        state.end_write(id);
-        let fill = state.begin_fill(1..2, false);
-        assert!(state.end_fill(&fill, 1));
+        let after = state.begin_fill(1..2, false);
+        assert!(state.fill_of(1).is_some() && state.end_fill(&after, 1));
     }
 
     #[test]

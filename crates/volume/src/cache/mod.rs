@@ -292,11 +292,17 @@ impl Inner {
                 next += 1;
                 continue;
             }
-            let fill = match state.in_flight.fill_of(block) {
-                Some(fill) => fill.clone(),
+            let fill = match state.in_flight.fill_of(block).cloned() {
+                Some(fill) => {
+                    while next < touched.end && state.join(&fill, next) {
+                        next += 1;
+                    }
+                    fill
+                }
                 None => {
-                    let run = state.missing_run(self.blocks, block..touched.end, bytes);
                     missed = true;
+                    let run = state.missing_run(self.blocks, block..touched.end, bytes);
+                    next = run.end;
                     let Some(fill) = self.begin_fill(state, run, false) else {
                         state.stats.misses += 1;
                         return None;
@@ -304,19 +310,6 @@ impl Inner {
                     fill
                 }
             };
-            let end = touched.end.min(fill.blocks.end);
-            let joined = (block..end)
-                .take_while(|&block| {
-                    let current = state.in_flight.fill_of(block);
-                    current.is_some_and(|current| Rc::ptr_eq(current, &fill))
-                })
-                .inspect(|&block| {
-                    if fill.want(block) && fill.read_ahead {
-                        state.stats.read_ahead_used_blocks += 1;
-                    }
-                })
-                .count() as u64;
-            next = block + joined;
             let all = self.blocks.bytes(&(block..next));
             parts.push(Part::Coming {
                 fill,
@@ -423,8 +416,23 @@ impl State {
         (Some(payload), seen.in_stream)
     }
 
+    /// Whether reading `block` ahead would bring something that can be kept.
     fn is_missing(&self, block: u64) -> bool {
-        !self.store.has_all(block) && self.in_flight.fill_of(block).is_none()
+        !self.store.has_all(block)
+            && self.in_flight.fill_of(block).is_none()
+            && !self.in_flight.is_written(block)
+    }
+
+    /// Notes that a reader of `block` waits for `fill`, if that is what brings the block.
+    fn join(&mut self, fill: &Rc<Fill>, block: u64) -> bool {
+        let brings = self.in_flight.fill_of(block);
+        if !brings.is_some_and(|current| Rc::ptr_eq(current, fill)) {
+            return false;
+        }
+        if fill.want(block) && fill.read_ahead {
+            self.stats.read_ahead_used_blocks += 1;
+        }
+        true
     }
 
     /// The blocks from the first of `among` on that neither the cache nor a fill has.

@@ -159,27 +159,34 @@ fn a_read_during_a_write_is_not_kept_and_not_joined_afterwards() {
     on_lane(async {
         let child = TestVolume::new(MIB);
         let cache = cache(&child, MIB, 0);
-        child.pause_us_max.set(0);
-        // The read takes the old bytes, then the write ends, then the read ends.
-        child.hold(|call| call.kind == Kind::Read);
-        let old = reading(&cache, BLOCK, BLOCK);
-        settle().await;
         child.hold(|_| true);
         let write = writing(&cache, BLOCK, page(9, 512));
-        let during = reading(&cache, BLOCK, BLOCK);
         settle().await;
+        let during = reading(&cache, BLOCK + 512, BLOCK - 512);
+        let beside = reading(&cache, 0, 3 * BLOCK);
+        settle().await;
+        // The write ends between the children's answer to these reads and their end.
         child.hold(|call| call.kind == Kind::Read);
         write.await.unwrap();
         let after = reading(&cache, BLOCK, BLOCK);
         settle().await;
+        assert_eq!(
+            child.count(Kind::Read),
+            3,
+            "nobody joined what began during the write"
+        );
         child.hold(|_| false);
-        old.await.unwrap();
-        during.await.unwrap();
+        assert_eq!(during.await.unwrap(), vec![0; BLOCK - 512]);
+        assert_eq!(beside.await.unwrap().len(), 3 * BLOCK);
         assert_eq!(after.await.unwrap()[..512], [9; 512]);
+        child.forget();
         assert_eq!(
             cache.read(BLOCK as u64, 512).await.unwrap().to_vec(),
             [9; 512]
         );
+        cache.read(0, BLOCK).await.unwrap();
+        cache.read(2 * BLOCK as u64, BLOCK).await.unwrap();
+        assert_eq!(child.count(Kind::Read), 0, "the neighbours were kept");
     });
 }
 
