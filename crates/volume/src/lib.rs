@@ -6,6 +6,8 @@
 
 pub mod cache;
 mod error;
+#[cfg(test)]
+mod measure;
 pub mod stripe;
 #[cfg(test)]
 mod test_volume;

@@ -2,11 +2,11 @@
 //! soon. It is write-through: a write ends when the child has ended it, never before, so a power
 //! cut costs nothing that the child would have kept.
 //!
-//! A read is a hit when all of it lies in the cache ([`store`]): it then costs a look-up and gives
+//! A read is a hit when all of it lies in the cache (`store`): it then costs a look-up and gives
 //! views of the cached pages. What is missing is read from the child in whole blocks by a *fill*,
 //! which others may join and which copies what arrived into pages of the cache's own, so that no
-//! buffer of the child's is kept ([`in_flight`] says what may be kept at all). Sequential readers
-//! are found, and fills begun ahead of them ([`read_ahead`]).
+//! buffer of the child's is kept (`in_flight` says what may be kept at all). Sequential readers
+//! are found, and fills begun ahead of them (`read_ahead`).
 //!
 //! A cache belongs to one lane and sees only what goes through it: two caches, or a cache and some
 //! other way, must not write to one child.
@@ -16,6 +16,8 @@ mod blocks;
 mod in_flight;
 mod read_ahead;
 mod store;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
 
