@@ -4,12 +4,15 @@
 //! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the graph knows every kind.
 
+pub mod cache;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod error;
 mod initiator;
 pub mod leaf;
+#[cfg(test)]
+mod measure;
 pub mod stripe;
 #[cfg(test)]
 mod test_volume;

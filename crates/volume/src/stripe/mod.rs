@@ -4,8 +4,8 @@
 //!
 //! [`create`] writes a superblock on each child, once. [`Opened::open`] verifies them and
 //! [`Opened::on_lane`] gives the volume, whose I/O is: cut the range into one run a child
-//! ([`map`]), let the children work on their runs together ([`join`]), put the payloads together
-//! without copying ([`rope`]).
+//! (`map`), let the children work on their runs together (`join`), put the payloads together
+//! without copying (`rope`).
 
 mod create;
 mod join;

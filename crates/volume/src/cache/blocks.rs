@@ -1,0 +1,134 @@
+//! The address space as the cache sees it: blocks of one size (the last may be shorter), each in up
+//! to 64 granules of which a bit mask says whether they are valid. Pure arithmetic.
+
+use std::ops::Range;
+
+/// The sizes that everything in the cache goes by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    shift: u32,
+    granule_shift: u32,
+    volume_bytes: u64,
+}
+
+impl Blocks {
+    /// `block_bytes` is a power of two and at least the volume's block size.
+    pub(super) fn new(block_bytes: u32, volume_block_bytes: u32, volume_bytes: u64) -> Self {
+        let shift = block_bytes.trailing_zeros();
+        Blocks {
+            shift,
+            granule_shift: volume_block_bytes
+                .trailing_zeros()
+                .max(shift.saturating_sub(6)),
+            volume_bytes,
+        }
+    }
+
+    /// The size of every block but the last, in bytes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The length of the volume, in bytes.
+    pub(super) fn volume_bytes(&self) -> u64 {
+        self.volume_bytes
+    }
+
+    /// The block of byte `at`.
+    pub(super) fn of(&self, at: u64) -> u64 {
+        at >> self.shift
+    }
+
+    /// The blocks that a range touches.
+    pub(super) fn touched(&self, range: &Range<u64>) -> Range<u64> {
+        self.of(range.start)..self.of(range.end - 1) + 1
+    }
+
+    /// The bytes of `blocks`.
+    pub(super) fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
+        blocks.start << self.shift..self.volume_bytes.min(blocks.end << self.shift)
+    }
+
+    /// The length of `block`, in bytes.
+    pub(super) fn len(&self, block: u64) -> usize {
+        self.block_bytes()
+            .min(self.volume_bytes - (block << self.shift)) as usize
+    }
+
+    /// The part of `block` that lies in a range which touches it, in bytes from the block's start.
+    pub(super) fn within(&self, block: u64, range: &Range<u64>) -> Range<usize> {
+        let start = block << self.shift;
+        let from = range.start.saturating_sub(start) as usize;
+        from..((range.end - start) as usize).min(self.len(block))
+    }
+
+    /// The granules that a part of a block touches: what a read needs.
+    pub(super) fn needed(&self, part: &Range<usize>) -> u64 {
+        mask(part.start >> self.granule_shift..((part.end - 1) >> self.granule_shift) + 1)
+    }
+
+    /// The granules that a part of `block` covers wholly: what a write makes valid.
+    pub(super) fn covered(&self, block: u64, part: &Range<usize>) -> u64 {
+        let granule = 1 << self.granule_shift;
+        let to = if part.end == self.len(block) {
+            part.end.div_ceil(granule)
+        } else {
+            part.end / granule
+        };
+        mask(part.start.div_ceil(granule)..to)
+    }
+
+    /// All granules of `block`.
+    pub(super) fn all(&self, block: u64) -> u64 {
+        self.covered(block, &(0..self.len(block)))
+    }
+}
+
+fn mask(granules: Range<usize>) -> u64 {
+    let below = |n: usize| 1u64.checked_shl(n as u32).map_or(!0, |bit| bit - 1);
+    below(granules.end) & !below(granules.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_block_may_be_short() {
+        let blocks = Blocks::new(16 << 10, 512, (32 << 10) + 512);
+        assert_eq!((blocks.len(1), blocks.len(2)), (16 << 10, 512));
+        assert_eq!(blocks.bytes(&(1..3)), 16 << 10..(32 << 10) + 512);
+        assert_eq!((blocks.all(1), blocks.all(2)), ((1 << 32) - 1, 1));
+        let large = Blocks::new(64 << 10, 512, (64 << 10) + 1536);
+        assert_eq!(large.all(0), !0, "granules of 1 KiB");
+        assert_eq!(large.all(1), 0b11);
+        assert_eq!(large.covered(1, &(1024..1536)), 0b10);
+        assert_eq!(large.covered(0, &(512..1536)), 0, "only halves of granules");
+        assert_eq!(large.needed(&(512..1536)), 0b11);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_covered_is_needed_and_parts_make_up_the_range(
+            at in 0u64..1000, len in 1u64..1000, shift in 12u32..18,
+        ) {
+            let blocks = Blocks::new(1 << shift, 512, 2000 * 512);
+            let range = at * 512..(at + len) * 512;
+            let mut next = range.start;
+            for block in blocks.touched(&range) {
+                let part = blocks.within(block, &range);
+                let start = block << shift;
+                prop_assert_eq!(start + part.start as u64, next);
+                next = start + part.end as u64;
+                let (covered, needed) = (blocks.covered(block, &part), blocks.needed(&part));
+                prop_assert_eq!(covered & !needed, 0);
+                prop_assert_eq!(needed & !blocks.all(block), 0);
+                if part.len() == blocks.len(block) {
+                    prop_assert_eq!(covered, blocks.all(block));
+                }
+            }
+            prop_assert_eq!(next, range.end);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The cached blocks: a table of slots with a hash index and a clock for eviction.
+//!
+//! Each slot counts its reuses up to three. The clock's hand takes one count from each slot that it
+//! passes and evicts the first that has none. A new block has none: a block that a scan reads once
+//! goes after one revolution of the hand, a block in use stays for up to four without a touch. That
+//! resists scans well enough with one byte a slot and nothing to reorder on a hit (S3-FIFO sorts a
+//! little better, for three queues and their stale entries).
+//!
+//! Blocks are shared, never changed under a reader: a write to a block that somebody still looks at
+//! replaces it by a changed copy; otherwise it is changed in place.
+//!
+//! Memory is counted in blocks. Reads in flight reserve theirs before they begin, so that all that
+//! the cache holds stays within its capacity.
+
+use std::ops::Range;
+
+use engine::{Buf, Payload, Slice};
+
+use super::{block_map::BlockMap, blocks::Blocks};
+
+const REUSES_MAX: u8 = 3;
+
+pub(super) struct Store {
+    blocks: Blocks,
+    index: BlockMap<u32>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    hand: usize,
+    capacity: usize,
+    reserved: usize,
+    /// Blocks read ahead that left before anybody read them, since the start.
+    unused: u64,
+}
+
+struct Slot {
+    block: u64,
+    /// All of the block; `None` in a free slot.
+    data: Option<Slice>,
+    valid: u64,
+    reuses: u8,
+    read_ahead: bool,
+}
+
+/// A cached part of a block.
+pub(super) struct Found {
+    pub(super) data: Slice,
+    /// Whether it was read ahead and this is its first use.
+    pub(super) was_read_ahead: bool,
+}
+
+impl Store {
+    /// A store for `capacity` blocks, above zero.
+    pub(super) fn new(blocks: Blocks, capacity: usize) -> Self {
+        Store {
+            blocks,
+            index: BlockMap::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            hand: 0,
+            capacity,
+            reserved: 0,
+            unused: 0,
+        }
+    }
+
+    /// The blocks that it may hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The blocks that it holds.
+    pub(super) fn held(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The blocks reserved for reads in flight.
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Blocks read ahead that left before anybody read them.
+    pub(super) fn unused(&self) -> u64 {
+        self.unused
+    }
+
+    /// A part of `block`, if it is valid. `again` says that this is not just the next part of a
+    /// block that the same reader is working through: only then does it speak for keeping it.
+    pub(super) fn get(&mut self, block: u64, part: Range<usize>, again: bool) -> Option<Found> {
+        let slot = &mut self.slots[*self.index.get(&block)? as usize];
+        let needed = self.blocks.needed(&part);
+        if slot.valid & needed != needed {
+            return None;
+        }
+        let data = slot.data.as_ref()?.slice(part);
+        let was_read_ahead = std::mem::take(&mut slot.read_ahead);
+        if again && !was_read_ahead {
+            slot.reuses = REUSES_MAX.min(slot.reuses + 1);
+        }
+        Some(Found {
+            data,
+            was_read_ahead,
+        })
+    }
+
+    /// Whether `part` of `block` is valid.
+    pub(super) fn has(&self, block: u64, part: &Range<usize>) -> bool {
+        let needed = self.blocks.needed(part);
+        let slot = self.index.get(&block);
+        slot.is_some_and(|&slot| self.slots[slot as usize].valid & needed == needed)
+    }
+
+    /// Whether all of `block` is valid.
+    pub(super) fn has_all(&self, block: u64) -> bool {
+        self.has(block, &(0..self.blocks.len(block)))
+    }
+
+    /// Keeps all of `block`. Without room (all is reserved) it is not kept.
+    pub(super) fn insert(&mut self, block: u64, data: Slice, read_ahead: bool) {
+        let valid = self.blocks.all(block);
+        if let Some(slot) = self.slot_for(block) {
+            let slot = &mut self.slots[slot as usize];
+            slot.data = Some(data);
+            slot.valid = valid;
+            slot.read_ahead = read_ahead;
+        } else if read_ahead {
+            self.unused += 1;
+        }
+    }
+
+    /// Puts the bytes of `data` from `start` on, which a write has put on the volume, into `part`
+    /// of `block`.
+    pub(super) fn update(&mut self, block: u64, part: Range<usize>, data: &Payload, start: usize) {
+        let covered = self.blocks.covered(block, &part);
+        let known = self.index.get(&block).copied();
+        let slot = match known {
+            Some(slot) => slot,
+            // Less than a granule would be held in vain.
+            None if covered == 0 => return,
+            None => match self.slot_for(block) {
+                Some(slot) => slot,
+                None => return,
+            },
+        };
+        let slot = &mut self.slots[slot as usize];
+        let len = self.blocks.len(block);
+        let mut buf = match slot.data.take().map(Slice::try_unfreeze) {
+            Some(Ok(buf)) => buf,
+            Some(Err(shared)) if part.len() < len => Buf::copy_of(&shared),
+            _ => Buf::new(len),
+        };
+        data.copy_to(start, &mut buf[part]);
+        slot.data = Some(buf.freeze());
+        slot.valid |= covered;
+    }
+
+    /// Declares `part` of `block` invalid, because a write is about to change it. Its memory stays,
+    /// for the write's end to fill.
+    pub(super) fn invalidate(&mut self, block: u64, part: &Range<usize>) {
+        if let Some(&slot) = self.index.get(&block) {
+            let slot = &mut self.slots[slot as usize];
+            slot.valid &= !self.blocks.needed(part);
+            self.unused += u64::from(std::mem::take(&mut slot.read_ahead));
+        }
+    }
+
+    /// Forgets `block`.
+    pub(super) fn remove(&mut self, block: u64) {
+        if let Some(slot) = self.index.remove(&block) {
+            self.empty(slot);
+        }
+    }
+
+    /// Forgets all of `blocks`, which may be many more than there are.
+    pub(super) fn remove_all(&mut self, blocks: Range<u64>) {
+        if blocks.end - blocks.start <= self.slots.len() as u64 {
+            blocks.for_each(|block| self.remove(block));
+            return;
+        }
+        let held = self.index.keys().copied();
+        let among: Vec<u64> = held.filter(|block| blocks.contains(block)).collect();
+        among.into_iter().for_each(|block| self.remove(block));
+    }
+
+    /// Sets room for `count` blocks aside, evicting as needed; false if there cannot be so much.
+    pub(super) fn reserve(&mut self, count: usize) -> bool {
+        if self.reserved + count > self.capacity {
+            return false;
+        }
+        self.reserved += count;
+        while self.held() + self.reserved > self.capacity {
+            self.evict();
+        }
+        true
+    }
+
+    /// Gives back room that was set aside.
+    pub(super) fn release(&mut self, count: usize) {
+        self.reserved -= count;
+    }
+
+    /// The slot of `block`, or a new one for it with nothing valid; `None` without room.
+    fn slot_for(&mut self, block: u64) -> Option<u32> {
+        if let Some(&slot) = self.index.get(&block) {
+            return Some(slot);
+        }
+        if self.reserved >= self.capacity {
+            return None;
+        }
+        if self.held() + self.reserved >= self.capacity {
+            self.evict();
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                block,
+                data: None,
+                valid: 0,
+                reuses: 0,
+                read_ahead: false,
+            });
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize].block = block;
+        self.index.insert(block, slot);
+        Some(slot)
+    }
+
+    /// Forgets the block that is least worth keeping. There must be one.
+    fn evict(&mut self) {
+        loop {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            if slot.data.is_none() {
+                continue;
+            }
+            if slot.reuses == 0 {
+                let block = slot.block;
+                return self.remove(block);
+            }
+            slot.reuses -= 1;
+        }
+    }
+
+    fn empty(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        self.unused += u64::from(slot.read_ahead);
+        *slot = Slot {
+            block: slot.block,
+            data: None,
+            valid: 0,
+            reuses: 0,
+            read_ahead: false,
+        };
+        self.free.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 4096;
+
+    fn store(capacity: usize) -> Store {
+        Store::new(Blocks::new(BLOCK as u32, 512, 1 << 40), capacity)
+    }
+
+    fn page(value: u8) -> Slice {
+        Buf::copy_of(&[value; BLOCK]).freeze()
+    }
+
+    fn value(store: &mut Store, block: u64) -> Option<u8> {
+        let found = store.get(block, 0..BLOCK, false)?;
+        Some(found.data[0])
+    }
+
+    #[test]
+    fn it_never_holds_more_than_its_capacity() {
+        let mut store = store(8);
+        for block in 0..20 {
+            store.insert(block, page(block as u8), false);
+            assert_eq!(store.held(), 8.min(block as usize + 1));
+            assert_eq!(value(&mut store, block), Some(block as u8));
+        }
+        assert!(store.reserve(6) && !store.reserve(3));
+        assert_eq!((store.held(), store.reserved()), (2, 6));
+        store.insert(100, page(1), false);
+        assert_eq!(store.held(), 2);
+        assert!(store.reserve(2));
+        store.insert(101, page(1), false);
+        assert_eq!(store.held(), 0, "all is reserved");
+        store.release(8);
+        store.insert(102, page(1), false);
+        assert_eq!(store.held(), 1);
+    }
+
+    #[test]
+    fn what_is_used_again_survives_a_scan() {
+        let mut store = store(100);
+        let mut missed = 0;
+        for scanned in 0..1000u64 {
+            // Thirty hot blocks in turn, beside a scan of ten times the capacity.
+            let hot = 1_000_000 + scanned % 30;
+            if store.get(hot, 0..BLOCK, true).is_none() {
+                missed += 1;
+                store.insert(hot, page(0), false);
+            }
+            store.insert(scanned, page(0), true);
+            store.get(scanned, 0..BLOCK, true);
+        }
+        assert!(missed <= 40, "{missed} of 1000 hot reads missed");
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_has_while_a_write_replaces_it() {
+        let mut store = store(8);
+        store.insert(1, page(1), false);
+        let seen = store.get(1, 0..BLOCK, false).expect("just inserted").data;
+        let data = Payload::from(Buf::copy_of(&[2; 512]));
+        store.update(1, 512..1024, &data, 0);
+        assert!(seen.iter().all(|&byte| byte == 1));
+        let now = store.get(1, 0..BLOCK, false).expect("still there").data;
+        assert_eq!((now[511], now[512], now[1023], now[1024]), (1, 2, 2, 1));
+        let place = now.as_ptr();
+        drop((seen, now));
+        store.update(1, 0..512, &data, 0);
+        let now = store.get(1, 0..BLOCK, false).expect("still there").data;
+        assert_eq!(now.as_ptr(), place, "nobody looked: changed in place");
+    }
+
+    #[test]
+    fn only_what_was_written_is_valid() {
+        let mut store = store(8);
+        let data = Payload::from(Buf::copy_of(&[2; 2048]));
+        store.update(1, 1024..3072, &data, 0);
+        assert!(store.get(1, 1024..3072, false).is_some());
+        assert!(store.get(1, 512..1536, false).is_none());
+        assert!(store.get(1, 3072..3584, false).is_none());
+        assert!(!store.has_all(1));
+        store.update(1, 0..1024, &data, 1024);
+        store.update(1, 3072..4096, &data, 0);
+        assert!(store.has_all(1));
+        store.invalidate(1, &(512..700));
+        assert!(store.get(1, 1000..1024, false).is_none());
+        assert!(store.get(1, 1024..4096, false).is_some());
+        store.remove_all(0..1 << 30);
+        assert!(!store.has_all(1) && store.held() == 0);
+    }
+
+    #[test]
+    fn read_ahead_that_nobody_used_is_counted() {
+        let mut store = store(4);
+        for block in 0..4 {
+            store.insert(block, page(0), true);
+        }
+        let first = store.get(0, 0..512, true).expect("inserted");
+        let second = store.get(0, 512..1024, false).expect("inserted");
+        assert!(first.was_read_ahead && !second.was_read_ahead);
+        store.remove_all(0..4);
+        assert_eq!(store.unused(), 3);
+    }
+}
