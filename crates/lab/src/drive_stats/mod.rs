@@ -128,7 +128,7 @@ pub enum Source {
 }
 
 /// Rows for [`Source::Generated`] with which a scan moves at least 256 MiB.
-pub const DEFAULT_ROWS: u64 = 1_250_000;
+pub const DEFAULT_ROWS: u64 = 1_600_000;
 
 /// A stream of rows and what is known of it.
 pub struct Rows {
