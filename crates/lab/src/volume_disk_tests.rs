@@ -154,12 +154,23 @@ fn reads_see_every_write_before_them_whatever_is_in_flight() {
         }
         disk.flush().unwrap();
         assert!(*volume.bytes.borrow() == model);
-        let most = volume.most_in_flight_bytes.get();
-        assert!(
-            most > 64 << 10 && most <= 128 << 10,
-            "{most} bytes were in flight"
-        );
     }
+}
+
+#[test]
+fn writes_fly_together_up_to_the_bound() {
+    let volume = SlowVolume::new(1);
+    let disk = VolumeDisk::new(lane(), volume.clone(), 128 << 10).unwrap();
+    for at in (0..LEN as u64).step_by(16 << 10) {
+        disk.write_at(at, &[7; 16 << 10]).unwrap();
+    }
+    disk.flush().unwrap();
+    let most = volume.most_in_flight_bytes.get();
+    assert!(
+        most > 64 << 10 && most <= 128 << 10,
+        "{most} bytes were in flight"
+    );
+    assert!(volume.bytes.borrow().iter().all(|byte| *byte == 7));
 }
 
 #[test]
