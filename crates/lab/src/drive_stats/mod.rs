@@ -127,7 +127,7 @@ pub enum Source {
     },
 }
 
-/// Rows for [`Source::Generated`] with which a scan moves at least 256 MiB.
+/// Rows for [`Source::Generated`] with which a scan moves 275 MiB (at 64 KiB pages).
 pub const DEFAULT_ROWS: u64 = 1_600_000;
 
 /// A stream of rows and what is known of it.
