@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Durat
 
 use engine::{Buf, Lane, LaneConfig, LaneFuture, task};
 use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
-use volume::{Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region};
+use volume::{
+    Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region,
+};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
 
@@ -18,14 +20,21 @@ fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
 }
 
 fn config(open: OpenVolume) -> ServerConfig {
-    let lun = LunSpec { volume: "disk".into(), uuid: [7; 16], open };
+    let lun = LunSpec {
+        volume: "disk".into(),
+        uuid: [7; 16],
+        open,
+    };
     let target = TargetSpec {
         name: IQN.into(),
         portals: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         luns: BTreeMap::from([(0, lun)]),
         allow: Allow::Everyone,
     };
-    ServerConfig { targets: vec![target], limits: Limits::default() }
+    ServerConfig {
+        targets: vec![target],
+        limits: Limits::default(),
+    }
 }
 
 fn disk_at(address: SocketAddr) -> IscsiConfig {
@@ -46,7 +55,9 @@ fn with_server<F: Future<Output = ()>>(open: OpenVolume, test: impl FnOnce(Socke
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let server = Server::start(config(open), &[handle]).await.expect("a server");
+        let server = Server::start(config(open), &[handle])
+            .await
+            .expect("a server");
         test(server.portals()[0]).await;
         server.stop().await;
     });
@@ -67,7 +78,16 @@ fn the_pair_keeps_the_contract_of_a_volume() {
 fn what_was_written_is_read_at_every_size_and_depth() {
     with_server(ram(64 << 20, 512), |address| async move {
         let disk = IscsiDisk::open(disk_at(address)).await.expect("a login");
-        for size in [512, 4096, 8192, 64 << 10, 65 << 10, 256 << 10, 1 << 20, 4 << 20] {
+        for size in [
+            512,
+            4096,
+            8192,
+            64 << 10,
+            65 << 10,
+            256 << 10,
+            1 << 20,
+            4 << 20,
+        ] {
             for depth in [1, 8, 128] {
                 let places = depth.min((64 << 20) / size);
                 let writes = (0..places).map(|i| {
@@ -84,7 +104,11 @@ fn what_was_written_is_read_at_every_size_and_depth() {
                 for (i, data) in task::join_all(reads).await.into_iter().enumerate() {
                     let data = data.expect("a read").to_vec();
                     for (word, bytes) in data.chunks(8).enumerate() {
-                        assert_eq!(bytes, ((i * size + word) as u64).to_le_bytes(), "size {size}");
+                        assert_eq!(
+                            bytes,
+                            ((i * size + word) as u64).to_le_bytes(),
+                            "size {size}"
+                        );
                     }
                 }
             }
@@ -97,10 +121,25 @@ fn what_was_written_is_read_at_every_size_and_depth() {
 fn a_session_that_is_logged_in_again_goes_on_where_it_was() {
     with_server(ram(1 << 20, 512), |address| async move {
         let first = IscsiDisk::open(disk_at(address)).await.expect("a login");
-        first.write(0, Buf::copy_of(&[1; 512]).into(), Durability::Fua).await.expect("a write");
+        first
+            .write(0, Buf::copy_of(&[1; 512]).into(), Durability::Fua)
+            .await
+            .expect("a write");
         // The same initiator port logs in again: the first session ends, and comes back when used.
-        let second = IscsiDisk::open(disk_at(address)).await.expect("the same login");
-        assert_eq!(second.read(0, 512).await.expect("a read").to_vec(), [1; 512]);
-        assert_eq!(first.read(0, 512).await.expect("a read after the loss").to_vec(), [1; 512]);
+        let second = IscsiDisk::open(disk_at(address))
+            .await
+            .expect("the same login");
+        assert_eq!(
+            second.read(0, 512).await.expect("a read").to_vec(),
+            [1; 512]
+        );
+        assert_eq!(
+            first
+                .read(0, 512)
+                .await
+                .expect("a read after the loss")
+                .to_vec(),
+            [1; 512]
+        );
     });
 }

@@ -10,6 +10,9 @@ pub mod contract;
 mod error;
 mod initiator;
 pub mod leaf;
+pub mod stripe;
+#[cfg(test)]
+mod test_volume;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};

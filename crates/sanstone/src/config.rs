@@ -1,0 +1,339 @@
+//! The configuration file: settings of the daemon, volumes, targets. Everything that can be wrong
+//! with it is found here and told with file, line and what to write.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Display},
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+use volume::config::{ConfigError, Node, Size, Volumes};
+
+use crate::failure::Failure;
+
+/// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
+const PORT: u16 = 3260;
+/// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
+const NAME_BYTES_MAX: usize = 223;
+const LUN_MAX: u32 = 16383;
+/// Less would not hold a few commands for each lane.
+const MEMORY_MIN_BYTES: u64 = 32 << 20;
+
+/// A configuration that has been checked.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// Where it was read from.
+    pub(crate) path: PathBuf,
+    text: String,
+    file: File,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    state: Option<PathBuf>,
+    memory: Option<Spanned<Size>>,
+    connections: Option<Spanned<u32>>,
+    lanes: Option<Spanned<u32>>,
+    #[serde(default)]
+    volume: Volumes,
+    #[serde(default)]
+    target: BTreeMap<Spanned<String>, Target>,
+}
+
+/// A `[target."NAME"]` table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    portals: Option<Spanned<Vec<Spanned<String>>>>,
+    luns: Spanned<Luns>,
+    allow: Spanned<Vec<Spanned<String>>>,
+}
+
+/// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
+#[derive(Debug)]
+enum Luns {
+    List(Vec<Spanned<String>>),
+    Table(BTreeMap<Spanned<String>, Spanned<String>>),
+}
+
+impl<'de> Deserialize<'de> for Luns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Luns;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Luns, A::Error> {
+                Deserialize::deserialize(de::value::SeqAccessDeserializer::new(seq)).map(Luns::List)
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Luns, A::Error> {
+                Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))
+                    .map(Luns::Table)
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A target as the daemon serves it.
+#[derive(Debug)]
+pub(crate) struct TargetTable {
+    pub(crate) name: String,
+    pub(crate) portals: Vec<SocketAddr>,
+    /// Names of volumes by LUN.
+    pub(crate) luns: BTreeMap<u32, String>,
+    /// `None`: everyone.
+    pub(crate) allow: Option<Vec<String>>,
+}
+
+impl Config {
+    /// Reads and checks `path`.
+    pub(crate) fn load(path: &Path) -> Result<Config, Failure> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::Wrong(format!("{}: {error}", path.display())))?;
+        let wrong = |error: ConfigError| Failure::Wrong(error.located(path, &text).to_string());
+        let file: File = toml::from_str(&text)
+            .map_err(|error| wrong(ConfigError::new(error.span(), error.message())))?;
+        let config = Config {
+            path: path.to_owned(),
+            text: String::new(),
+            file,
+        };
+        config.file.volume.check().map_err(wrong)?;
+        config.check_settings().map_err(wrong)?;
+        config.targets().map_err(wrong)?;
+        Ok(Config { text, ..config })
+    }
+
+    /// What is configured, in a line.
+    pub(crate) fn summary(&self) -> String {
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let (volumes, targets) = (self.file.volume.0.len(), self.file.target.len());
+        format!(
+            "{}, {}: right",
+            count(volumes, "volume"),
+            count(targets, "target")
+        )
+    }
+
+    /// An error of this configuration, with its place.
+    pub(crate) fn wrong(&self, error: &ConfigError) -> Failure {
+        Failure::Wrong(error.located(&self.path, &self.text).to_string())
+    }
+
+    /// The volumes.
+    pub(crate) fn volumes(&self) -> &Volumes {
+        &self.file.volume
+    }
+
+    /// The directory that relative paths start from.
+    pub(crate) fn directory(&self) -> &Path {
+        self.path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."))
+    }
+
+    /// Where what outlives a restart is kept: `state`, or beside the configuration.
+    pub(crate) fn state_directory(&self) -> PathBuf {
+        match &self.file.state {
+            Some(state) => self.directory().join(state),
+            None => self.path.with_extension("state"),
+        }
+    }
+
+    /// Memory for the payload of commands, in bytes.
+    pub(crate) fn memory_bytes(&self) -> Option<usize> {
+        self.file
+            .memory
+            .as_ref()
+            .map(|size| size.get_ref().bytes() as usize)
+    }
+
+    /// Connections at a time.
+    pub(crate) fn connections_max(&self) -> Option<usize> {
+        self.file
+            .connections
+            .as_ref()
+            .map(|n| *n.get_ref() as usize)
+    }
+
+    /// Threads that serve.
+    pub(crate) fn lanes(&self) -> Option<usize> {
+        self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
+    }
+
+    fn check_settings(&self) -> Result<(), ConfigError> {
+        if let Some(memory) = &self.file.memory {
+            if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
+                let size = memory.get_ref();
+                let message = format!(
+                    "memory = \"{size}\" is too little to serve with; write \"32MiB\" or more"
+                );
+                return Err(ConfigError::new(memory.span(), message));
+            }
+        }
+        for (name, value, most) in [
+            ("connections", &self.file.connections, 65_536),
+            ("lanes", &self.file.lanes, 1024),
+        ] {
+            if let Some(value) = value {
+                if !(1..=most).contains(value.get_ref()) {
+                    let given = value.get_ref();
+                    let message = format!("{name} = {given} is not possible; write 1 to {most}");
+                    return Err(ConfigError::new(value.span(), message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The targets, checked.
+    pub(crate) fn targets(&self) -> Result<Vec<TargetTable>, ConfigError> {
+        self.file
+            .target
+            .iter()
+            .map(|(name, target)| self.target(name, target))
+            .collect()
+    }
+
+    fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
+        check_name(name, "a target")?;
+        Ok(TargetTable {
+            name: name.get_ref().clone(),
+            portals: portals(target.portals.as_ref())?,
+            luns: self.luns(name.get_ref(), &target.luns)?,
+            allow: allow(&target.allow)?,
+        })
+    }
+
+    fn luns(
+        &self,
+        target: &str,
+        luns: &Spanned<Luns>,
+    ) -> Result<BTreeMap<u32, String>, ConfigError> {
+        let numbered: Vec<(u32, &Spanned<String>)> = match luns.get_ref() {
+            Luns::List(names) => (0..).zip(names).collect(),
+            Luns::Table(table) => table
+                .iter()
+                .map(|(number, name)| Ok((lun_number(number)?, name)))
+                .collect::<Result<_, ConfigError>>()?,
+        };
+        if numbered.is_empty() {
+            let message = format!("target \"{target}\" has no LUN; write luns = [\"NAME\"]");
+            return Err(ConfigError::new(luns.span(), message));
+        }
+        let mut served = BTreeSet::new();
+        for (number, name) in &numbered {
+            let node = Node {
+                span: name.span(),
+                what: volume::config::What::Named(name.get_ref().clone()),
+            };
+            self.file
+                .volume
+                .find(name.get_ref(), &node)
+                .map_err(|error| {
+                    let message = format!("LUN {number} of \"{target}\": {}", error.message());
+                    ConfigError::new(name.span(), message)
+                })?;
+            if !served.insert(name.get_ref()) {
+                let name_text = name.get_ref();
+                let message =
+                    format!("target \"{target}\" serves \"{name_text}\" twice; name it once");
+                return Err(ConfigError::new(name.span(), message));
+            }
+        }
+        Ok(numbered
+            .into_iter()
+            .map(|(n, name)| (n, name.get_ref().clone()))
+            .collect())
+    }
+}
+
+fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
+    text.get_ref()
+        .parse()
+        .ok()
+        .filter(|n| *n <= LUN_MAX)
+        .ok_or_else(|| {
+            let message = format!(
+                "\"{}\" is no LUN; write a number from 0 to {LUN_MAX}",
+                text.get_ref()
+            );
+            ConfigError::new(text.span(), message)
+        })
+}
+
+/// An iSCSI name in one of the three formats (RFC 7143 §4.2.7).
+fn check_name(name: &Spanned<String>, whose: &str) -> Result<(), ConfigError> {
+    let text = name.get_ref();
+    let known = ["iqn.", "eui.", "naa."]
+        .iter()
+        .any(|prefix| text.starts_with(prefix));
+    let allowed = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
+    if known && text.len() <= NAME_BYTES_MAX && text.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(wrong_value(
+        name.span(),
+        format_args!("\"{text}\" cannot name {whose}"),
+        "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"",
+    ))
+}
+
+fn portals(
+    portals: Option<&Spanned<Vec<Spanned<String>>>>,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(portals) = portals else {
+        return Ok(vec![SocketAddr::from(([0, 0, 0, 0], PORT))]);
+    };
+    const FORM: &str = "addresses as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
+    if portals.get_ref().is_empty() {
+        return Err(wrong_value(portals.span(), "a target needs a portal", FORM));
+    }
+    let parse = |portal: &Spanned<String>| {
+        let text = portal.get_ref();
+        let bare = text.trim_start_matches('[').trim_end_matches(']');
+        let address = text
+            .parse()
+            .or_else(|_| bare.parse().map(|ip: IpAddr| (ip, PORT).into()));
+        address
+            .map_err(|_| wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM))
+    };
+    portals.get_ref().iter().map(parse).collect()
+}
+
+fn allow(allow: &Spanned<Vec<Spanned<String>>>) -> Result<Option<Vec<String>>, ConfigError> {
+    let names = allow.get_ref();
+    if names.is_empty() {
+        return Err(wrong_value(
+            allow.span(),
+            "nobody may log in",
+            "the names of initiators, or [\"*\"] for everybody",
+        ));
+    }
+    if names.iter().any(|name| name.get_ref() == "*") {
+        return Ok(None);
+    }
+    names
+        .iter()
+        .try_for_each(|name| check_name(name, "an initiator"))?;
+    Ok(Some(
+        names.iter().map(|name| name.get_ref().clone()).collect(),
+    ))
+}
+
+fn wrong_value(span: Range<usize>, what: impl Display, write: &str) -> ConfigError {
+    ConfigError::new(span, format!("{what}; write {write}"))
+}

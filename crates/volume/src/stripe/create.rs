@@ -1,0 +1,158 @@
+//! Makes a stripe of blank children: the only place that ever writes a superblock.
+
+use engine::{Buf, Payload};
+use uuid::Uuid;
+
+use super::{
+    Child, join,
+    map::PerChild,
+    superblock::{
+        CHILDREN_MAX, RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, UNIT_BYTES_MAX, UNIT_BYTES_MIN,
+    },
+};
+use crate::{Durability, Error, ErrorKind, Result};
+
+/// What a new stripe is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The unit, in bytes: a power of two from 4,096 on.
+    pub unit_bytes: u32,
+    /// The stripe's name for ever, e.g. `Uuid::new_v4()`.
+    pub uuid: Uuid,
+    /// Now, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Overwrite whatever the children hold.
+    pub force: bool,
+}
+
+/// Writes a superblock on each child, durably. Child `i` of the list becomes child `i` for ever;
+/// each gives the data length of the smallest. Nothing is written unless all are fit.
+///
+/// # Errors
+/// `Configuration` when the unit or a child does not fit, when a child holds a superblock or
+/// anything else but zeroes in its first MiB (without `force`), or when two children are the same
+/// disk; the child's own error when an I/O fails. Each names the child.
+pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
+    let unit = u64::from(check_options(children.len(), options)?);
+    let mut usable_bytes = u64::MAX;
+    for child in children {
+        let shape = child.volume.shape();
+        let usable = shape.len_bytes.saturating_sub(RESERVED_BYTES) / unit * unit;
+        if usable == 0 {
+            return Err(child.refuse(format!(
+                "it has {} bytes; a child needs its first {RESERVED_BYTES} for the superblock and \
+                 at least one unit of {unit} for data",
+                shape.len_bytes
+            )));
+        }
+        if shape.physical_block_bytes > options.unit_bytes {
+            return Err(child.refuse(format!(
+                "its blocks of {} bytes are larger than the unit of {unit}; choose a larger unit",
+                shape.physical_block_bytes
+            )));
+        }
+        if shape.read_only {
+            return Err(child.refuse("it is read-only"));
+        }
+        usable_bytes = usable_bytes.min(usable);
+        if !options.force {
+            check_blank(child).await?;
+        }
+    }
+    let superblocks: Vec<Superblock> = (0..children.len() as u32)
+        .map(|child_index| Superblock {
+            volume: options.uuid,
+            child_index,
+            child_count: children.len() as u32,
+            unit_bytes: options.unit_bytes,
+            usable_bytes,
+            created_unix_s: options.created_unix_s,
+        })
+        .collect();
+    write_all(children, &superblocks).await?;
+    check_distinct(children, &superblocks).await
+}
+
+fn check_options(children: usize, options: &CreateOptions) -> Result<u32> {
+    let unit = options.unit_bytes;
+    if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit) {
+        return Err(Error::new(
+            ErrorKind::Configuration,
+            format!(
+                "a stripe unit of {unit} bytes: write a power of two from {UNIT_BYTES_MIN} to \
+                 {UNIT_BYTES_MAX}, such as \"64KiB\""
+            ),
+        ));
+    }
+    if !(1..=CHILDREN_MAX).contains(&children) {
+        return Err(Error::new(
+            ErrorKind::Configuration,
+            format!("a stripe of {children} children: it takes 1 to {CHILDREN_MAX}"),
+        ));
+    }
+    Ok(unit)
+}
+
+async fn check_blank(child: &Child) -> Result<()> {
+    let start = child
+        .volume
+        .read(0, RESERVED_BYTES as usize)
+        .await
+        .map_err(|error| child.blame(error))?;
+    if let Ok(found) = Superblock::decode(&start.slice(0..SUPERBLOCK_BYTES).to_vec()) {
+        return Err(child.refuse(format!(
+            "it is already child {} of {} of stripe {}; use another, or --force to give up that \
+             stripe's data",
+            found.child_index, found.child_count, found.volume
+        )));
+    }
+    let mut at = 0;
+    for slice in start.slices() {
+        if let Some(within) = slice.iter().position(|&byte| byte != 0) {
+            return Err(child.refuse(format!(
+                "it holds data (a byte that is not zero at {}); use a blank one, or --force to \
+                 overwrite it",
+                at + within
+            )));
+        }
+        at += slice.len();
+    }
+    Ok(())
+}
+
+async fn write_all(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
+    let writes = children.iter().zip(superblocks).map(|(child, superblock)| {
+        let mut data = Payload::from(Buf::copy_of(&superblock.encode()));
+        data.append(Payload::zeroes(RESERVED_BYTES as usize - SUPERBLOCK_BYTES));
+        child.volume.write(0, data, Durability::Fua)
+    });
+    ended(children, join::all(writes).await)?;
+    let flushes = children.iter().map(|child| child.volume.flush());
+    ended(children, join::all(flushes).await)
+}
+
+fn ended(children: &[Child], results: PerChild<Result<()>>) -> Result<()> {
+    for (child, result) in children.iter().zip(results) {
+        result.map_err(|error| child.blame(error))?;
+    }
+    Ok(())
+}
+
+/// Two names of one disk would now both show what was written through the later one.
+async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
+    for (child, superblock) in children.iter().zip(superblocks) {
+        let found = child.read_superblock().await?;
+        if found == *superblock {
+            continue;
+        }
+        if found.volume == superblock.volume {
+            let same = &children[found.child_index as usize];
+            return Err(child.refuse(format!(
+                "it is the same disk as child {}; give each child a disk of its own",
+                same.name
+            )));
+        }
+        return Err(child.refuse("it does not hold what was just written to it"));
+    }
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! The superblock of a stripe's child: the first block of the child's first MiB, which says which
+//! stripe it belongs to, as which child, and how the data lies. The rest of the MiB is zero and
+//! kept for later versions; data begin after it.
+//!
+//! All numbers are little-endian. Magic, kind, version and checksum keep their places in every
+//! version, so that an older release can tell a newer format from damage.
+
+use uuid::Uuid;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+/// Bytes at the start of each child that are not data.
+pub(super) const RESERVED_BYTES: u64 = 1 << 20;
+/// Bytes of the superblock itself.
+pub(super) const SUPERBLOCK_BYTES: usize = 4096;
+/// The version that this release writes and reads.
+pub(super) const VERSION: u32 = 1;
+/// The most children that a stripe may have.
+pub(super) const CHILDREN_MAX: usize = 256;
+/// The smallest unit, in bytes: no block size is larger.
+pub(super) const UNIT_BYTES_MIN: u32 = 4096;
+/// The largest unit, in bytes: whole units must fit in what one request carries.
+pub(super) const UNIT_BYTES_MAX: u32 = 1 << 30;
+
+const MAGIC: [u8; 8] = *b"SANSTONE";
+const KIND: [u8; 8] = *b"stripe\0\0";
+const CHECKSUM_AT: usize = 20;
+
+/// What a child's superblock says, checked for sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// Names the stripe.
+    pub(super) volume: Uuid,
+    pub(super) child_index: u32,
+    pub(super) child_count: u32,
+    pub(super) unit_bytes: u32,
+    /// Bytes of data on each child; whole units.
+    pub(super) usable_bytes: u64,
+    /// Seconds since 1970 at which the stripe was created.
+    pub(super) created_unix_s: u64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct OnDisk {
+    magic: [u8; 8],
+    kind: [u8; 8],
+    version: U32,
+    /// CRC-32C of the superblock with this field zero.
+    checksum: U32,
+    volume: [u8; 16],
+    child_index: U32,
+    child_count: U32,
+    unit_bytes: U32,
+    zero: U32,
+    usable_bytes: U64,
+    created_unix_s: U64,
+}
+
+/// Why a child's first block is no superblock that this release can use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error(
+        "it is blank; if it is to become part of a new stripe, run `sanstone volume create`, \
+         else look for the child that belongs here"
+    )]
+    Blank,
+    #[error(
+        "it holds something that is no Sanstone superblock; look for the child that belongs here \
+         (`sanstone volume create --force` would overwrite this one)"
+    )]
+    Foreign,
+    #[error(
+        "it belongs to a Sanstone volume of kind {0:?}, not to a stripe; name it where it belongs"
+    )]
+    OtherKind(String),
+    #[error(
+        "its superblock has version {0}, this release knows version {VERSION}; use the release that created it, or a newer one"
+    )]
+    OtherVersion(u32),
+    #[error("its superblock is damaged ({0}); restore the child's first MiB from a copy")]
+    Damaged(String),
+}
+
+impl Superblock {
+    /// The block to write, [`SUPERBLOCK_BYTES`] long.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let on_disk = OnDisk {
+            magic: MAGIC,
+            kind: KIND,
+            version: VERSION.into(),
+            checksum: 0.into(),
+            volume: self.volume.into_bytes(),
+            child_index: self.child_index.into(),
+            child_count: self.child_count.into(),
+            unit_bytes: self.unit_bytes.into(),
+            zero: 0.into(),
+            usable_bytes: self.usable_bytes.into(),
+            created_unix_s: self.created_unix_s.into(),
+        };
+        let mut block = on_disk.as_bytes().to_vec();
+        block.resize(SUPERBLOCK_BYTES, 0);
+        let checksum = checksum(&block);
+        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    /// Reads a child's first block; `block` has [`SUPERBLOCK_BYTES`].
+    pub(super) fn decode(block: &[u8]) -> Result<Self, Refused> {
+        if block.iter().all(|&byte| byte == 0) {
+            return Err(Refused::Blank);
+        }
+        let Ok((on_disk, _)) = OnDisk::read_from_prefix(block) else {
+            return Err(Refused::Foreign);
+        };
+        if on_disk.magic != MAGIC {
+            return Err(Refused::Foreign);
+        }
+        if on_disk.kind != KIND {
+            let kind = String::from_utf8_lossy(&on_disk.kind);
+            return Err(Refused::OtherKind(kind.trim_end_matches('\0').to_owned()));
+        }
+        if on_disk.version.get() != VERSION {
+            return Err(Refused::OtherVersion(on_disk.version.get()));
+        }
+        if on_disk.checksum.get() != checksum(block) {
+            return Err(Refused::Damaged("its checksum does not match".to_owned()));
+        }
+        let this = Superblock {
+            volume: Uuid::from_bytes(on_disk.volume),
+            child_index: on_disk.child_index.get(),
+            child_count: on_disk.child_count.get(),
+            unit_bytes: on_disk.unit_bytes.get(),
+            usable_bytes: on_disk.usable_bytes.get(),
+            created_unix_s: on_disk.created_unix_s.get(),
+        };
+        this.check().map_err(Refused::Damaged)?;
+        Ok(this)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Superblock {
+            child_index: index,
+            child_count: count,
+            unit_bytes: unit,
+            usable_bytes: usable,
+            ..
+        } = self;
+        if *count == 0 || *count as usize > CHILDREN_MAX || index >= count {
+            return Err(format!("it says child {index} of {count}"));
+        }
+        if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(unit) {
+            return Err(format!("it says a unit of {unit} bytes"));
+        }
+        let whole = *usable > 0 && usable % u64::from(*unit) == 0;
+        if !whole || usable.checked_mul(u64::from(*count)).is_none() {
+            return Err(format!(
+                "it says {usable} bytes of data on a child in units of {unit}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn checksum(block: &[u8]) -> u32 {
+    let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
+    let zeroed = crc32c::crc32c_append(before, &[0; 4]);
+    crc32c::crc32c_append(zeroed, &block[CHECKSUM_AT + 4..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        Superblock {
+            volume: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            child_index: 1,
+            child_count: 2,
+            unit_bytes: 64 << 10,
+            usable_bytes: 5 << 20,
+            created_unix_s: 1_485_907_200,
+        }
+    }
+
+    #[test]
+    fn it_comes_back_and_lies_where_version_1_put_it() {
+        let block = example().encode();
+        assert_eq!(Superblock::decode(&block), Ok(example()));
+        assert_eq!(&block[..16], b"SANSTONEstripe\0\0");
+        assert_eq!(block[16..20], [1, 0, 0, 0], "version");
+        assert_eq!(block[20..24], 0xa1f6_5e06u32.to_le_bytes(), "checksum");
+        assert_eq!(block[24..26], [0x01, 0x23], "UUID");
+        assert_eq!(block[40..52], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(block[56..64], (5u64 << 20).to_le_bytes(), "usable bytes");
+        assert_eq!(block[64..72], 1_485_907_200u64.to_le_bytes(), "created");
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let block = example().encode();
+        for bit in (0..128 * 8).chain([SUPERBLOCK_BYTES * 8 - 1]) {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let refused = Superblock::decode(&damaged).expect_err("a bit was flipped");
+            match bit / 8 {
+                0..8 => assert_eq!(refused, Refused::Foreign),
+                8..16 => assert!(matches!(refused, Refused::OtherKind(_))),
+                16..20 => assert!(matches!(refused, Refused::OtherVersion(_))),
+                _ => assert!(matches!(refused, Refused::Damaged(_))),
+            }
+        }
+        let blank = Superblock::decode(&[0; SUPERBLOCK_BYTES]);
+        assert_eq!(blank, Err(Refused::Blank));
+    }
+
+    #[test]
+    fn a_sound_checksum_does_not_excuse_nonsense() {
+        let nonsense: [fn(&mut Superblock); 6] = [
+            |s| s.child_count = 0,
+            |s| s.child_index = 2,
+            |s| s.unit_bytes = 12_288,
+            |s| s.unit_bytes = 512,
+            |s| s.usable_bytes = 1000,
+            |s| s.usable_bytes = 1 << 63,
+        ];
+        for spoil in nonsense {
+            let mut superblock = example();
+            spoil(&mut superblock);
+            let refused = Superblock::decode(&superblock.encode());
+            assert!(
+                matches!(refused, Err(Refused::Damaged(_))),
+                "{superblock:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Which children have writes that no flush has covered yet, as all lanes see it together, and
+//! whether a flush has failed.
+//!
+//! Time is counted in flushes begun. A write, once its child has ended it, notes the present count
+//! for that child; a flush takes the count that ends with it and skips the children whose last
+//! write an earlier flush already covered. A write in flight while a flush begins notes either the
+//! old count (then its child had ended it before that child's flush began) or the new one (then the
+//! next flush covers it). A write costs two loads; only the first one after a flush stores.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use crate::{Error, ErrorKind, Result};
+
+#[derive(Debug)]
+pub(super) struct Unflushed {
+    /// Flushes begun, plus one, so that zero means never.
+    now: AtomicU64,
+    children: Box<[Child]>,
+    failed: OnceLock<Error>,
+}
+
+#[derive(Debug, Default)]
+struct Child {
+    written_at: AtomicU64,
+    flushed_to: AtomicU64,
+}
+
+/// The count that a flush covers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Covers(u64);
+
+impl Unflushed {
+    pub(super) fn new(children: usize) -> Self {
+        Unflushed {
+            now: AtomicU64::new(1),
+            children: (0..children).map(|_| Child::default()).collect(),
+            failed: OnceLock::new(),
+        }
+    }
+
+    /// An error if a flush has failed since the stripe was opened.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// A write to `child` has ended, well or not.
+    pub(super) fn wrote(&self, child: usize) {
+        let now = self.now.load(SeqCst);
+        let written_at = &self.children[child].written_at;
+        if written_at.load(SeqCst) < now {
+            written_at.fetch_max(now, SeqCst);
+        }
+    }
+
+    /// A flush begins, before it calls any child.
+    pub(super) fn begin(&self) -> Covers {
+        Covers(self.now.fetch_add(1, SeqCst))
+    }
+
+    /// Whether `child` took a write that no flush has covered. One that is still being covered by
+    /// another flush counts: that flush has not succeeded yet.
+    pub(super) fn needs_flush(&self, child: usize) -> bool {
+        let child = &self.children[child];
+        child.written_at.load(SeqCst) > child.flushed_to.load(SeqCst)
+    }
+
+    /// `child` has completed a flush.
+    pub(super) fn flushed(&self, child: usize, covers: Covers) {
+        self.children[child].flushed_to.fetch_max(covers.0, SeqCst);
+    }
+
+    /// A child's flush has failed. Which writes are lost nobody knows: refuse from now on.
+    pub(super) fn failed(&self, error: &Error) {
+        let _ = self.failed.set(Error::new(
+            ErrorKind::FlushFailed,
+            format!(
+                "a flush of the stripe failed and what was written before it may be lost: {error}; \
+                 mend the child, check the data, then open the stripe again"
+            ),
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_needs_a_flush_from_its_write_to_the_end_of_a_flush_begun_after_it() {
+        let state = Unflushed::new(2);
+        assert!(!state.needs_flush(0));
+        state.wrote(0);
+        let first = state.begin();
+        assert!(state.needs_flush(0) && !state.needs_flush(1));
+        let second = state.begin();
+        assert!(state.needs_flush(0), "the first flush has not ended yet");
+        state.wrote(0);
+        state.flushed(0, first);
+        state.flushed(0, second);
+        assert!(state.needs_flush(0), "the write came after both had begun");
+        let third = state.begin();
+        state.flushed(0, third);
+        assert!(!state.needs_flush(0));
+        state.flushed(0, first);
+        assert!(!state.needs_flush(0), "a late end takes nothing back");
+    }
+}
