@@ -1,5 +1,5 @@
 //! The lab: database workloads on volumes, measured and reported. It makes or reads the data
-//! (`drive_stats`), runs SQLite on a volume without a file system between (`sqlite`), times the
+//! (`drive_stats`), runs SQLite on a volume without a file system between (`sqlite`, and `VolumeDisk` between them), times the
 //! statements of the reference experiment on several set-ups in turn (`statements`), and tells the
 //! result as terminal text, JSON and one HTML page (`report`).
 
@@ -12,5 +12,7 @@ mod random;
 pub mod report;
 pub mod sqlite;
 pub mod statements;
+mod volume_disk;
 
 pub use error::{Error, Result};
+pub use volume_disk::{IN_FLIGHT_BYTES, VolumeDisk};

@@ -127,8 +127,8 @@ pub enum Source {
     },
 }
 
-/// Rows for [`Source::Generated`] with which a scan moves at least 256 MiB.
-pub const DEFAULT_ROWS: u64 = 1_250_000;
+/// Rows for [`Source::Generated`] with which a scan moves 275 MiB (at 64 KiB pages).
+pub const DEFAULT_ROWS: u64 = 1_600_000;
 
 /// A stream of rows and what is known of it.
 pub struct Rows {

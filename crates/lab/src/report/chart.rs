@@ -225,9 +225,16 @@ impl<'a> Lines<'a> {
     }
 
     fn draw(&self, svg: &mut String) {
+        let several = self.set.shares.len() > 1;
         for (line, share) in self.set.shares.iter().enumerate() {
+            // Shares in step lie on each other: the first is broad, so that it is seen beneath.
+            let first = if several && line == 0 { " first" } else { "" };
             for (class, path) in [("write", &self.writes[line]), ("read", &self.reads[line])] {
-                let _ = write!(svg, "<path class=\"{class} s{}\" d=\"{path}\"/>", share % 4);
+                let share = share % 4;
+                let _ = write!(
+                    svg,
+                    "<path class=\"{class} s{share}{first}\" d=\"{path}\"/>"
+                );
             }
         }
     }

@@ -82,7 +82,7 @@ fn tiles(page: &mut String, report: &Report) {
         };
         let _ = write!(
             page,
-            "<div class=\"tile k{}\"><h2>{}</h2><p class=\"big\">{}</p><p>score {:.2} s</p>\
+            "<div class=\"tile k{}\"><h2>{}</h2><p class=\"big\">{}</p><p>score {:.3} s</p>\
              <p class=\"soft\">{detail}</p></div>",
             index % 4,
             escaped(&set.name),

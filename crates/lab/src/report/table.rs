@@ -143,11 +143,13 @@ fn scores(text: &mut String, report: &Report) {
         .unwrap_or(0)
         .max(9);
     for set in &report.sets {
-        let least = report.least_scan_link_use(set).map(|part| {
-            format!(
-                "   every share read at {:.0} % of its link or more in the scans",
-                part * 100.0
-            )
+        let least = report.least_scan_link_use(set).map(|part| match part {
+            // A cache that holds the table leaves the links idle.
+            ..0.05 => "   the scans came from memory".to_string(),
+            _ => format!(
+                "   every share read at ≥ {:.0} % of its link in the scans",
+                100.0 * part
+            ),
         });
         let times = times(report.speedup(set));
         let score = set.score_s();

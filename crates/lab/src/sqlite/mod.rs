@@ -16,6 +16,7 @@ mod vfs;
 
 use std::rc::Rc;
 
+pub(crate) use disk::checked_range;
 pub use disk::{BLOCK_BYTES, Disk, MemoryDisk};
 pub use image::Image;
 pub use settings::Settings;

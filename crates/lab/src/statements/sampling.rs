@@ -113,6 +113,7 @@ impl Sampler {
             };
         };
         run.sample(now, (self.meters)());
+        run.join_short_tail();
         let traffic = run
             .last
             .1
@@ -156,6 +157,21 @@ impl TimedRun {
             });
         }
         self.last = (now, traffic);
+    }
+
+    /// A last interval of a few milliseconds would show a rate that never was.
+    fn join_short_tail(&mut self) {
+        let short = |sample: &Sample| sample.seconds < INTERVAL.as_secs_f64() / 2.0;
+        if self.samples.len() < 2 || !self.samples.last().is_some_and(short) {
+            return;
+        }
+        if let (Some(tail), Some(before)) = (self.samples.pop(), self.samples.last_mut()) {
+            before.at_s = tail.at_s;
+            before.seconds += tail.seconds;
+            for (share, more) in before.shares.iter_mut().zip(tail.shares) {
+                *share = share.plus(more);
+            }
+        }
     }
 }
 

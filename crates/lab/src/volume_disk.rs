@@ -1,0 +1,225 @@
+//! A volume as the disk under SQLite. The thread that runs SQLite is a lane of the engine: when a
+//! read must wait, it drives the lane itself, so no thread is woken and none is waited for.
+//!
+//! Writes are left in flight, up to a bound, until a flush asks for them; that is what a file
+//! promises, and it is what keeps all shares of a stripe busy. Two writes of the same block never
+//! fly together (a volume gives them no order), and a read that overlaps a write in flight sees
+//! the new bytes, laid over what the volume gave. The first error of a write or flush is kept and
+//! every later call fails with it: what the disk would read is not what was written.
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+};
+
+use engine::{
+    Buf, Lane, Payload,
+    sync::{Budget, Notify},
+    task,
+};
+use volume::{Durability, ErrorKind, SharedVolume};
+
+use crate::sqlite::{BLOCK_BYTES, Disk, checked_range};
+
+/// Bytes of writes in flight that keep a few fast links busy and are still little memory.
+pub const IN_FLIGHT_BYTES: usize = 8 << 20;
+
+/// A volume on a lane, used from the thread that drives the lane.
+pub struct VolumeDisk {
+    lane: Rc<Lane>,
+    len_bytes: u64,
+    flight: Rc<Flight>,
+}
+
+/// What flies, shared with the tasks that fly it.
+struct Flight {
+    volume: SharedVolume,
+    budget: Rc<Budget>,
+    writes: RefCell<Vec<Write>>,
+    next_id: Cell<u64>,
+    landed: Notify,
+    /// The first error of a write or flush.
+    lost: RefCell<Option<volume::Error>>,
+}
+
+/// A write in flight.
+struct Write {
+    id: u64,
+    at: u64,
+    data: Payload,
+}
+
+impl Write {
+    fn end(&self) -> u64 {
+        self.at + self.data.len() as u64
+    }
+
+    fn overlaps(&self, at: u64, len: usize) -> bool {
+        self.at < at + len as u64 && at < self.end()
+    }
+}
+
+impl VolumeDisk {
+    /// The disk on `volume`, which was opened on `lane`, with at most `in_flight_bytes` of writes in
+    /// flight ([`IN_FLIGHT_BYTES`]). A volume's odd tail below a whole block is not used.
+    ///
+    /// # Errors
+    /// A read-only volume.
+    pub fn new(
+        lane: Rc<Lane>,
+        volume: SharedVolume,
+        in_flight_bytes: usize,
+    ) -> volume::Result<Self> {
+        let shape = volume.shape();
+        if shape.read_only {
+            let message = "a database needs a volume that takes writes";
+            return Err(volume::Error::new(ErrorKind::ReadOnly, message));
+        }
+        let len_bytes = shape.len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let flight = Rc::new(Flight {
+            volume,
+            budget: Budget::new(in_flight_bytes),
+            writes: RefCell::default(),
+            next_id: Cell::new(0),
+            landed: Notify::new(),
+            lost: RefCell::default(),
+        });
+        Ok(Self {
+            lane,
+            len_bytes,
+            flight,
+        })
+    }
+
+    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+        checked_range(self.len_bytes, offset, len)?;
+        self.flight.check_lost().map_err(|error| into_io(&error))
+    }
+}
+
+impl Disk for VolumeDisk {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.check(offset, buffer.len())?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        // Taken before the read: a write that lands while it runs may be missing in its result.
+        let newer = self.flight.overlapping(offset, buffer.len());
+        let data = self.lane.block_on(async {
+            let data = self.flight.volume.read(offset, buffer.len()).await;
+            // A read that is answered from memory gives no turn to the lane, and whoever only ever
+            // finds its data would never look at the sockets that bring more.
+            task::yield_now().await;
+            data
+        });
+        data.map_err(|error| into_io(&error))?.copy_to(0, buffer);
+        for (at, data) in newer {
+            lay_over(buffer, offset, at, &data);
+        }
+        // A write lost meanwhile may have been one of the newer ones, or what was read instead.
+        self.flight.check_lost().map_err(|error| into_io(&error))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let data = Payload::from(Buf::copy_of(bytes));
+        self.lane.block_on(self.flight.clone().begin(offset, data));
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.lane
+            .block_on(self.flight.flush())
+            .map_err(|error| into_io(&error))
+    }
+}
+
+impl Flight {
+    /// Starts a write as soon as the bound and the writes in flight let it.
+    async fn begin(self: Rc<Self>, at: u64, data: Payload) {
+        let len = data.len();
+        let permit = self.budget.take(len).await;
+        self.landed
+            .wait_for(|| self.overlapping(at, len).is_empty().then_some(()))
+            .await;
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        self.writes.borrow_mut().push(Write {
+            id,
+            at,
+            data: data.clone(),
+        });
+        task::spawn(async move {
+            let result = self.volume.write(at, data, Durability::Cached).await;
+            if let Err(error) = result {
+                self.lose(error.context("a write was lost"));
+            }
+            self.writes.borrow_mut().retain(|write| write.id != id);
+            drop(permit);
+            self.landed.notify();
+        });
+    }
+
+    async fn flush(&self) -> volume::Result<()> {
+        self.landed
+            .wait_for(|| self.writes.borrow().is_empty().then_some(()))
+            .await;
+        self.check_lost()?;
+        let result = self.volume.flush().await;
+        if let Err(error) = &result {
+            self.lose(error.clone().context("a flush failed"));
+        }
+        result
+    }
+
+    /// The writes in flight within a range, in the order they began.
+    fn overlapping(&self, at: u64, len: usize) -> Vec<(u64, Payload)> {
+        let writes = self.writes.borrow();
+        let overlapping = writes.iter().filter(|write| write.overlaps(at, len));
+        overlapping
+            .map(|write| (write.at, write.data.clone()))
+            .collect()
+    }
+
+    fn lose(&self, error: volume::Error) {
+        self.lost.borrow_mut().get_or_insert(error);
+    }
+
+    fn check_lost(&self) -> volume::Result<()> {
+        self.lost.borrow().clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Copies what `data` (at `at`) and `buffer` (at `offset`) have in common into `buffer`.
+fn lay_over(buffer: &mut [u8], offset: u64, at: u64, data: &Payload) {
+    let (from, to) = (
+        at.max(offset),
+        (at + data.len() as u64).min(offset + buffer.len() as u64),
+    );
+    if from < to {
+        let part = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+        data.copy_to((from - at) as usize, part);
+    }
+}
+
+fn into_io(error: &volume::Error) -> io::Error {
+    let kind = match error.kind() {
+        ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+        ErrorKind::TimedOut => io::ErrorKind::TimedOut,
+        ErrorKind::Unreachable => io::ErrorKind::ConnectionAborted,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error.clone())
+}
+
+#[cfg(test)]
+#[path = "volume_disk_tests.rs"]
+mod tests;
