@@ -9,6 +9,9 @@ pub mod config;
 pub mod contract;
 mod error;
 pub mod leaf;
+pub mod recorder;
+#[cfg(test)]
+mod scratch;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};
