@@ -8,6 +8,7 @@ pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod error;
+pub mod graph;
 pub mod layer;
 pub mod leaf;
 pub mod recorder;
