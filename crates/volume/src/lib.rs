@@ -11,6 +11,7 @@ mod error;
 pub mod graph;
 pub mod layer;
 pub mod leaf;
+mod random;
 pub mod recorder;
 #[cfg(test)]
 mod scratch;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{Content, Event, Recording, SECTOR_BYTES};
+use crate::random::Random;
 
 /// Which of the writes that need not survive a power cut do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,7 +135,7 @@ fn apply(write: &Write<'_>, fate: Fate, draw: &mut Draw, image: &mut [u8]) {
 
 struct Draw {
     survivors: Survivors,
-    state: u64,
+    random: Random,
 }
 
 impl Draw {
@@ -145,20 +146,16 @@ impl Draw {
         };
         Draw {
             survivors,
-            state: seed ^ (cut as u64).rotate_left(32),
+            random: Random(seed ^ (cut as u64).rotate_left(32)),
         }
     }
 
-    /// SplitMix64; zero when nothing is to be drawn.
+    /// A drawn number below `end`; zero when nothing is to be drawn.
     fn below(&mut self, end: u64) -> u64 {
-        if !matches!(self.survivors, Survivors::Drawn(_)) {
-            return 0;
+        match self.survivors {
+            Survivors::Drawn(_) => self.random.below(end),
+            Survivors::None | Survivors::All => 0,
         }
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % end
     }
 
     fn fate(&mut self) -> Fate {

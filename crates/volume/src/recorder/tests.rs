@@ -9,8 +9,8 @@ use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
 use crate::{
     Durability, SharedVolume,
     config::Caching,
-    contract::Random,
     leaf::file::{FileOptions, Medium, OpenFile},
+    random::Random,
     scratch::Scratch,
 };
 
@@ -74,7 +74,7 @@ async fn work(volume: &SharedVolume, seed: u64) {
                         0..=5 => {
                             let mut buf = Buf::new(len as usize);
                             for word in buf.chunks_mut(8) {
-                                word.copy_from_slice(&random.next().to_le_bytes());
+                                word.copy_from_slice(&random.bits().to_le_bytes());
                             }
                             volume.write(at, buf.into(), durability).await
                         }
