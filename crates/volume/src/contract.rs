@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use engine::{Buf, Lane, LaneConfig, LaneFuture, LaneHandle, Payload, task};
 
-use crate::{Durability, ErrorKind, Result, SharedVolume, Volume};
+use crate::{Durability, ErrorKind, Result, SharedVolume, Volume, random::Random};
 
 /// The longest request that the suite makes, in bytes.
 const REQUEST_BYTES_MAX: u64 = 300 << 10;
@@ -49,42 +49,22 @@ pub async fn hold(volume: SharedVolume, seed: u64) {
     follows_a_model(&*volume, &mut random).await;
 }
 
-/// A small seeded generator (SplitMix64).
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+/// A range of whole blocks within `len` bytes: mostly short, often at an edge.
+fn range(random: &mut Random, block: u64, len: u64) -> (u64, u64) {
+    let blocks = len / block;
+    let longest = (REQUEST_BYTES_MAX / block).min(blocks);
+    let n = match random.below(4) {
+        0 => 1,
+        1 => 1 + random.below(16.min(longest)),
+        _ => 1 + random.below(longest),
     }
-
-    /// A number below `end`, which is above zero.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// A range of whole blocks within `len` bytes: mostly short, often at an edge.
-    fn range(&mut self, block: u64, len: u64) -> (u64, u64) {
-        let blocks = len / block;
-        let longest = (REQUEST_BYTES_MAX / block).min(blocks);
-        let n = match self.below(4) {
-            0 => 1,
-            1 => 1 + self.below(16.min(longest)),
-            _ => 1 + self.below(longest),
-        }
-        .min(longest);
-        let start = match self.below(8) {
-            0 => 0,
-            1 => blocks - n,
-            _ => self.below(blocks - n + 1),
-        };
-        (start * block, n * block)
-    }
+    .min(longest);
+    let start = match random.below(8) {
+        0 => 0,
+        1 => blocks - n,
+        _ => random.below(blocks - n + 1),
+    };
+    (start * block, n * block)
 }
 
 /// `bytes` in slices of odd lengths that begin at odd addresses, as the network leaves them.
@@ -188,7 +168,7 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut Random) {
     let block = u64::from(shape.block_size_bytes);
     let mut model = read_all(volume).await;
     for _ in 0..300 {
-        let (at, len) = random.range(block, shape.len_bytes);
+        let (at, len) = range(random, block, shape.len_bytes);
         let range = at as usize..(at + len) as usize;
         match random.below(10) {
             0..=3 => {
@@ -196,7 +176,7 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut Random) {
                 assert!(seen.to_vec() == model[range], "read of {len} at {at}");
             }
             4..=6 => {
-                let stamp = random.next();
+                let stamp = random.bits();
                 for (i, byte) in model[range.clone()].iter_mut().enumerate() {
                     *byte = (stamp >> (8 * (i % 7))) as u8 ^ (i / 512) as u8;
                 }
@@ -273,7 +253,7 @@ async fn keeps_blocks_whole_in_overlap(volume: &SharedVolume, random: &mut Rando
     };
     let mut running = Vec::new();
     for _ in 0..32 {
-        let (from, len) = random.range(block as u64, window);
+        let (from, len) = range(random, block as u64, window);
         let at = offset + from;
         let blocks = from as usize / block..(from + len) as usize / block;
         let volume = volume.clone();
@@ -281,7 +261,7 @@ async fn keeps_blocks_whole_in_overlap(volume: &SharedVolume, random: &mut Rando
             0..=3 => {
                 let mut bytes = Vec::new();
                 for index in blocks {
-                    let stamp = random.next().to_le_bytes();
+                    let stamp = random.bits().to_le_bytes();
                     let value: Vec<u8> = stamp.iter().copied().cycle().take(block).collect();
                     bytes.extend_from_slice(&value);
                     allowed.borrow_mut()[index].push(value);

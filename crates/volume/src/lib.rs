@@ -9,10 +9,16 @@ pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod error;
+pub mod graph;
 mod initiator;
+pub mod layer;
 pub mod leaf;
 #[cfg(test)]
 mod measure;
+mod random;
+pub mod recorder;
+#[cfg(test)]
+mod scratch;
 pub mod stripe;
 #[cfg(test)]
 mod test_volume;

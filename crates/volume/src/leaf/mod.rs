@@ -1,3 +1,4 @@
 //! Leaves: where the data is.
 
+pub mod file;
 pub mod ram;

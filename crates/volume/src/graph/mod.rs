@@ -1,0 +1,371 @@
+//! From the configuration to open trees: the one place that knows every kind of volume.
+//!
+//! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
+//! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
+//! `file`, `stats`, a `stripe` of such) have an instance on every lane. What has one home (`cache`,
+//! `throttle`, `iscsi`, `fault`, `recorder`, and a `file` that must read to write) lives on the lane
+//! that was named when the tree was opened; other lanes reach it by messages.
+
+mod check;
+mod home;
+mod part;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use engine::{LaneFuture, LaneHandle};
+
+use self::part::Part;
+use crate::{
+    ErrorKind, Result, Shape, SharedVolume,
+    config::{
+        ConfigError, FaultAction, FaultKind, FaultOperation, File, Kind, Node, Volumes, What,
+    },
+    layer::{
+        fault::{Action, Fault, FaultHandle, Operation, Rule},
+        stats::{Stats, StatsHandle},
+        throttle::Throttle,
+    },
+    leaf::{
+        file::{FileOptions, OpenFile},
+        ram::Region,
+    },
+    recorder::{Recorder, Recording},
+};
+
+pub use check::Findings;
+
+/// The volumes of a configuration, open or not.
+#[derive(Debug)]
+pub struct Graph {
+    volumes: Volumes,
+    base: PathBuf,
+    named: BTreeMap<String, Weak<Part>>,
+    handles: Handles,
+}
+
+/// What reaches into open layers from outside. The key is the path of kinds from the name on, as
+/// `db/cache/stripe/0/throttle/stats`.
+#[derive(Clone, Debug, Default)]
+pub struct Handles {
+    /// Of `stats` layers.
+    pub stats: BTreeMap<String, StatsHandle>,
+    /// Of `fault` layers.
+    pub faults: BTreeMap<String, FaultHandle>,
+    /// Of `recorder` leaves.
+    pub recordings: BTreeMap<String, Recording>,
+}
+
+/// An open volume, for all lanes of the process. It is closed when the last one who has it, or a
+/// tree that it is a part of, lets go.
+#[derive(Clone)]
+pub struct Tree {
+    name: Arc<str>,
+    part: Arc<Part>,
+}
+
+impl Tree {
+    /// What it is called in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it looks like.
+    pub fn shape(&self) -> &Shape {
+        self.part.shape()
+    }
+
+    /// The volume for the current lane.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when the lane that it lives on has ended.
+    pub async fn on_lane(&self) -> Result<SharedVolume> {
+        self.part.on_lane().await
+    }
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tree({}, {:?})", self.name, self.shape())
+    }
+}
+
+impl Graph {
+    /// The graph of `volumes`, whose paths are relative to `base`.
+    ///
+    /// # Errors
+    /// As [`Volumes::check`].
+    pub fn new(volumes: Volumes, base: &Path) -> std::result::Result<Self, ConfigError> {
+        volumes.check()?;
+        Ok(Graph {
+            volumes,
+            base: base.to_owned(),
+            named: BTreeMap::new(),
+            handles: Handles::default(),
+        })
+    }
+
+    /// What reaches into the layers that are open.
+    pub fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    /// Opens the volume called `name`, or gives it again if it is open. What needs a home gets
+    /// `home`, which must be running, and may be the current lane.
+    ///
+    /// # Errors
+    /// What keeps it from opening, with the place in the configuration.
+    pub async fn open(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+    ) -> std::result::Result<Tree, ConfigError> {
+        let reference = Node {
+            span: 0..0,
+            what: What::Named(name.to_owned()),
+        };
+        if !self.volumes.0.contains_key(name) {
+            let error = self.volumes.find(name, &reference).map(drop);
+            return Err(ConfigError::new(
+                None,
+                error
+                    .err()
+                    .map_or_else(String::new, |error| error.to_string()),
+            ));
+        }
+        let part = self.open_node(&reference, name, home).await?;
+        Ok(Tree {
+            name: name.into(),
+            part,
+        })
+    }
+
+    /// Opens `node`, which is at `path` in the graph.
+    fn open_node<'a>(
+        &'a mut self,
+        node: &'a Node,
+        path: &'a str,
+        home: &'a LaneHandle,
+    ) -> LaneFuture<'a, std::result::Result<Arc<Part>, ConfigError>> {
+        LaneFuture::new(async move {
+            let kind = match &node.what {
+                What::Named(name) => return self.open_named(name, node, home).await,
+                What::Inline(kind) => kind,
+            };
+            if let Some(error) = missing_kind(kind, node) {
+                return Err(error);
+            }
+            let path = format!("{path}/{}", kind.name());
+            // The leaf of a recorder is opened by the recorder, which goes beneath it.
+            let mut children = Vec::new();
+            if !matches!(**kind, Kind::Recorder(_)) {
+                let inner = kind.children();
+                for (index, child) in inner.iter().enumerate() {
+                    let child_path = if inner.len() > 1 {
+                        format!("{path}/{index}")
+                    } else {
+                        path.clone()
+                    };
+                    children.push(self.open_node(child, &child_path, home).await?);
+                }
+            }
+            self.open_kind(kind, children, path, home)
+                .await
+                .map_err(|error| {
+                    let span = match &**kind {
+                        Kind::File(file) => file.path.span(),
+                        _ => node.span.clone(),
+                    };
+                    ConfigError::new(span, error.to_string())
+                })
+        })
+    }
+
+    async fn open_named(
+        &mut self,
+        name: &str,
+        reference: &Node,
+        home: &LaneHandle,
+    ) -> std::result::Result<Arc<Part>, ConfigError> {
+        if let Some(part) = self.named.get(name).and_then(Weak::upgrade) {
+            return Ok(part);
+        }
+        let node = self.volumes.find(name, reference)?.clone();
+        let part = self.open_node(&node, name, home).await?;
+        self.named.insert(name.to_owned(), Arc::downgrade(&part));
+        Ok(part)
+    }
+
+    async fn open_kind(
+        &mut self,
+        kind: &Kind,
+        children: Vec<Arc<Part>>,
+        path: String,
+        home: &LaneHandle,
+    ) -> Result<Arc<Part>> {
+        match kind {
+            Kind::Ram(ram) => {
+                let region = Region::new(ram.size.get_ref().bytes(), ram.block_size.bytes())?;
+                let shape = region.shape().clone();
+                Ok(Part::leaf_on_every_lane(shape, move || {
+                    Rc::new(region.on_lane())
+                }))
+            }
+            Kind::File(file) => {
+                let file = OpenFile::open(&self.file_options(file)).await?;
+                if file.needs_home() {
+                    return Part::at_home(home, children, move |_| {
+                        LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as _) })
+                    })
+                    .await;
+                }
+                let shape = file.shape().clone();
+                Ok(Part::leaf_on_every_lane(shape, move || {
+                    Rc::new(file.on_lane())
+                }))
+            }
+            Kind::Recorder(recorder) => {
+                let What::Inline(leaf) = &recorder.of.what else {
+                    return Err(recorder_without_file());
+                };
+                let Kind::File(file) = &**leaf else {
+                    return Err(recorder_without_file());
+                };
+                let file = OpenFile::open(&self.file_options(file)).await?;
+                let recording = self.handles.recordings.entry(path).or_default().clone();
+                Part::at_home(home, children, move |_| {
+                    LaneFuture::new(async move {
+                        let leaf = file.on_lane_over(|medium| Recorder::new(medium, recording));
+                        Ok(Rc::new(leaf) as _)
+                    })
+                })
+                .await
+            }
+            Kind::Throttle(throttle) => {
+                let rate = throttle.rate;
+                let latency = throttle
+                    .latency
+                    .as_ref()
+                    .map_or(Duration::ZERO, |latency| latency.get_ref().duration());
+                one_at_home(home, children, move |inner| {
+                    Rc::new(Throttle::new(inner, rate, latency))
+                })
+                .await
+            }
+            Kind::Fault(fault) => {
+                let handle = self.handles.faults.entry(path).or_default().clone();
+                handle.clear();
+                let rules = fault.rules.iter().map(toml::Spanned::get_ref);
+                for rule in rules.filter_map(fault_rule) {
+                    handle.add(rule);
+                }
+                one_at_home(home, children, move |inner| {
+                    Rc::new(Fault::new(inner, handle))
+                })
+                .await
+            }
+            Kind::Stats(_) => {
+                let handle = self.handles.stats.entry(path).or_default().clone();
+                Part::layer_on_every_lane(children, move |inner| {
+                    let inner = only(inner)?;
+                    Ok(Rc::new(Stats::new(inner, &handle)))
+                })
+                .await
+            }
+            Kind::Iscsi(_) | Kind::Stripe(_) | Kind::Cache(_) => Err(crate::Error::new(
+                ErrorKind::Configuration,
+                not_built_in(kind),
+            )),
+        }
+    }
+
+    fn file_options(&self, file: &File) -> FileOptions {
+        FileOptions {
+            path: self.resolve(file),
+            len_bytes: file.size.as_ref().map(|size| size.get_ref().bytes()),
+            caching: file.cache,
+            block_size_bytes: file.block_size.bytes(),
+            read_only: file.read_only,
+        }
+    }
+
+    fn resolve(&self, file: &File) -> PathBuf {
+        self.base.join(file.path.get_ref())
+    }
+}
+
+/// A layer at `home` over one child.
+async fn one_at_home(
+    home: &LaneHandle,
+    children: Vec<Arc<Part>>,
+    make: impl FnOnce(SharedVolume) -> SharedVolume + Send + 'static,
+) -> Result<Arc<Part>> {
+    Part::at_home(home, children, move |inner| {
+        LaneFuture::new(async move { Ok(make(only(inner)?)) })
+    })
+    .await
+}
+
+fn only(mut volumes: Vec<SharedVolume>) -> Result<SharedVolume> {
+    match (volumes.pop(), volumes.is_empty()) {
+        (Some(volume), true) => Ok(volume),
+        _ => Err(crate::Error::new(
+            ErrorKind::Configuration,
+            "this kind of volume is made of exactly one other",
+        )),
+    }
+}
+
+fn recorder_without_file() -> crate::Error {
+    crate::Error::new(
+        ErrorKind::Configuration,
+        "a recorder goes beneath a file leaf; write of = { file = { path = … } }",
+    )
+}
+
+/// Kinds that the configuration knows and this build does not.
+fn missing_kind(kind: &Kind, node: &Node) -> Option<ConfigError> {
+    match kind {
+        Kind::Iscsi(_) | Kind::Stripe(_) | Kind::Cache(_) => {
+            Some(ConfigError::new(node.span.clone(), not_built_in(kind)))
+        }
+        _ => None,
+    }
+}
+
+fn not_built_in(kind: &Kind) -> String {
+    format!(
+        "volumes of the kind \"{}\" are not in this build",
+        kind.name()
+    )
+}
+
+fn fault_rule(rule: &crate::config::FaultRule) -> Option<Rule> {
+    let action = match rule.action()? {
+        FaultAction::Fail(FaultKind::Medium) => Action::Fail(ErrorKind::Medium),
+        FaultAction::Fail(FaultKind::NoSpace) => Action::Fail(ErrorKind::NoSpace),
+        FaultAction::Fail(FaultKind::Unreachable) => Action::Fail(ErrorKind::Unreachable),
+        FaultAction::Fail(FaultKind::TimedOut) => Action::Fail(ErrorKind::TimedOut),
+        FaultAction::Delay(time) => Action::Delay(time.duration()),
+        FaultAction::Hang => Action::Hang,
+    };
+    Some(Rule {
+        on: rule.on.map(|on| match on {
+            FaultOperation::Read => Operation::Read,
+            FaultOperation::Write => Operation::Write,
+            FaultOperation::Flush => Operation::Flush,
+            FaultOperation::Discard => Operation::Discard,
+        }),
+        skip: rule.skip,
+        times: rule.times,
+        ..Rule::always(action)
+    })
+}

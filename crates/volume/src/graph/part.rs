@@ -1,0 +1,103 @@
+//! An open node of the graph, for the whole process: how a lane gets its volume from it.
+
+use std::sync::Arc;
+
+use engine::{LaneFuture, LaneHandle};
+
+use super::home::Home;
+use crate::{Result, Shape, SharedVolume};
+
+/// Makes a lane's volume.
+type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + Sync;
+
+/// An open node, shared by all lanes.
+pub(super) struct Part {
+    shape: Shape,
+    place: Place,
+    /// Held so that what is named twice is opened once as long as anyone uses it.
+    _children: Vec<Arc<Part>>,
+}
+
+enum Place {
+    /// Each lane has its own instance.
+    EveryLane(Box<Instance>),
+    /// One lane has it.
+    Home(Arc<Home>),
+}
+
+impl Part {
+    /// A node without state that belongs to one lane: `make` gives each lane its volume.
+    pub(super) fn leaf_on_every_lane(
+        shape: Shape,
+        make: impl Fn() -> SharedVolume + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Part {
+            shape,
+            place: Place::EveryLane(Box::new(move || {
+                let volume = make();
+                LaneFuture::new(async { Ok(volume) })
+            })),
+            _children: Vec::new(),
+        })
+    }
+
+    /// As [`Part::leaf_on_every_lane`] for a layer, over its children's volumes on the same lane.
+    pub(super) async fn layer_on_every_lane(
+        children: Vec<Arc<Part>>,
+        make: impl Fn(Vec<SharedVolume>) -> Result<SharedVolume> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>> {
+        let make = Arc::new(make);
+        let below = children.clone();
+        let instance = move || {
+            let (below, make) = (below.clone(), make.clone());
+            LaneFuture::new(async move { make(on_lane_all(&below).await?) })
+        };
+        let first: SharedVolume = instance().await?;
+        Ok(Arc::new(Part {
+            shape: first.shape().clone(),
+            place: Place::EveryLane(Box::new(instance)),
+            _children: children,
+        }))
+    }
+
+    /// A node whose state lives on `home`: `make` runs there once, over its children's volumes on
+    /// that lane; the other lanes reach it by messages.
+    pub(super) async fn at_home(
+        home: &LaneHandle,
+        children: Vec<Arc<Part>>,
+        make: impl FnOnce(Vec<SharedVolume>) -> LaneFuture<'static, Result<SharedVolume>>
+        + Send
+        + 'static,
+    ) -> Result<Arc<Self>> {
+        let below = children.clone();
+        let home = Home::settle(home, move || {
+            LaneFuture::new(async move { make(on_lane_all(&below).await?).await })
+        })
+        .await?;
+        Ok(Arc::new(Part {
+            shape: home.shape().clone(),
+            place: Place::Home(home),
+            _children: children,
+        }))
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The volume for the current lane.
+    pub(super) async fn on_lane(&self) -> Result<SharedVolume> {
+        match &self.place {
+            Place::EveryLane(instance) => instance().await,
+            Place::Home(home) => home.on_lane(),
+        }
+    }
+}
+
+async fn on_lane_all(parts: &[Arc<Part>]) -> Result<Vec<SharedVolume>> {
+    let mut volumes = Vec::with_capacity(parts.len());
+    for part in parts {
+        volumes.push(part.on_lane().await?);
+    }
+    Ok(volumes)
+}

@@ -1,0 +1,337 @@
+//! The `stats` layer: counts, bytes, errors and latencies of each kind of request.
+//!
+//! Each lane has counters of its own that only it writes, so that counting costs a few plain loads
+//! and stores; a snapshot reads all lanes' from any thread and adds them up. Latencies fall into
+//! buckets of 1/32 of a power of two, which a snapshot turns into an HDR histogram.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use engine::{LaneFuture, Payload, time};
+use hdrhistogram::Histogram;
+
+use crate::{Durability, Result, Shape, SharedVolume, Volume};
+
+/// A power of two is cut into this many buckets: what they say is at most 3 % off.
+const STEPS: u64 = 32;
+/// Latencies up to 2^40 ns, some 18 minutes; longer ones fall into the last bucket.
+const POWERS: u64 = 40;
+const BUCKETS: usize = ((POWERS - STEPS.ilog2() as u64 + 1) * STEPS) as usize;
+const KINDS: usize = 4;
+
+/// A kind of request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Discards and writes of zeroes.
+    Discard,
+}
+
+impl RequestKind {
+    /// Every kind.
+    pub const ALL: [RequestKind; KINDS] = [
+        RequestKind::Read,
+        RequestKind::Write,
+        RequestKind::Flush,
+        RequestKind::Discard,
+    ];
+}
+
+/// The counters of a `stats` layer on all lanes; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct StatsHandle(Arc<Mutex<Vec<Arc<LaneCounters>>>>);
+
+impl StatsHandle {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        StatsHandle::default()
+    }
+
+    /// What was counted since the beginning, on all lanes.
+    pub fn snapshot(&self) -> Snapshot {
+        let lanes = self.lock();
+        Snapshot(RequestKind::ALL.map(|kind| {
+            let mut sum = KindSnapshot {
+                requests: 0,
+                errors: 0,
+                bytes: 0,
+                latency_ns: Histogram::new_with_max(1 << POWERS, 2)
+                    .expect("the bounds are constants that it takes"),
+            };
+            for counters in lanes.iter().map(|lane| &lane.0[kind as usize]) {
+                sum.requests += counters.requests.load(Ordering::Relaxed);
+                sum.errors += counters.errors.load(Ordering::Relaxed);
+                sum.bytes += counters.bytes.load(Ordering::Relaxed);
+                for (bucket, count) in counters.latency.iter().enumerate() {
+                    let count = count.load(Ordering::Relaxed);
+                    if count > 0 {
+                        sum.latency_ns
+                            .saturating_record_n(bucket_middle_ns(bucket), count);
+                    }
+                }
+            }
+            sum
+        }))
+    }
+
+    fn on_lane(&self) -> Arc<LaneCounters> {
+        let counters = Arc::new(LaneCounters::default());
+        self.lock().push(counters.clone());
+        counters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<LaneCounters>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts of every kind of request.
+#[derive(Clone, Debug)]
+pub struct Snapshot([KindSnapshot; KINDS]);
+
+impl Snapshot {
+    /// Those of one kind.
+    pub fn of(&self, kind: RequestKind) -> &KindSnapshot {
+        &self.0[kind as usize]
+    }
+}
+
+/// Counts of one kind of request.
+#[derive(Clone, Debug)]
+pub struct KindSnapshot {
+    /// Requests that have ended.
+    pub requests: u64,
+    /// Those of them that ended with an error.
+    pub errors: u64,
+    /// Bytes that were read, written or discarded without an error.
+    pub bytes: u64,
+    /// How long they took, in nanoseconds.
+    pub latency_ns: Histogram<u64>,
+}
+
+#[derive(Debug, Default)]
+struct LaneCounters([KindCounters; KINDS]);
+
+struct KindCounters {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    latency: Box<[AtomicU64]>,
+}
+
+impl Default for KindCounters {
+    fn default() -> Self {
+        KindCounters {
+            requests: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            latency: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+}
+
+impl fmt::Debug for KindCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KindCounters({:?})", self.requests)
+    }
+}
+
+impl KindCounters {
+    fn record(&self, ok: bool, bytes: u64, took_ns: u64) {
+        add(&self.requests, 1);
+        if ok {
+            add(&self.bytes, bytes);
+        } else {
+            add(&self.errors, 1);
+        }
+        add(&self.latency[bucket_of(took_ns)], 1);
+    }
+}
+
+/// Only the owning lane writes a counter, so that no read-modify-write is needed.
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.min((1 << POWERS) - 1);
+    if ns < STEPS {
+        return ns as usize;
+    }
+    // The highest bits of the number choose: which power of two, and which step within.
+    let shift = ns.ilog2() - STEPS.ilog2();
+    (u64::from(shift) * STEPS + (ns >> shift)) as usize
+}
+
+fn bucket_middle_ns(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < STEPS {
+        return bucket;
+    }
+    let shift = bucket / STEPS - 1;
+    let start = (bucket - shift * STEPS) << shift;
+    start + (1 << shift) / 2
+}
+
+/// A volume whose requests are counted.
+pub struct Stats {
+    inner: SharedVolume,
+    counters: Arc<LaneCounters>,
+}
+
+impl Stats {
+    /// `inner`, counted in a part of `handle` for the current lane.
+    pub fn new(inner: SharedVolume, handle: &StatsHandle) -> Self {
+        Stats {
+            inner,
+            counters: handle.on_lane(),
+        }
+    }
+
+    async fn counted<T>(
+        &self,
+        kind: RequestKind,
+        bytes: u64,
+        request: LaneFuture<'_, Result<T>>,
+    ) -> Result<T> {
+        let began = time::now();
+        let result = request.await;
+        let took = time::now().since(began).as_nanos() as u64;
+        self.counters.0[kind as usize].record(result.is_ok(), bytes, took);
+        result
+    }
+}
+
+impl Volume for Stats {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        let request = self.inner.read(at, len);
+        LaneFuture::new(self.counted(RequestKind::Read, len as u64, request))
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write(at, data, durability);
+        LaneFuture::new(self.counted(RequestKind::Write, len, request))
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.counted(RequestKind::Flush, 0, self.inner.flush()))
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.discard(at, len);
+        LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.write_zeroes(at, len, may_discard, durability);
+        LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+    }
+}
+
+impl fmt::Debug for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stats({:?})", self.counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{rc::Rc, time::Duration};
+
+    use engine::{Lane, LaneConfig};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        ErrorKind, contract,
+        layer::fault::{Action, Fault, FaultHandle, Rule},
+        leaf::ram::Region,
+    };
+
+    #[test]
+    fn keeps_the_contract() {
+        contract::run(|_| {
+            LaneFuture::new(async {
+                let ram = Region::new(1 << 20, 512)?.on_lane();
+                Ok(Rc::new(Stats::new(Rc::new(ram), &StatsHandle::new())) as _)
+            })
+        });
+    }
+
+    #[test]
+    fn requests_of_all_lanes_are_counted_and_timed() {
+        let region = Region::new(1 << 20, 512).expect("memory");
+        let handle = StatsHandle::new();
+        let faults = FaultHandle::new();
+        let in_thread = |with_faults: bool| {
+            let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+            lane.block_on(async {
+                let fault = Fault::new(Rc::new(region.on_lane()), faults.clone());
+                let stats = Stats::new(Rc::new(fault), &handle);
+                for _ in 0..10 {
+                    let _ = stats.read(0, 4096).await;
+                }
+                if with_faults {
+                    faults.add(Rule::always(Action::Delay(Duration::from_millis(3))));
+                    stats.flush().await.expect("late");
+                    faults.clear();
+                    faults.add(Rule::always(Action::Fail(ErrorKind::Medium)));
+                    stats.discard(0, 512).await.expect_err("told");
+                    faults.clear();
+                }
+            });
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| in_thread(false)).join().expect("no panic");
+            scope.spawn(|| in_thread(true)).join().expect("no panic");
+        });
+        let snapshot = handle.snapshot();
+        let reads = snapshot.of(RequestKind::Read);
+        assert_eq!(
+            (reads.requests, reads.errors, reads.bytes),
+            (20, 0, 20 * 4096)
+        );
+        assert_eq!(reads.latency_ns.len(), 20);
+        let discards = snapshot.of(RequestKind::Discard);
+        assert_eq!(
+            (discards.requests, discards.errors, discards.bytes),
+            (1, 1, 0)
+        );
+        let flush_ns = snapshot.of(RequestKind::Flush).latency_ns.max();
+        assert!(
+            (2_900_000..300_000_000).contains(&flush_ns),
+            "{flush_ns} ns"
+        );
+        assert_eq!(snapshot.of(RequestKind::Write).requests, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_says_what_fell_into_it_within_3_percent(ns in 0u64..1 << POWERS) {
+            let said = bucket_middle_ns(bucket_of(ns));
+            prop_assert!(bucket_of(ns) < BUCKETS);
+            prop_assert!(said.abs_diff(ns) * STEPS <= ns, "{} for {}", said, ns);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What all lanes of a file leaf know together: which writes no flush has covered yet, the flush
+//! that runs, and whether one has failed.
+//!
+//! Each lane counts the volatile writes that it has *ended*, in a counter that only it writes. A
+//! flush adds the counters up before its fdatasync begins; what it covers afterwards is that sum.
+//! Sums are taken under one lock, so that of two sums the later covers the earlier, and a flush
+//! whose sum is covered already has nothing to do. One fdatasync runs at a time: those who come
+//! meanwhile share the next one, and no success can overtake the report of a failure.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The flush state of one open file.
+#[derive(Debug, Default)]
+pub(super) struct Flushes {
+    state: Mutex<State>,
+    /// A flush has failed: what was written may be lost although Linux calls its pages clean.
+    failed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: Vec<Arc<AtomicU64>>,
+    /// Counted by lanes that have let go of the file.
+    retired: u64,
+    /// The sum that the last good flush began with.
+    covered: u64,
+    running: bool,
+    waiting: Vec<Waker>,
+}
+
+impl State {
+    fn ended(&self) -> u64 {
+        let counted: u64 = self
+            .lanes
+            .iter()
+            .map(|lane| lane.load(Ordering::Acquire))
+            .sum();
+        self.retired + counted
+    }
+}
+
+enum Turn {
+    Covered,
+    /// It is this flush's turn; it will cover the sum inside.
+    Sync(u64),
+}
+
+impl Flushes {
+    /// The count of one lane.
+    pub(super) fn on_lane(self: &Arc<Self>) -> LaneFlushes {
+        let ended = Arc::new(AtomicU64::new(0));
+        self.lock().lanes.push(ended.clone());
+        LaneFlushes {
+            shared: self.clone(),
+            ended,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lane's part of the flush state of a file.
+#[derive(Debug)]
+pub(super) struct LaneFlushes {
+    shared: Arc<Flushes>,
+    ended: Arc<AtomicU64>,
+}
+
+impl LaneFlushes {
+    /// Refuses when a flush has failed.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.shared.failed.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::FlushFailed,
+                "an earlier flush failed, so what was written before it may be lost; check the \
+                 medium, then open the volume again",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A write that is durable only after a flush has ended, well or not.
+    pub(super) fn volatile_write_ended(&self) {
+        // Only this lane writes the counter, so no read-modify-write is needed.
+        let ended = self.ended.load(Ordering::Relaxed);
+        self.ended.store(ended + 1, Ordering::Release);
+    }
+
+    /// What was volatile may be lost: nothing is promised any more.
+    pub(super) fn fail(&self) {
+        self.shared.failed.store(true, Ordering::Release);
+    }
+
+    /// Covers every volatile write that has ended, on any lane, with `sync`, or finds it covered.
+    pub(super) async fn flush<F>(&self, sync: impl FnOnce() -> F) -> Result<()>
+    where
+        F: Future<Output = io::Result<()>>,
+    {
+        let wanted = self.shared.lock().ended();
+        let turn = poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if let Err(error) = self.check() {
+                return Poll::Ready(Err(error));
+            }
+            if state.covered >= wanted {
+                return Poll::Ready(Ok(Turn::Covered));
+            }
+            if state.running {
+                state.waiting.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            state.running = true;
+            Poll::Ready(Ok(Turn::Sync(state.ended())))
+        })
+        .await?;
+        let Turn::Sync(covers) = turn else {
+            return Ok(());
+        };
+        let mut running = Running {
+            shared: &self.shared,
+            covers: None,
+        };
+        let synced = sync().await;
+        if synced.is_ok() {
+            running.covers = Some(covers);
+        }
+        drop(running);
+        synced.map_err(|error| {
+            Error::new(
+                ErrorKind::FlushFailed,
+                format!("what was written could not be made durable: {error}"),
+            )
+        })
+    }
+}
+
+impl Drop for LaneFlushes {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.retired += self.ended.load(Ordering::Relaxed);
+        state.lanes.retain(|lane| !Arc::ptr_eq(lane, &self.ended));
+    }
+}
+
+/// A flush that has its turn. Its end gives the turn on; without a success (it failed, or its lane
+/// ended under it) nobody knows what is durable, and the file stays failed.
+struct Running<'a> {
+    shared: &'a Flushes,
+    covers: Option<u64>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.shared.lock();
+            state.running = false;
+            match self.covers {
+                Some(covers) => state.covered = covers,
+                None => self.shared.failed.store(true, Ordering::Release),
+            }
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{cell::Cell, pin::pin, task::Context};
+
+    fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    async fn released(gate: &Cell<bool>) -> io::Result<()> {
+        poll_fn(|_| {
+            if gate.get() {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    #[test]
+    fn a_flush_is_skipped_only_when_no_lane_wrote() {
+        let flushes = Arc::new(Flushes::default());
+        let (a, b) = (flushes.on_lane(), flushes.on_lane());
+        let syncs = Cell::new(0);
+        let flush = |lane: &LaneFlushes| {
+            let sync = || {
+                syncs.set(syncs.get() + 1);
+                std::future::ready(Ok(()))
+            };
+            match poll_once(pin!(lane.flush(sync))) {
+                Poll::Ready(result) => result.expect("it flushes"),
+                Poll::Pending => panic!("nobody else flushes"),
+            }
+            syncs.get()
+        };
+        assert_eq!(flush(&a), 0, "nothing written");
+        a.volatile_write_ended();
+        assert_eq!(flush(&b), 1, "the other lane wrote");
+        assert_eq!(flush(&a), 1, "covered by the other lane's flush");
+        b.volatile_write_ended();
+        drop(b);
+        assert_eq!(flush(&a), 2, "written by a lane that has let go");
+        assert_eq!(flush(&a), 2);
+    }
+
+    #[test]
+    fn a_write_that_ends_during_a_flush_needs_another() {
+        let flushes = Arc::new(Flushes::default());
+        let (a, b) = (flushes.on_lane(), flushes.on_lane());
+        let gate = Cell::new(false);
+        a.volatile_write_ended();
+        let mut first = pin!(a.flush(|| released(&gate)));
+        assert!(poll_once(first.as_mut()).is_pending());
+
+        b.volatile_write_ended();
+        let second_synced = Cell::new(false);
+        let mut second = pin!(b.flush(|| {
+            second_synced.set(true);
+            std::future::ready(Ok(()))
+        }));
+        assert!(poll_once(second.as_mut()).is_pending(), "one at a time");
+        gate.set(true);
+        assert!(matches!(poll_once(first.as_mut()), Poll::Ready(Ok(()))));
+        assert!(matches!(poll_once(second.as_mut()), Poll::Ready(Ok(()))));
+        assert!(
+            second_synced.get(),
+            "the first had begun before the write ended"
+        );
+    }
+
+    #[test]
+    fn a_failure_is_seen_by_every_lane_and_stays() {
+        let flushes = Arc::new(Flushes::default());
+        let (a, b) = (flushes.on_lane(), flushes.on_lane());
+        a.volatile_write_ended();
+        let gate = Cell::new(false);
+        let mut failing = pin!(a.flush(|| async {
+            released(&gate).await?;
+            Err(io::ErrorKind::Other.into())
+        }));
+        assert!(poll_once(failing.as_mut()).is_pending());
+        let mut waiting = pin!(b.flush(|| async { panic!("it must not try again") }));
+        assert!(poll_once(waiting.as_mut()).is_pending());
+        gate.set(true);
+        for result in [poll_once(failing.as_mut()), poll_once(waiting.as_mut())] {
+            match result {
+                Poll::Ready(Err(error)) => assert_eq!(error.kind(), ErrorKind::FlushFailed),
+                other => panic!("{other:?}"),
+            }
+        }
+        b.check().expect_err("writes are refused, too");
+    }
+
+    #[test]
+    fn an_abandoned_flush_counts_as_failed() {
+        let flushes = Arc::new(Flushes::default());
+        let lane = flushes.on_lane();
+        lane.volatile_write_ended();
+        {
+            let mut flush = pin!(lane.flush(std::future::pending));
+            assert!(poll_once(flush.as_mut()).is_pending());
+        }
+        lane.check().expect_err("nobody knows what it did");
+    }
+}

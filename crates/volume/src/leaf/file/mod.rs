@@ -1,0 +1,250 @@
+//! The `file` leaf: a file or block device of the system, in one of four caching modes.
+//!
+//! What it tells about itself is derived from the mode and nothing else: `direct` and `write-back`
+//! have a volatile cache that a flush (fdatasync) empties, `direct-sync` and `write-through` have
+//! none, and a flush finds nothing to do. A durable write carries its own barrier (RWF_DSYNC).
+//!
+//! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
+//! [`Medium`]. They share which writes are unflushed and whether a flush has failed
+//! (`flushes.rs`). Where direct I/O needs units larger than a block, a block is written by reading
+//! and writing its unit (`extents.rs`), and all of the file's I/O goes through one lane.
+
+mod extents;
+mod flushes;
+mod medium;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use std::{io, ops::Range, sync::Arc};
+
+use engine::{Buf, LaneFuture, Payload, op::AllocateMode};
+
+use self::{extents::Extents, flushes::LaneFlushes};
+use crate::{Durability, Error, Result, Shape, Volume};
+
+pub use medium::{FileMedium, Medium};
+pub use open::{FileOptions, OpenFile};
+
+/// The most that is written at once where zeroes have to be written one by one.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// A file leaf on one lane.
+#[derive(Debug)]
+pub struct FileVolume<M> {
+    file: Arc<OpenFile>,
+    medium: M,
+    flushes: LaneFlushes,
+    extents: Extents,
+}
+
+impl<M: Medium> FileVolume<M> {
+    fn new(file: Arc<OpenFile>, medium: M) -> Self {
+        FileVolume {
+            flushes: file.flushes.on_lane(),
+            file,
+            medium,
+            extents: Extents::default(),
+        }
+    }
+
+    fn align(&self) -> u64 {
+        self.file.align_bytes.into()
+    }
+
+    /// The whole units around `len` bytes at `at`.
+    fn units(&self, at: u64, len: u64) -> Range<u64> {
+        at / self.align() * self.align()..(at + len).next_multiple_of(self.align())
+    }
+
+    fn failed(&self, what: &str, at: u64, len: u64, error: &io::Error) -> Error {
+        let path = self.file.path.display();
+        Error::io(
+            format_args!("{what} of {len} bytes at {at} of {path}"),
+            error,
+        )
+    }
+
+    async fn read_units(&self, range: Range<u64>) -> Result<Buf> {
+        let len = range.end - range.start;
+        let (result, buf) = self.medium.read(range.start, Buf::new(len as usize)).await;
+        match result {
+            Ok(()) => Ok(buf),
+            Err(error) => Err(self.failed("read", range.start, len, &error)),
+        }
+    }
+
+    /// Writes whole units, from aligned memory.
+    async fn write_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        let len = data.len() as u64;
+        let durable = self.file.synchronous || durability == Durability::Fua;
+        let data = if self.align() == 1 || data.is_aligned(self.align() as usize) {
+            data
+        } else {
+            data.into_buf().into()
+        };
+        let result = self.medium.write(at, data, durable).await;
+        if !durable {
+            self.flushes.volatile_write_ended();
+        }
+        result.map_err(|error| {
+            let error = self.failed("write", at, len, &error);
+            // What makes a durable write fail at its end may have taken the report of an earlier
+            // volatile write's loss with it, which the next flush would not hear of.
+            if durable
+                && self.file.shape.volatile_cache
+                && error.kind() != crate::ErrorKind::NoSpace
+            {
+                self.flushes.fail();
+            }
+            error
+        })
+    }
+
+    /// Writes blocks that are no whole units: reads the units at both ends, changes and writes all.
+    async fn write_in_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        let units = self.units(at, data.len() as u64);
+        let _alone = self.extents.claim(units.clone(), true).await;
+        let mut buf = Buf::new((units.end - units.start) as usize);
+        let (start, end) = (
+            (at - units.start) as usize,
+            (at - units.start) as usize + data.len(),
+        );
+        let unit = self.align() as usize;
+        if start > 0 {
+            let head = self
+                .read_units(units.start..units.start + self.align())
+                .await?;
+            buf[..unit].copy_from_slice(&head);
+        }
+        if end < buf.len() {
+            let tail = self.read_units(units.end - self.align()..units.end).await?;
+            let tail_start = buf.len() - unit;
+            buf[tail_start..].copy_from_slice(&tail);
+        }
+        data.copy_to(0, &mut buf[start..end]);
+        self.write_units(units.start, buf.into(), durability).await
+    }
+
+    async fn write_blocks(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        if !self.file.needs_home() {
+            return self.write_units(at, data, durability).await;
+        }
+        let units = self.units(at, data.len() as u64);
+        if units != (at..at + data.len() as u64) {
+            return self.write_in_units(at, data, durability).await;
+        }
+        let _shared = self.extents.claim(units, false).await;
+        self.write_units(at, data, durability).await
+    }
+
+    /// Zeroes a range by changing its allocation, or by writing where the medium cannot do that.
+    async fn zero(
+        &self,
+        mode: AllocateMode,
+        at: u64,
+        len: u64,
+        durability: Durability,
+    ) -> Result<()> {
+        let result = {
+            let _alone = if self.file.needs_home() {
+                Some(self.extents.claim(self.units(at, len), true).await)
+            } else {
+                None
+            };
+            let result = self.medium.allocate(mode, at, len).await;
+            self.flushes.volatile_write_ended();
+            result
+        };
+        match result {
+            Ok(()) if self.file.synchronous || durability == Durability::Fua => {
+                self.flush_volatile().await
+            }
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let mut done = 0;
+                while done < len {
+                    let piece = ZEROES_BYTES.min(len - done);
+                    let zeroes = Payload::zeroes(piece as usize);
+                    self.write_blocks(at + done, zeroes, durability).await?;
+                    done += piece;
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.failed("zeroing", at, len, &error)),
+        }
+    }
+
+    async fn flush_volatile(&self) -> Result<()> {
+        self.flushes
+            .flush(|| self.medium.sync())
+            .await
+            .map_err(|error| error.context(self.file.path.display()))
+    }
+
+    fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        self.file.shape.check_write(at, len)?;
+        self.flushes
+            .check()
+            .map_err(|error| error.context(self.file.path.display()))
+    }
+}
+
+impl<M: Medium> Volume for FileVolume<M> {
+    fn shape(&self) -> &Shape {
+        &self.file.shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            self.file.shape.check(at, len as u64)?;
+            if !self.file.needs_home() {
+                return Ok(self.read_units(at..at + len as u64).await?.into());
+            }
+            let units = self.units(at, len as u64);
+            let start = (at - units.start) as usize;
+            let buf = self.read_units(units).await?;
+            Ok(buf.freeze().slice(start..start + len).into())
+        })
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, data.len() as u64)?;
+            self.write_blocks(at, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.flush_volatile())
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            if self.file.shape.discard.is_none() {
+                return Ok(());
+            }
+            self.zero(AllocateMode::PunchHole, at, len, Durability::Cached)
+                .await
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            let mode = if may_discard && self.file.shape.discard.is_some() {
+                AllocateMode::PunchHole
+            } else {
+                AllocateMode::Zero
+            };
+            self.zero(mode, at, len, durability).await
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! Opening the file of a leaf: what must hold at start so that nothing surprises later.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use engine::{
+    Payload,
+    fs::{OpenOptions, SharedFile},
+    op::AllocateMode,
+};
+
+use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
+use crate::{Discard, Error, ErrorKind, Result, Shape, config::Caching};
+
+/// The physical block that is reported: the page of the cache and the sector of today's disks.
+const PHYSICAL_BYTES: u32 = 4096;
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// The volume's length in bytes, in whole blocks. A missing or empty file is made with it; a
+    /// longer one keeps its end, unseen. Without one the file must exist and is served whole.
+    pub len_bytes: Option<u64>,
+    /// How the page cache is used and when a write is durable.
+    pub caching: Caching,
+    /// 512 or 4096.
+    pub block_size_bytes: u32,
+    /// Refuses writes, and opens the file for reading only.
+    pub read_only: bool,
+}
+
+/// An open file leaf, for all lanes of the process.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub(super) path: PathBuf,
+    pub(super) shape: Shape,
+    /// What I/O must be aligned to, in bytes.
+    pub(super) align_bytes: u32,
+    /// Every write is durable before it ends.
+    pub(super) synchronous: bool,
+    pub(super) flushes: Arc<Flushes>,
+    medium: SharedMedium,
+}
+
+impl OpenFile {
+    /// Opens the file, locks it against other processes and makes it if it is to be made.
+    ///
+    /// A file is made sparse, by writing its last block: that takes no time and works everywhere,
+    /// and discards punch holes into it later anyway, so that reserved space would not stay so. A
+    /// medium that is full is an error of the write that finds it so ([`ErrorKind::NoSpace`]).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Configuration`] when the file is missing, too small, in use or unfit.
+    pub async fn open(options: &FileOptions) -> Result<Arc<Self>> {
+        OpenFile::open_aligned(options, 1).await
+    }
+
+    /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
+    pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
+        let shown = options.path.display();
+        let medium = open_twice(options)?;
+        let align_bytes = medium.io.io_align_bytes().max(align_bytes);
+        let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
+            (0, Some(len)) if !options.read_only => {
+                let unit = u64::from(align_bytes.max(options.block_size_bytes));
+                make(
+                    &medium.on_lane(),
+                    &options.path,
+                    len.next_multiple_of(unit),
+                    unit,
+                )
+                .await?
+            }
+            (0, _) => {
+                return Err(configuration(format!(
+                    "{shown} is empty; give it a size, as size = \"20GiB\""
+                )));
+            }
+            (found, _) => found,
+        };
+        let len_bytes = volume_len(options, file_bytes, align_bytes)?;
+        let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
+        let synchronous = options.caching.is_synchronous();
+        let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
+        Ok(Arc::new(OpenFile {
+            path: options.path.clone(),
+            shape: Shape {
+                block_size_bytes: options.block_size_bytes,
+                physical_block_bytes,
+                len_bytes,
+                volatile_cache: !synchronous && !options.read_only,
+                read_only: options.read_only,
+                discard: can_discard.then_some(Discard {
+                    granularity_bytes: physical_block_bytes,
+                    reads_zeroes: true,
+                }),
+                optimal_io_bytes: physical_block_bytes,
+            },
+            align_bytes,
+            synchronous,
+            flushes: Arc::default(),
+            medium,
+        }))
+    }
+
+    /// What the volume looks like.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whether writes of a block read and write more than it: then all lanes must go through one.
+    pub fn needs_home(&self) -> bool {
+        self.align_bytes > self.shape.block_size_bytes
+    }
+
+    /// The volume for the current lane. If the file [needs a home](OpenFile::needs_home), there
+    /// may be one of them only.
+    pub fn on_lane(self: &Arc<Self>) -> FileVolume<FileMedium> {
+        self.on_lane_over(|medium| medium)
+    }
+
+    /// As [`OpenFile::on_lane`], over what `wrap` makes of the medium.
+    pub fn on_lane_over<M: Medium>(
+        self: &Arc<Self>,
+        wrap: impl FnOnce(FileMedium) -> M,
+    ) -> FileVolume<M> {
+        FileVolume::new(self.clone(), wrap(self.medium.on_lane()))
+    }
+}
+
+fn configuration(message: String) -> Error {
+    Error::new(ErrorKind::Configuration, message)
+}
+
+fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
+    let explain = |error: io::Error| explain_open(options, &error);
+    let io = SharedFile::open(
+        &options.path,
+        &OpenOptions {
+            write: !options.read_only,
+            direct: options.caching.is_direct(),
+            durable: options.caching.is_synchronous() && !options.read_only,
+            create: options.len_bytes.is_some() && !options.read_only,
+            lock: true,
+            ..OpenOptions::default()
+        },
+    )
+    .map_err(explain)?;
+    let sync = SharedFile::open(
+        &options.path,
+        &OpenOptions {
+            write: !options.read_only,
+            ..OpenOptions::default()
+        },
+    )
+    .map_err(explain)?;
+    Ok(SharedMedium { io, sync })
+}
+
+fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
+    let shown = options.path.display();
+    let why = match error.kind() {
+        io::ErrorKind::NotFound if options.len_bytes.is_some() && !options.read_only => {
+            "its directory does not exist; make it first".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            "it does not exist; give it a size to have it made, as size = \"20GiB\"".to_owned()
+        }
+        io::ErrorKind::WouldBlock => {
+            "another process has it locked; stop that one, or serve another file".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; give this user the right, or set read_only = true")
+        }
+        io::ErrorKind::InvalidInput if options.caching.is_direct() => format!(
+            "{error}: its file system may not take direct I/O; set cache = \"write-back\" or \
+             \"write-through\""
+        ),
+        _ => error.to_string(),
+    };
+    configuration(format!("{shown} cannot be opened: {why}"))
+}
+
+/// Makes the empty file `len_bytes` long, in whole units. Durable, its name included.
+async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
+    let failed = |error: io::Error| {
+        Error::io(
+            format_args!(
+                "{} could not be made {len_bytes} bytes long",
+                path.display()
+            ),
+            &error,
+        )
+    };
+    let zeroes = Payload::from(engine::Buf::zeroed(unit as usize));
+    medium
+        .write(len_bytes - unit, zeroes, true)
+        .await
+        .map_err(failed)?;
+    medium.sync().await.map_err(failed)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match SharedFile::open(directory, &OpenOptions::default()) {
+        Ok(directory) => directory.on_lane().sync().await.map_err(failed)?,
+        // The simulated world has files without directories.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    Ok(len_bytes)
+}
+
+fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Result<u64> {
+    let shown = options.path.display();
+    let block = u64::from(options.block_size_bytes);
+    let len = options.len_bytes.unwrap_or(file_bytes);
+    if file_bytes < len {
+        return Err(configuration(format!(
+            "{shown} has {file_bytes} bytes, fewer than the size of {len} that is configured; write \
+             the smaller size, or make the file longer (truncate -s {len})"
+        )));
+    }
+    if len % block != 0 {
+        return Err(configuration(format!(
+            "{shown} has {len} bytes, no whole number of blocks of {block}; write size = \"{}B\"",
+            len / block * block
+        )));
+    }
+    if len.next_multiple_of(align_bytes.into()) > file_bytes {
+        return Err(configuration(format!(
+            "the end of {shown} at {len} is no multiple of the {align_bytes} bytes that direct I/O \
+             needs there; set cache = \"write-back\", or make the file longer (truncate -s {})",
+            len.next_multiple_of(align_bytes.into())
+        )));
+    }
+    Ok(len)
+}
+
+/// Whether holes can be punched, tried behind the end, where there is nothing to lose. A device
+/// has no place for the trial, and often no promise that a discarded range reads as zeroes.
+async fn can_punch(medium: &FileMedium, file_bytes: u64) -> bool {
+    let behind = file_bytes.next_multiple_of(PHYSICAL_BYTES.into());
+    medium
+        .allocate(AllocateMode::PunchHole, behind, PHYSICAL_BYTES.into())
+        .await
+        .is_ok()
+}

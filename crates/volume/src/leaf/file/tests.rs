@@ -1,0 +1,361 @@
+//! The file leaf on a real ring and real files.
+
+use std::{cell::Cell, fs, io, os::unix::fs::MetadataExt, rc::Rc};
+
+use engine::{Lane, LaneConfig};
+
+use super::*;
+use crate::{ErrorKind, config::Caching, contract, scratch::Scratch};
+
+const MODES: [Caching; 4] = [
+    Caching::Direct,
+    Caching::DirectSync,
+    Caching::WriteThrough,
+    Caching::WriteBack,
+];
+
+fn options(scratch: &Scratch, caching: Caching) -> FileOptions {
+    FileOptions {
+        path: scratch.file("disk"),
+        len_bytes: Some(1 << 20),
+        caching,
+        block_size_bytes: 512,
+        read_only: false,
+    }
+}
+
+fn on_lane<T>(future: impl Future<Output = T>) -> T {
+    Lane::new(&LaneConfig::default())
+        .expect("a ring")
+        .block_on(future)
+}
+
+fn refusal(options: &FileOptions) -> String {
+    let error = on_lane(OpenFile::open(options)).expect_err("it does not open");
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn keeps_the_contract_in_every_mode() {
+    for caching in MODES {
+        for block_size_bytes in [512, 4096] {
+            let scratch = Scratch::new();
+            let options = FileOptions {
+                block_size_bytes,
+                ..options(&scratch, caching)
+            };
+            contract::run(|_| {
+                LaneFuture::new(async move {
+                    Ok(Rc::new(OpenFile::open(&options).await?.on_lane()) as _)
+                })
+            });
+        }
+    }
+}
+
+#[test]
+fn keeps_the_contract_where_direct_io_needs_larger_units() {
+    let scratch = Scratch::new();
+    let options = options(&scratch, Caching::Direct);
+    contract::run(|_| {
+        LaneFuture::new(async move {
+            let file = OpenFile::open_aligned(&options, 4096).await?;
+            assert!(file.needs_home());
+            Ok(Rc::new(file.on_lane()) as _)
+        })
+    });
+}
+
+#[test]
+fn keeps_the_contract_where_ranges_cannot_be_zeroed() {
+    // tmpfs punches holes but has no FALLOC_FL_ZERO_RANGE.
+    let path = std::path::PathBuf::from(format!("/dev/shm/sanstone-{}", std::process::id()));
+    let options = FileOptions {
+        path: path.clone(),
+        len_bytes: Some(1 << 20),
+        caching: Caching::WriteBack,
+        block_size_bytes: 512,
+        read_only: false,
+    };
+    contract::run(|_| {
+        LaneFuture::new(async move { Ok(Rc::new(OpenFile::open(&options).await?.on_lane()) as _) })
+    });
+    fs::remove_file(path).expect("it was made");
+}
+
+#[test]
+fn keeps_the_contract_when_read_only() {
+    let scratch = Scratch::new();
+    fs::write(scratch.file("disk"), vec![7; 64 << 10]).expect("a file");
+    let options = FileOptions {
+        len_bytes: None,
+        read_only: true,
+        ..options(&scratch, Caching::Direct)
+    };
+    contract::run(|_| {
+        LaneFuture::new(async move { Ok(Rc::new(OpenFile::open(&options).await?.on_lane()) as _) })
+    });
+}
+
+#[test]
+fn the_cache_that_is_reported_follows_from_the_mode() {
+    for (caching, volatile) in MODES.into_iter().zip([true, false, false, true]) {
+        let scratch = Scratch::new();
+        let file = on_lane(OpenFile::open(&options(&scratch, caching))).expect("it opens");
+        assert_eq!(file.shape().volatile_cache, volatile, "{caching:?}");
+        assert_eq!(file.shape().physical_block_bytes, 4096);
+        assert!(
+            file.shape()
+                .discard
+                .is_some_and(|discard| discard.reads_zeroes)
+        );
+    }
+}
+
+#[test]
+fn a_missing_file_is_made_with_its_size_and_sparse() {
+    let scratch = Scratch::new();
+    let options = FileOptions {
+        len_bytes: Some(1 << 30),
+        ..options(&scratch, Caching::Direct)
+    };
+    on_lane(OpenFile::open(&options)).expect("it is made");
+    let made = fs::metadata(&options.path).expect("it exists");
+    assert_eq!(made.len(), 1 << 30);
+    assert!(made.blocks() * 512 < 1 << 20, "it is sparse");
+
+    let larger = FileOptions {
+        len_bytes: Some(1 << 20),
+        ..options.clone()
+    };
+    let file = on_lane(OpenFile::open(&larger)).expect("a larger file will do");
+    assert_eq!(file.shape().len_bytes, 1 << 20);
+    drop(file);
+    let whole = FileOptions {
+        len_bytes: None,
+        ..options
+    };
+    let file = on_lane(OpenFile::open(&whole)).expect("it exists");
+    assert_eq!(file.shape().len_bytes, 1 << 30);
+}
+
+#[test]
+fn what_is_unfit_is_refused_with_the_mend() {
+    let scratch = Scratch::new();
+    let base = options(&scratch, Caching::Direct);
+    let missing = FileOptions {
+        len_bytes: None,
+        ..base.clone()
+    };
+    assert!(refusal(&missing).contains("does not exist; give it a size"));
+    let nowhere = FileOptions {
+        path: scratch.file("no/disk"),
+        ..base.clone()
+    };
+    assert!(refusal(&nowhere).contains("its directory does not exist"));
+    fs::write(&base.path, b"").expect("a file");
+    assert!(refusal(&missing).contains("is empty; give it a size"));
+    fs::write(&base.path, vec![0; 4096]).expect("a file");
+    assert!(refusal(&base).contains("has 4096 bytes, fewer than the size of 1048576"));
+    fs::write(&base.path, vec![0; 1000]).expect("a file");
+    assert!(refusal(&missing).contains("write size = \"512B\""));
+    let directory = FileOptions {
+        path: scratch.path().to_owned(),
+        ..base
+    };
+    assert!(refusal(&directory).contains("cannot be opened"));
+}
+
+#[test]
+fn a_file_in_use_is_refused() {
+    let scratch = Scratch::new();
+    let options = options(&scratch, Caching::Direct);
+    on_lane(async {
+        let first = OpenFile::open(&options).await.expect("it is made");
+        // flock is between open files, so a second one here is as good as another process.
+        let error = OpenFile::open(&options).await.expect_err("it is in use");
+        assert!(
+            error.to_string().contains("another process has it locked"),
+            "{error}"
+        );
+        drop(first);
+        OpenFile::open(&options).await.expect("it is free again");
+    });
+}
+
+/// A medium that counts its syncs and fails as told.
+struct Counting {
+    medium: FileMedium,
+    syncs: Rc<Cell<u32>>,
+    fail: Rc<Cell<bool>>,
+}
+
+impl Medium for Counting {
+    async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
+        self.medium.read(at, buf).await
+    }
+
+    async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        if self.fail.get() && durable {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.medium.write(at, data, durable).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        self.syncs.set(self.syncs.get() + 1);
+        if self.fail.get() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.medium.sync().await
+    }
+
+    async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+        self.medium.allocate(mode, at, len).await
+    }
+}
+
+async fn write(volume: &dyn Volume, durability: Durability) -> Result<()> {
+    volume.write(0, Payload::zeroes(512), durability).await
+}
+
+#[test]
+fn a_flush_syncs_when_something_volatile_was_written() {
+    let scratch = Scratch::new();
+    on_lane(async {
+        let file = OpenFile::open(&options(&scratch, Caching::Direct))
+            .await
+            .expect("it is made");
+        let (syncs, fail) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let open = || {
+            file.on_lane_over(|medium| Counting {
+                medium,
+                syncs: syncs.clone(),
+                fail: fail.clone(),
+            })
+        };
+        let (a, b) = (open(), open());
+        a.flush().await.expect("it flushes");
+        write(&a, Durability::Fua).await.expect("it writes");
+        a.flush().await.expect("it flushes");
+        assert_eq!(syncs.get(), 0, "nothing volatile was written");
+        write(&a, Durability::Cached).await.expect("it writes");
+        b.flush().await.expect("it flushes");
+        assert_eq!(syncs.get(), 1, "on another lane");
+        a.flush().await.expect("it flushes");
+        assert_eq!(syncs.get(), 1, "covered by the other lane's");
+        a.write_zeroes(0, 512, false, Durability::Fua)
+            .await
+            .expect("it zeroes");
+        assert_eq!(syncs.get(), 2, "an allocation has no FUA of its own");
+        a.discard(0, 512).await.expect("it discards");
+        b.flush().await.expect("it flushes");
+        assert_eq!(syncs.get(), 3, "a discard counts");
+    });
+}
+
+#[test]
+fn a_failed_flush_stays_until_the_file_is_opened_again() {
+    for durability in [Durability::Cached, Durability::Fua] {
+        let scratch = Scratch::new();
+        on_lane(async {
+            let options = options(&scratch, Caching::WriteBack);
+            let file = OpenFile::open(&options).await.expect("it is made");
+            let (syncs, fail) = (Rc::default(), Rc::new(Cell::new(false)));
+            let healthy = file.on_lane();
+            let failing = file.on_lane_over(|medium| Counting {
+                medium,
+                syncs,
+                fail: fail.clone(),
+            });
+            write(&healthy, Durability::Cached)
+                .await
+                .expect("it writes");
+            fail.set(true);
+            let result = match durability {
+                Durability::Cached => failing.flush().await,
+                // Its error may be the only report of the loss of the volatile write.
+                Durability::Fua => write(&failing, durability).await,
+            };
+            result.expect_err("the medium failed");
+            fail.set(false);
+            for error in [
+                healthy.flush().await.expect_err("it stays failed"),
+                failing.flush().await.expect_err("it stays failed"),
+                write(&healthy, Durability::Cached)
+                    .await
+                    .expect_err("refused"),
+                healthy.discard(0, 512).await.expect_err("refused"),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+            }
+            healthy.read(0, 512).await.expect("reads go on");
+            drop((healthy, failing, file));
+            let file = OpenFile::open(&options).await.expect("it opens again");
+            write(&file.on_lane(), Durability::Fua)
+                .await
+                .expect("it writes");
+        });
+    }
+}
+
+#[test]
+fn a_full_file_system_is_told_apart() {
+    let scratch = Scratch::new();
+    on_lane(async {
+        struct Full(FileMedium);
+        impl Medium for Full {
+            async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
+                self.0.read(at, buf).await
+            }
+            async fn write(&self, _: u64, _: Payload, _: bool) -> io::Result<()> {
+                Err(io::Error::from_raw_os_error(libc::ENOSPC))
+            }
+            async fn sync(&self) -> io::Result<()> {
+                self.0.sync().await
+            }
+            async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+                self.0.allocate(mode, at, len).await
+            }
+        }
+        let file = OpenFile::open(&options(&scratch, Caching::WriteBack))
+            .await
+            .expect("it is made");
+        let full = file.on_lane_over(Full);
+        for durability in [Durability::Cached, Durability::Fua] {
+            let error = write(&full, durability).await.expect_err("it is full");
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+        full.flush().await.expect("what was written before is safe");
+    });
+}
+
+#[test]
+fn blocks_written_together_into_one_unit_all_stay() {
+    let scratch = Scratch::new();
+    on_lane(async {
+        let file = OpenFile::open_aligned(&options(&scratch, Caching::Direct), 4096)
+            .await
+            .expect("it is made");
+        let volume = Rc::new(file.on_lane());
+        for round in 1..20u8 {
+            let writes = (0..16u64).map(|block| {
+                let volume = volume.clone();
+                engine::spawn(async move {
+                    let mut buf = Buf::new(512);
+                    buf.fill(round.wrapping_mul(block as u8 + 1));
+                    volume
+                        .write(block * 512, buf.into(), Durability::Cached)
+                        .await
+                        .expect("it writes");
+                })
+            });
+            engine::task::join_all(writes.collect::<Vec<_>>()).await;
+            let seen = volume.read(0, 8192).await.expect("it reads").to_vec();
+            for (block, bytes) in seen.chunks(512).enumerate() {
+                assert_eq!(bytes, [round.wrapping_mul(block as u8 + 1); 512]);
+            }
+        }
+    });
+}

@@ -1,0 +1,187 @@
+//! The power-cut recorder: it shows what a power cut at any moment could have left of a volume, and
+//! whether that keeps what was promised.
+//!
+//! Three parts, for three levels:
+//! - [`Recorder`] is a [`Medium`] around the one beneath a file leaf. It logs every write and sync,
+//!   as they begin and as they end, into a [`Recording`]. So it sees what the leaf really asked for.
+//! - `replay.rs` makes images from a recording: at a cut, writes that were durable or covered by a
+//!   sync are there; of the others any subset, torn at sectors.
+//! - `witness.rs` is a volume around the leaf (or a whole tree). It notes what was *acknowledged*
+//!   up there, and says of an image whether it keeps that. It knows nothing of how.
+//!
+//! A leaf that forgets an fdatasync or a FUA acknowledges what its recording does not hold.
+
+mod replay;
+#[cfg(test)]
+mod tests;
+mod witness;
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use engine::{Buf, Payload, op::AllocateMode};
+
+use crate::leaf::file::Medium;
+
+pub use replay::Survivors;
+pub use witness::{Promises, Violation, Witness};
+
+/// What persists or does not as a whole, in bytes: the smallest sector of any disk.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The log of one medium, in memory. Clones are the same log, on any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Recording(Arc<Mutex<Vec<Event>>>);
+
+#[derive(Clone, Debug)]
+enum Event {
+    WriteBegun {
+        id: usize,
+        at: u64,
+        content: Content,
+        durable: bool,
+    },
+    WriteEnded {
+        id: usize,
+        ok: bool,
+    },
+    SyncBegun {
+        id: usize,
+    },
+    SyncEnded {
+        id: usize,
+        ok: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Bytes(Arc<[u8]>),
+    Zeroes(u64),
+}
+
+impl Content {
+    fn len(&self) -> u64 {
+        match self {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Zeroes(len) => *len,
+        }
+    }
+
+    /// Puts the part that begins at byte `from` into `to`.
+    fn copy_to(&self, from: usize, to: &mut [u8]) {
+        match self {
+            Content::Bytes(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+            Content::Zeroes(_) => to.fill(0),
+        }
+    }
+
+    fn part(&self, from: usize, len: usize) -> Vec<u8> {
+        let mut part = vec![0; len];
+        self.copy_to(from, &mut part);
+        part
+    }
+}
+
+impl Recording {
+    /// An empty log.
+    pub fn new() -> Self {
+        Recording::default()
+    }
+
+    /// The number of events. A cut may lie before each and after the last: 0 to this.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether nothing was logged.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends what `event` makes of its own position, which is its id.
+    fn begin(&self, event: impl FnOnce(usize) -> Event) -> usize {
+        let mut events = self.lock();
+        let id = events.len();
+        events.push(event(id));
+        id
+    }
+
+    fn end(&self, event: Event) {
+        self.lock().push(event);
+    }
+}
+
+/// A medium that logs what it is asked for and hands it on.
+#[derive(Debug)]
+pub struct Recorder<M> {
+    medium: M,
+    recording: Recording,
+}
+
+impl<M: Medium> Recorder<M> {
+    /// Logs what goes to `medium` into `recording`.
+    pub fn new(medium: M, recording: Recording) -> Self {
+        Recorder { medium, recording }
+    }
+
+    async fn record_write(
+        &self,
+        at: u64,
+        content: Content,
+        durable: bool,
+        write: impl Future<Output = io::Result<()>>,
+    ) -> io::Result<()> {
+        let id = self.recording.begin(|id| Event::WriteBegun {
+            id,
+            at,
+            content,
+            durable,
+        });
+        let result = write.await;
+        self.recording.end(Event::WriteEnded {
+            id,
+            ok: result.is_ok(),
+        });
+        result
+    }
+}
+
+impl<M: Medium> Medium for Recorder<M> {
+    async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
+        self.medium.read(at, buf).await
+    }
+
+    async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let content = Content::Bytes(data.to_vec().into());
+        let write = self.medium.write(at, data, durable);
+        self.record_write(at, content, durable, write).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        let id = self.recording.begin(|id| Event::SyncBegun { id });
+        let result = self.medium.sync().await;
+        self.recording.end(Event::SyncEnded {
+            id,
+            ok: result.is_ok(),
+        });
+        result
+    }
+
+    async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+        let allocate = self.medium.allocate(mode, at, len);
+        match mode {
+            AllocateMode::PunchHole | AllocateMode::Zero => {
+                self.record_write(at, Content::Zeroes(len), false, allocate)
+                    .await
+            }
+            AllocateMode::Reserve => allocate.await,
+        }
+    }
+}

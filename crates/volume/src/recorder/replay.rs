@@ -1,0 +1,172 @@
+//! From a recording to what a power cut could have left.
+//!
+//! A write must have survived if it ended well and was durable, or ended before a sync began that
+//! ended well before the cut. Any other that had begun may have survived: not at all, as a whole,
+//! or in some of its sectors. Each takes effect at one moment between its begin and its end, so
+//! that of two in flight together either may be the later.
+
+use std::collections::BTreeMap;
+
+use super::{Content, Event, Recording, SECTOR_BYTES};
+use crate::random::Random;
+
+/// Which of the writes that need not survive a power cut do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Survivors {
+    /// None.
+    None,
+    /// All, as wholes.
+    All,
+    /// As drawn from this seed: some not, some as wholes, some torn.
+    Drawn(u64),
+}
+
+struct Write<'a> {
+    at: u64,
+    content: &'a Content,
+    durable: bool,
+    begun: usize,
+    ended: Option<usize>,
+    must_survive: bool,
+}
+
+impl Recording {
+    /// Changes `image` from what the medium held when the recording began to what a power cut
+    /// after the first `cut` events could have left. What lies beyond its end is left out.
+    pub fn replay(&self, cut: usize, survivors: Survivors, image: &mut [u8]) {
+        let events = self.lock();
+        let events = &events[..cut];
+        let mut draw = Draw::new(survivors, cut);
+        let mut in_order: Vec<(u64, Write<'_>)> = writes(events)
+            .into_iter()
+            .map(|write| {
+                let last = write.ended.unwrap_or(cut);
+                // Room between two events for the drawn moments of many writes.
+                let moment = (write.begun as u64) << 20;
+                let span = ((last - write.begun) as u64) << 20;
+                (moment + draw.below(span.max(1)), write)
+            })
+            .collect();
+        in_order.sort_by_key(|(moment, _)| *moment);
+        for (_, write) in &in_order {
+            let survives = if write.must_survive {
+                Fate::Whole
+            } else {
+                draw.fate()
+            };
+            apply(write, survives, &mut draw, image);
+        }
+    }
+}
+
+fn writes(events: &[Event]) -> Vec<Write<'_>> {
+    let mut writes: BTreeMap<usize, Write<'_>> = BTreeMap::new();
+    let mut ended_before_sync: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut ended_well: Vec<usize> = Vec::new();
+    for (position, event) in events.iter().enumerate() {
+        match event {
+            Event::WriteBegun {
+                id,
+                at,
+                content,
+                durable,
+            } => {
+                let write = Write {
+                    at: *at,
+                    content,
+                    durable: *durable,
+                    begun: position,
+                    ended: None,
+                    must_survive: false,
+                };
+                writes.insert(*id, write);
+            }
+            Event::WriteEnded { id, ok } => {
+                if let Some(write) = writes.get_mut(id) {
+                    write.ended = Some(position);
+                    write.must_survive = *ok && write.durable;
+                    if *ok {
+                        ended_well.push(*id);
+                    }
+                }
+            }
+            Event::SyncBegun { id } => {
+                ended_before_sync.insert(*id, ended_well.clone());
+            }
+            Event::SyncEnded { id, ok } => {
+                let covered = ended_before_sync.remove(id).unwrap_or_default();
+                if *ok {
+                    for id in covered {
+                        if let Some(write) = writes.get_mut(&id) {
+                            write.must_survive = true;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    writes.into_values().collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Lost,
+    Whole,
+    Torn,
+}
+
+fn apply(write: &Write<'_>, fate: Fate, draw: &mut Draw, image: &mut [u8]) {
+    if fate == Fate::Lost {
+        return;
+    }
+    let Ok(at) = usize::try_from(write.at) else {
+        return;
+    };
+    let end = image.len().min(at + write.content.len() as usize);
+    let mut start = at;
+    while start < end {
+        let next = ((start / SECTOR_BYTES + 1) * SECTOR_BYTES).min(end);
+        if fate == Fate::Whole || draw.below(2) == 0 {
+            write.content.copy_to(start - at, &mut image[start..next]);
+        }
+        start = next;
+    }
+}
+
+struct Draw {
+    survivors: Survivors,
+    random: Random,
+}
+
+impl Draw {
+    fn new(survivors: Survivors, cut: usize) -> Self {
+        let seed = match survivors {
+            Survivors::Drawn(seed) => seed,
+            Survivors::None | Survivors::All => 0,
+        };
+        Draw {
+            survivors,
+            random: Random(seed ^ (cut as u64).rotate_left(32)),
+        }
+    }
+
+    /// A drawn number below `end`; zero when nothing is to be drawn.
+    fn below(&mut self, end: u64) -> u64 {
+        match self.survivors {
+            Survivors::Drawn(_) => self.random.below(end),
+            Survivors::None | Survivors::All => 0,
+        }
+    }
+
+    fn fate(&mut self) -> Fate {
+        match self.survivors {
+            Survivors::None => Fate::Lost,
+            Survivors::All => Fate::Whole,
+            Survivors::Drawn(_) => match self.below(3) {
+                0 => Fate::Lost,
+                1 => Fate::Whole,
+                _ => Fate::Torn,
+            },
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The proof of durability: workloads on the file leaf over the recorder, cut at every event. And
+//! the proof of the proof: a leaf whose flushes or durable writes get lost is found out.
+
+use std::{io, rc::Rc};
+
+use engine::{Buf, Lane, LaneConfig, Payload, op::AllocateMode, task};
+
+use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
+use crate::{
+    Durability, SharedVolume,
+    config::Caching,
+    leaf::file::{FileOptions, Medium, OpenFile},
+    random::Random,
+    scratch::Scratch,
+};
+
+const LEN_BYTES: u64 = 64 << 10;
+
+/// What goes missing between the leaf and the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Missing {
+    Nothing,
+    Syncs,
+    DurableWrites,
+}
+
+/// A medium that does not do all that it is asked for.
+struct Broken<M> {
+    medium: M,
+    missing: Missing,
+}
+
+impl<M: Medium> Medium for Broken<M> {
+    async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
+        self.medium.read(at, buf).await
+    }
+
+    async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let durable = durable && self.missing != Missing::DurableWrites;
+        self.medium.write(at, data, durable).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        if self.missing == Missing::Syncs {
+            return Ok(());
+        }
+        self.medium.sync().await
+    }
+
+    async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+        self.medium.allocate(mode, at, len).await
+    }
+}
+
+/// Requests in flight together, from four tasks.
+async fn work(volume: &SharedVolume, seed: u64) {
+    let tasks: Vec<_> = (0..4)
+        .map(|number| {
+            let volume = volume.clone();
+            let mut random = Random(seed * 1000 + number);
+            task::spawn(async move {
+                for _ in 0..12 {
+                    let block = u64::from(volume.shape().block_size_bytes);
+                    let blocks = LEN_BYTES / block;
+                    let n = 1 + random.below(8.min(blocks));
+                    let at = random.below(blocks - n + 1) * block;
+                    let len = n * block;
+                    let durability = if random.below(3) == 0 {
+                        Durability::Fua
+                    } else {
+                        Durability::Cached
+                    };
+                    match random.below(10) {
+                        0..=5 => {
+                            let mut buf = Buf::new(len as usize);
+                            for word in buf.chunks_mut(8) {
+                                word.copy_from_slice(&random.bits().to_le_bytes());
+                            }
+                            volume.write(at, buf.into(), durability).await
+                        }
+                        6 => volume.discard(at, len).await,
+                        7 => volume.write_zeroes(at, len, false, durability).await,
+                        _ => volume.flush().await,
+                    }
+                    .expect("the medium works");
+                }
+            })
+        })
+        .collect();
+    task::join_all(tasks).await;
+}
+
+fn record(caching: Caching, seed: u64, missing: Missing) -> (Recording, Promises) {
+    let scratch = Scratch::new();
+    let recording = Recording::new();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let promises = lane.block_on(async {
+        let file = OpenFile::open(&FileOptions {
+            path: scratch.file("disk"),
+            len_bytes: Some(LEN_BYTES),
+            caching,
+            block_size_bytes: 512,
+            read_only: false,
+        })
+        .await
+        .expect("it opens");
+        let leaf = file.on_lane_over(|medium| Broken {
+            medium: Recorder::new(medium, recording.clone()),
+            missing,
+        });
+        let witness = Rc::new(Witness::new(Rc::new(leaf), recording.clone()));
+        let volume: SharedVolume = witness.clone();
+        work(&volume, seed).await;
+        witness.promises()
+    });
+    (recording, promises)
+}
+
+/// Cuts the power at every event and looks at what could have been left.
+fn cut_everywhere(recording: &Recording, promises: &Promises) -> Result<(), Violation> {
+    let before = vec![0; LEN_BYTES as usize];
+    for cut in 0..=recording.len() {
+        for survivors in [
+            Survivors::None,
+            Survivors::All,
+            Survivors::Drawn(1),
+            Survivors::Drawn(2),
+        ] {
+            let mut image = before.clone();
+            recording.replay(cut, survivors, &mut image);
+            promises.verify(cut, &before, &image)?;
+        }
+    }
+    Ok(())
+}
+
+const MODES: [Caching; 4] = [
+    Caching::Direct,
+    Caching::DirectSync,
+    Caching::WriteThrough,
+    Caching::WriteBack,
+];
+
+#[test]
+fn what_is_acknowledged_as_durable_survives_every_power_cut() {
+    for caching in MODES {
+        for seed in 0..5 {
+            let (recording, promises) = record(caching, seed, Missing::Nothing);
+            assert!(recording.len() > 50, "something was recorded");
+            if let Err(violation) = cut_everywhere(&recording, &promises) {
+                panic!("{caching:?}, seed {seed}: {violation}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_its_fdatasync_the_leaf_is_found_out() {
+    for caching in MODES {
+        let (recording, promises) = record(caching, 1, Missing::Syncs);
+        cut_everywhere(&recording, &promises).expect_err("flushes promised what was not synced");
+    }
+}
+
+#[test]
+fn without_its_durable_writes_the_leaf_is_found_out() {
+    for caching in MODES {
+        let (recording, promises) = record(caching, 1, Missing::DurableWrites);
+        cut_everywhere(&recording, &promises).expect_err("writes promised what was not durable");
+    }
+}
+
+#[test]
+fn unflushed_writes_do_get_lost_and_torn() {
+    let (recording, promises) = record(Caching::WriteBack, 2, Missing::Nothing);
+    let before = vec![0; LEN_BYTES as usize];
+    let image_of = |cut, survivors| {
+        let mut image = before.clone();
+        recording.replay(cut, survivors, &mut image);
+        image
+    };
+    let cuts_that_differ = |a, b| {
+        (0..=recording.len())
+            .filter(|&cut| image_of(cut, a) != image_of(cut, b))
+            .count()
+    };
+    assert!(cuts_that_differ(Survivors::None, Survivors::All) > 10);
+    assert!(cuts_that_differ(Survivors::Drawn(1), Survivors::Drawn(2)) > 10);
+    assert_eq!(
+        cuts_that_differ(Survivors::Drawn(1), Survivors::Drawn(1)),
+        0
+    );
+    let all = image_of(recording.len(), Survivors::All);
+    let mut foreign = all;
+    foreign[0] ^= 1;
+    promises
+        .verify(recording.len(), &before, &foreign)
+        .expect_err("nobody wrote that");
+}
