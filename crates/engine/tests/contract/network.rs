@@ -23,6 +23,7 @@ contract![
     a_connection_that_nobody_takes_is_closed,
     a_reader_that_does_not_read_stops_its_writer,
     a_send_to_a_peer_that_is_gone_fails,
+    a_send_to_a_peer_that_has_shut_down_fails,
     both_ends_agree_on_their_addresses,
 ];
 
@@ -214,12 +215,11 @@ async fn a_reader_that_does_not_read_stops_its_writer(_: Site) {
     sender.await.expect("all is sent");
 }
 
-async fn a_send_to_a_peer_that_is_gone_fails(_: Site) {
-    let (client, server) = pair().await;
-    drop(server);
+/// Sends until the connection is known to be over.
+async fn send_in_vain(stream: &TcpStream) {
     let mut error = None;
     for _ in 0..100 {
-        if let Err(failed) = send(&client, &[7; 1000]).await {
+        if let Err(failed) = send(stream, &[7; 1000]).await {
             error = Some(failed.kind());
             break;
         }
@@ -227,6 +227,19 @@ async fn a_send_to_a_peer_that_is_gone_fails(_: Site) {
     }
     let kinds = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
     assert!(kinds.contains(&error.expect("an error")));
+}
+
+async fn a_send_to_a_peer_that_is_gone_fails(_: Site) {
+    let (client, server) = pair().await;
+    drop(server);
+    send_in_vain(&client).await;
+}
+
+async fn a_send_to_a_peer_that_has_shut_down_fails(_: Site) {
+    let (client, server) = pair().await;
+    server.shutdown();
+    send_in_vain(&client).await;
+    drop(server);
 }
 
 async fn both_ends_agree_on_their_addresses(_: Site) {
