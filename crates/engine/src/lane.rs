@@ -367,6 +367,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
 
 /// An operation in flight. Dropping it detaches: the reactor finishes the operation (early, if
 /// that may be) and frees what it holds.
+#[derive(Debug)]
 pub(crate) struct Submitted {
     id: OpId,
     cancellable: bool,

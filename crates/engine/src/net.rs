@@ -1,10 +1,19 @@
 //! TCP as a lane sees it. Every call hands its buffer to the reactor and gets it back.
 
-use std::{io, net::SocketAddr, ops::Range, rc::Rc};
+use std::{
+    cell::RefCell,
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    ops::Range,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
 
 use crate::{
     buf::{Buf, Gather},
-    lane::{submit, with},
+    lane::{Submitted, submit, with},
     op::{Op, to_result},
     reactor::{Handle, Keeper},
 };
@@ -14,6 +23,10 @@ use crate::{
 pub struct TcpListener {
     socket: Rc<Handle>,
     addr: SocketAddr,
+    /// The accept in flight. It outlives whoever waits for it: a connection that comes meanwhile
+    /// is the next caller's. (Cancelling it and starting another loses wake-ups, too: accepts wait
+    /// exclusively, and the kernel may wake the one that is being cancelled.)
+    accept: RefCell<Option<Submitted>>,
 }
 
 impl TcpListener {
@@ -23,6 +36,7 @@ impl TcpListener {
         Ok(TcpListener {
             socket: Rc::new(socket),
             addr,
+            accept: RefCell::default(),
         })
     }
 
@@ -31,16 +45,26 @@ impl TcpListener {
         self.addr
     }
 
-    /// Waits for the next connection.
+    /// Waits for the next connection. One task at a time may wait; dropping the wait loses no
+    /// connection.
     pub async fn accept(&self) -> io::Result<TcpStream> {
-        let (_, result) = submit(Op::Accept {
-            socket: self.socket.clone(),
-        })
-        .await;
+        let result = poll_fn(|cx| self.poll_accept(cx)).await;
         let raw = to_result(result)?;
         Ok(TcpStream {
             socket: Rc::new(with(|lane| lane.reactor.borrow().adopt(raw as i32))),
         })
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<i32> {
+        let mut accept = self.accept.borrow_mut();
+        let submitted = accept.get_or_insert_with(|| {
+            submit(Op::Accept {
+                socket: self.socket.clone(),
+            })
+        });
+        let (_, result) = std::task::ready!(Pin::new(submitted).poll(cx));
+        *accept = None;
+        Poll::Ready(result)
     }
 }
 

@@ -1,20 +1,10 @@
-//! The simulated disk of one machine: files by path, what of them is on the medium, and what a
-//! power cut leaves.
-//!
-//! A file has two contents: the current one, which reads see, and the medium. Between them lies a
-//! log of changes in the order of their completion. A change is *kept* when it asked to be durable
-//! or when a sync that began after its completion has completed; kept changes at the front of the
-//! log move to the medium. A power cut plays the log over the medium: kept changes whole, of the
-//! others whatever the seed leaves, cut at sectors of 512 bytes; writes in flight may have landed
-//! in part as well. What is left is the file.
-//!
-//! A sync that fails loses what it should have kept, as Linux does: some of it is on the medium,
-//! reads go on to see all of it, and no later sync brings the rest there.
+//! The simulated disk of one machine: files by path, who has them open, what errors they give.
+//! What of a file survives a power cut is [`super::medium`]'s.
 //!
 //! A new file survives a power cut if it was ever synced or durably written, else by chance.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     io,
     ops::Range,
     path::{Path, PathBuf},
@@ -23,7 +13,7 @@ use std::{
 
 use super::{
     Random,
-    sparse::Sparse,
+    medium::{FileState, SECTOR, What},
     state::{Event, Flight, FlightKey, HostId, State},
 };
 use crate::{
@@ -32,8 +22,6 @@ use crate::{
     reactor::Opened,
 };
 
-/// What a power cut never tears, in bytes.
-const SECTOR: usize = 512;
 /// Pieces that one write takes, as Linux has it (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
@@ -86,30 +74,6 @@ pub(super) struct Disk {
     changes: u64,
 }
 
-#[derive(Default)]
-struct FileState {
-    current: Sparse,
-    medium: Sparse,
-    log: VecDeque<Change>,
-    /// Its entry in the directory is on the medium.
-    established: bool,
-}
-
-/// One completed change of a file.
-struct Change {
-    serial: u64,
-    at: u64,
-    what: What,
-    kept: bool,
-}
-
-enum What {
-    Write(Vec<u8>),
-    Zero(u64),
-    /// The file reaches at least to the change's position.
-    Extend,
-}
-
 /// An open file.
 pub(super) struct OpenFile {
     pub(super) host: HostId,
@@ -124,126 +88,6 @@ pub(super) enum DiskEvent {
     /// Keeps the changes before this serial.
     Sync(u64),
     Allocate,
-}
-
-/// What of the changes that nobody synced a power cut leaves.
-enum Fate {
-    Nothing,
-    Everything,
-    WholeWrites,
-    Sectors,
-}
-
-impl FileState {
-    fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
-        play(&mut self.current, at, &what);
-        self.established |= kept;
-        self.log.push_back(Change {
-            serial,
-            at,
-            what,
-            kept,
-        });
-        self.fold();
-    }
-
-    /// Moves what is kept to the medium, as far as nothing before it is still open.
-    fn fold(&mut self) {
-        while self.log.front().is_some_and(|change| change.kept) {
-            if let Some(change) = self.log.pop_front() {
-                play(&mut self.medium, change.at, &change.what);
-            }
-        }
-    }
-
-    fn keep_before(&mut self, serial: u64) {
-        for change in &mut self.log {
-            change.kept |= change.serial < serial;
-        }
-        self.established = true;
-        self.fold();
-    }
-
-    /// A sync failed: of what it should have kept, only what chance leaves gets to the medium.
-    fn lose_before(&mut self, serial: u64, random: &mut Random) {
-        let mut log = VecDeque::new();
-        for change in self.log.drain(..) {
-            if change.kept || change.serial >= serial {
-                log.push_back(change);
-            } else {
-                log.extend(survivors(change, &Fate::Sectors, random));
-            }
-        }
-        self.log = log;
-        self.fold();
-    }
-
-    fn cut_power(&mut self, random: &mut Random) {
-        let fate = match random.below(4) {
-            0 => Fate::Nothing,
-            1 => Fate::Everything,
-            2 => Fate::WholeWrites,
-            _ => Fate::Sectors,
-        };
-        for change in std::mem::take(&mut self.log) {
-            if change.kept {
-                play(&mut self.medium, change.at, &change.what);
-            } else {
-                for part in survivors(change, &fate, random) {
-                    play(&mut self.medium, part.at, &part.what);
-                }
-            }
-        }
-        self.current = self.medium.clone();
-    }
-}
-
-fn play(content: &mut Sparse, at: u64, what: &What) {
-    match what {
-        What::Write(bytes) => content.write(at, bytes),
-        What::Zero(len) => {
-            let end = content.len().min(at.saturating_add(*len));
-            content.zero(at, end.saturating_sub(at));
-        }
-        What::Extend => content.extend(at),
-    }
-}
-
-/// The parts of a change that are on the medium although nobody asked for it.
-fn survivors(change: Change, fate: &Fate, random: &mut Random) -> Vec<Change> {
-    let Change { serial, at, .. } = change;
-    let part = |at, what| Change {
-        serial,
-        at,
-        what,
-        kept: true,
-    };
-    match (fate, change.what) {
-        (Fate::Nothing, _) => Vec::new(),
-        (Fate::Everything, what) => vec![part(at, what)],
-        (Fate::Sectors, What::Write(bytes)) => {
-            let mut parts = Vec::new();
-            let mut done = 0;
-            while done < bytes.len() {
-                let into_sector = (at as usize + done) % SECTOR;
-                let n = (SECTOR - into_sector).min(bytes.len() - done);
-                if random.chance(0.5) {
-                    parts.push(part(
-                        at + done as u64,
-                        What::Write(bytes[done..done + n].to_vec()),
-                    ));
-                }
-                done += n;
-            }
-            parts
-        }
-        (Fate::Sectors, What::Zero(len)) => {
-            let sectors = random.below(len / SECTOR as u64 + 1);
-            vec![part(at, What::Zero(sectors * SECTOR as u64))]
-        }
-        (_, what) if random.chance(0.5) => vec![part(at, what)],
-        _ => Vec::new(),
-    }
 }
 
 impl Disk {

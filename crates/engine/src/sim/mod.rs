@@ -32,10 +32,12 @@
 mod config;
 mod disk;
 mod host;
+mod medium;
 mod net;
 mod random;
 mod reactor;
 mod seeds;
+mod socket;
 mod sparse;
 mod state;
 mod world;

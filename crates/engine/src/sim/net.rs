@@ -9,16 +9,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::Duration,
 };
 
 use super::state::{Event, FlightKey, HostId, State};
-use crate::{op::Op, reactor::Handle, time::Instant};
+use crate::time::Instant;
 
-/// Pieces that one send takes, as Linux has it (UIO_MAXIOV).
-const PIECES_MAX: usize = 1024;
 /// Connections that wait to be accepted; a further one is asked to try again.
 const BACKLOG_MAX: usize = 128;
 const RETRY: Duration = Duration::from_secs(1);
@@ -32,8 +29,8 @@ pub(super) struct FlowKey {
 
 #[derive(Default)]
 pub(super) struct Net {
-    sockets: BTreeMap<i32, (HostId, Socket)>,
-    listeners: BTreeMap<(HostId, SocketAddr), i32>,
+    pub(super) sockets: BTreeMap<i32, (HostId, Socket)>,
+    pub(super) listeners: BTreeMap<(HostId, SocketAddr), i32>,
     flows: BTreeMap<FlowKey, Flow>,
     /// Arrivals that met a blocked way, in order.
     held: Vec<FlowKey>,
@@ -47,7 +44,7 @@ struct Flow {
     packets: VecDeque<Packet>,
 }
 
-enum Packet {
+pub(super) enum Packet {
     /// A connection request to this address, from that one.
     Syn(SocketAddr, SocketAddr),
     /// The connection stands; the other end is this socket.
@@ -60,7 +57,7 @@ enum Packet {
     Reset,
 }
 
-enum Socket {
+pub(super) enum Socket {
     Fresh,
     Listener {
         addr: SocketAddr,
@@ -70,31 +67,36 @@ enum Socket {
     Stream(Stream),
 }
 
-struct Stream {
-    local: SocketAddr,
-    remote: SocketAddr,
+pub(super) struct Stream {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
     /// The other end: its machine, and its socket (0 while connecting).
-    peer: (HostId, i32),
-    connecting: Option<FlightKey>,
-    received: VecDeque<u8>,
+    pub(super) peer: (HostId, i32),
+    pub(super) connecting: Option<FlightKey>,
+    pub(super) received: VecDeque<u8>,
     /// The peer has said that it sends no more.
-    ended: bool,
+    pub(super) ended: bool,
     /// This end has been shut down.
-    shut: bool,
+    pub(super) shut: bool,
     /// No packet will pass any more.
-    dead: bool,
+    pub(super) dead: bool,
     /// To be told once.
-    error: Option<i32>,
-    receive: Option<FlightKey>,
-    send: Option<FlightKey>,
+    pub(super) error: Option<i32>,
+    pub(super) receive: Option<FlightKey>,
+    pub(super) send: Option<FlightKey>,
     /// Room in the peer's buffer, in bytes.
-    room: usize,
+    pub(super) room: usize,
     /// Since when what was sent has met a blocked way.
-    waits_since: Option<Instant>,
+    pub(super) waits_since: Option<Instant>,
 }
 
 impl Stream {
-    fn new(local: SocketAddr, remote: SocketAddr, peer: (HostId, i32), room: usize) -> Self {
+    pub(super) fn new(
+        local: SocketAddr,
+        remote: SocketAddr,
+        peer: (HostId, i32),
+        room: usize,
+    ) -> Self {
         Stream {
             local,
             remote,
@@ -113,307 +115,20 @@ impl Stream {
     }
 }
 
-fn error(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
-}
-
 fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
     (a.min(b), a.max(b))
 }
 
-// What lanes ask for.
-impl State {
-    pub(super) fn fresh_socket(&mut self, host: HostId) -> Handle {
-        self.settle();
-        let raw = self.fresh_raw();
-        self.net.sockets.insert(raw, (host, Socket::Fresh));
-        self.handle(raw)
-    }
-
-    pub(super) fn listen(
-        &mut self,
-        host: HostId,
-        mut addr: SocketAddr,
-    ) -> io::Result<(Handle, SocketAddr)> {
-        self.settle();
-        if self.host_of(addr.ip(), host) != Some(host) {
-            return Err(error(libc::EADDRNOTAVAIL));
-        }
-        if addr.port() == 0 {
-            addr.set_port(self.free_port(host));
-        }
-        let taken = self.net.listeners.keys().any(|(owner, other)| {
-            let same_ip = other.ip() == addr.ip()
-                || other.ip().is_unspecified()
-                || addr.ip().is_unspecified();
-            *owner == host && other.port() == addr.port() && same_ip
-        });
-        if taken {
-            return Err(error(libc::EADDRINUSE));
-        }
-        let raw = self.fresh_raw();
-        let listener = Socket::Listener {
-            addr,
-            backlog: VecDeque::new(),
-            accepts: VecDeque::new(),
-        };
-        self.net.sockets.insert(raw, (host, listener));
-        self.net.listeners.insert((host, addr), raw);
-        Ok((self.handle(raw), addr))
-    }
-
-    fn free_port(&mut self, host: HostId) -> u16 {
-        let host = self.host(host);
-        let port = host.next_port;
-        host.next_port = if port == u16::MAX { 32_768 } else { port + 1 };
-        port
-    }
-
-    pub(super) fn addresses(&self, raw: i32) -> io::Result<(SocketAddr, SocketAddr)> {
-        match self.net.sockets.get(&raw) {
-            Some((_, Socket::Stream(stream))) if stream.connecting.is_none() && !stream.dead => {
-                Ok((stream.local, stream.remote))
-            }
-            _ => Err(error(libc::ENOTCONN)),
-        }
-    }
-
-    pub(super) fn submit_to_net(&mut self, key: FlightKey) {
-        let Some(flight) = self.flights.get(&key) else {
-            return;
-        };
-        let host = flight.host;
-        let (raw, target) = match &flight.op {
-            Op::Accept { socket } | Op::Receive { socket, .. } | Op::Send { socket, .. } => {
-                (socket.raw, None)
-            }
-            Op::Connect { socket, addr } => (socket.raw, Some(*addr)),
-            _ => unreachable!("file operations go to the disk"),
-        };
-        let is_send = matches!(flight.op, Op::Send { .. });
-        if let Some(addr) = target {
-            return self.connect(host, raw, addr, key);
-        }
-        match self.net.sockets.get_mut(&raw) {
-            Some((_, Socket::Listener { accepts, .. })) => {
-                accepts.push_back(key);
-                self.serve_accepts(raw);
-            }
-            Some((_, Socket::Stream(stream))) => {
-                let place = if is_send {
-                    &mut stream.send
-                } else {
-                    &mut stream.receive
-                };
-                let before = place.replace(key);
-                assert!(
-                    before.is_none(),
-                    "two {} at once on one socket, which the contract forbids",
-                    if is_send { "sends" } else { "receives" }
-                );
-                if is_send {
-                    self.serve_send(raw);
-                } else {
-                    self.serve_receive(raw);
-                }
-            }
-            _ => self.complete(key, -libc::ENOTCONN),
-        }
-    }
-
-    fn connect(&mut self, host: HostId, raw: i32, addr: SocketAddr, key: FlightKey) {
-        let Some(target) = self.host_of(addr.ip(), host) else {
-            return self.complete(key, -libc::EHOSTUNREACH);
-        };
-        let ip = if addr.ip().is_loopback() {
-            addr.ip()
-        } else {
-            IpAddr::V4(self.host(host).ip)
-        };
-        let local = SocketAddr::new(ip, self.free_port(host));
-        let mut stream = Stream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
-        stream.connecting = Some(key);
-        self.net.sockets.insert(raw, (host, Socket::Stream(stream)));
-        self.transmit(host, raw, target, 0, Packet::Syn(addr, local));
-    }
-
-    /// Takes an operation that will not be served off its socket.
-    pub(super) fn leave_socket(&mut self, key: FlightKey) {
-        let raw = match self.flights.get(&key).map(|flight| &flight.op) {
-            Some(
-                Op::Accept { socket }
-                | Op::Connect { socket, .. }
-                | Op::Receive { socket, .. }
-                | Op::Send { socket, .. },
-            ) => socket.raw,
-            _ => return,
-        };
-        match self.net.sockets.get_mut(&raw) {
-            Some((_, Socket::Listener { accepts, .. })) => accepts.retain(|&other| other != key),
-            Some((_, Socket::Stream(stream))) => {
-                for place in [&mut stream.receive, &mut stream.send] {
-                    if *place == Some(key) {
-                        *place = None;
-                    }
-                }
-                if stream.connecting == Some(key) {
-                    // Whatever answers the request meets no socket and is reset.
-                    self.net.sockets.remove(&raw);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn shutdown(&mut self, raw: i32) {
-        self.settle();
-        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
-            return;
-        };
-        if stream.connecting.is_some() || stream.shut {
-            return;
-        }
-        stream.shut = true;
-        let (host, peer) = (*host, stream.peer);
-        if !stream.dead {
-            self.transmit(host, raw, peer.0, peer.1, Packet::End);
-        }
-        self.serve_receive(raw);
-        self.serve_send(raw);
-    }
-
-    /// The last holder has let go.
-    pub(super) fn close_socket(&mut self, raw: i32) {
-        let Some((host, socket)) = self.net.sockets.remove(&raw) else {
-            return;
-        };
-        match socket {
-            Socket::Fresh => {}
-            Socket::Listener { addr, backlog, .. } => {
-                self.net.listeners.remove(&(host, addr));
-                for waiting in backlog {
-                    self.reset(waiting);
-                    self.net.sockets.remove(&waiting);
-                }
-            }
-            Socket::Stream(stream) => {
-                if stream.dead || stream.connecting.is_some() {
-                    return;
-                }
-                let (peer_host, peer) = stream.peer;
-                // As Linux does: who closes with bytes unread tells the peer that they are lost.
-                if !stream.received.is_empty() {
-                    self.transmit(host, raw, peer_host, peer, Packet::Reset);
-                } else if !stream.shut {
-                    self.transmit(host, raw, peer_host, peer, Packet::End);
-                }
-            }
-        }
-    }
-
-    fn serve_accepts(&mut self, raw: i32) {
-        while let Some((
-            _,
-            Socket::Listener {
-                backlog, accepts, ..
-            },
-        )) = self.net.sockets.get_mut(&raw)
-        {
-            if backlog.is_empty() || accepts.is_empty() {
-                return;
-            }
-            let (Some(connection), Some(key)) = (backlog.pop_front(), accepts.pop_front()) else {
-                return;
-            };
-            self.complete(key, connection);
-        }
-    }
-
-    fn serve_send(&mut self, raw: i32) {
-        let split = self.random.chance(self.config.net.split_probability);
-        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
-            return;
-        };
-        let (host, peer) = (*host, stream.peer);
-        let Some(key) = stream.send else {
-            return;
-        };
-        if let Some(errno) = stream.error.take() {
-            stream.send = None;
-            return self.complete(key, -errno);
-        }
-        if stream.shut || stream.dead {
-            stream.send = None;
-            return self.complete(key, -libc::EPIPE);
-        }
-        let Some(Op::Send { gather, .. }) = self.flights.get(&key).map(|flight| &flight.op) else {
-            return;
-        };
-        let offered: usize = gather.chunks().take(PIECES_MAX).map(<[u8]>::len).sum();
-        let mut n = offered.min(stream.room);
-        if n == 0 && offered > 0 {
-            return; // until the peer has read
-        }
-        if split && n > 1 {
-            n = 1 + self.random.index(n);
-        }
-        stream.send = None;
-        stream.room -= n;
-        let mut bytes = Vec::with_capacity(n);
-        for chunk in gather.chunks() {
-            bytes.extend_from_slice(&chunk[..chunk.len().min(n - bytes.len())]);
-            if bytes.len() == n {
-                break;
-            }
-        }
-        if n > 0 {
-            self.transmit(host, raw, peer.0, peer.1, Packet::Data(bytes));
-        }
-        self.complete(key, n as i32);
-    }
-
-    fn serve_receive(&mut self, raw: i32) {
-        let split = self.random.chance(self.config.net.split_probability);
-        let Some((host, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
-            return;
-        };
-        let (host, peer) = (*host, stream.peer);
-        let Some(key) = stream.receive else {
-            return;
-        };
-        let Some(Op::Receive { buf, start, .. }) =
-            self.flights.get_mut(&key).map(|flight| &mut flight.op)
-        else {
-            return;
-        };
-        let room = &mut buf[*start..];
-        let mut n = room.len().min(stream.received.len());
-        if n == 0 && !room.is_empty() {
-            let result = match stream.error.take() {
-                Some(errno) => -errno,
-                None if stream.ended || stream.shut || stream.dead => 0,
-                None => return, // until something arrives
-            };
-            stream.receive = None;
-            return self.complete(key, result);
-        }
-        if split && n > 1 {
-            n = 1 + self.random.index(n);
-        }
-        stream.receive = None;
-        for (to, from) in room.iter_mut().zip(stream.received.drain(..n)) {
-            *to = from;
-        }
-        if !stream.dead && n > 0 {
-            self.transmit(host, raw, peer.0, peer.1, Packet::Credit(n));
-        }
-        self.complete(key, n as i32);
-    }
-}
-
 // What happens on the way.
 impl State {
-    fn transmit(&mut self, from_host: HostId, from: i32, to_host: HostId, to: i32, packet: Packet) {
+    pub(super) fn transmit(
+        &mut self,
+        from_host: HostId,
+        from: i32,
+        to_host: HostId,
+        to: i32,
+        packet: Packet,
+    ) {
         let net = &self.config.net;
         let mut latency = Duration::from_nanos(self.random.within(&net.latency_ns));
         if from_host == to_host {
@@ -526,7 +241,7 @@ impl State {
     }
 
     /// Ends a connection from this side: both ends learn it, the other when the news arrives.
-    fn reset(&mut self, raw: i32) {
+    pub(super) fn reset(&mut self, raw: i32) {
         let Some((host, Socket::Stream(stream))) = self.net.sockets.get(&raw) else {
             return;
         };
@@ -706,14 +421,6 @@ impl State {
             .collect();
         for raw in owned {
             self.close_socket(raw);
-        }
-    }
-
-    pub(super) fn describe_socket(&self, raw: i32) -> String {
-        match self.net.sockets.get(&raw) {
-            Some((_, Socket::Listener { addr, .. })) => addr.to_string(),
-            Some((_, Socket::Stream(stream))) => format!("{} <- {}", stream.local, stream.remote),
-            _ => "a closed socket".to_string(),
         }
     }
 }

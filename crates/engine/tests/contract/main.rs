@@ -1,0 +1,27 @@
+//! The contract that both reactors keep, tested on both: each test is one async function, run on
+//! io_uring with real sockets and files, and in the simulation under several seeds.
+
+/// Makes each named function two tests: one on the ring, one in the simulation.
+macro_rules! contract {
+    ($($name:ident),* $(,)?) => {
+        mod ring {
+            $(#[test]
+            fn $name() {
+                crate::site::on_the_ring(stringify!($name), super::$name);
+            })*
+        }
+        mod simulated {
+            $(#[test]
+            fn $name() {
+                crate::site::in_the_simulation(super::$name);
+            })*
+        }
+    };
+}
+
+mod files;
+mod lanes;
+mod network;
+mod site;
+mod sync;
+mod time;
