@@ -9,9 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
-use volume::config::{ConfigError, Node, Size, Volumes};
+use volume::{
+    config::{ConfigError, Node, Size, Volumes, What},
+    graph::Graph,
+};
 
 use crate::failure::Failure;
 
@@ -132,9 +136,26 @@ impl Config {
         Failure::Wrong(error.located(&self.path, &self.text).to_string())
     }
 
-    /// The volumes.
-    pub(crate) fn volumes(&self) -> &Volumes {
-        &self.file.volume
+    /// What is right and did not work, with its place.
+    pub(crate) fn failed(&self, error: &ConfigError) -> Failure {
+        Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
+    }
+
+    /// The volumes, ready to be opened.
+    pub(crate) fn graph(&self) -> Result<Graph, Failure> {
+        Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
+    }
+
+    /// Looks whether the volumes would open, without touching them.
+    pub(crate) fn check_system(&self) -> Result<(), Failure> {
+        let findings = self.graph()?.check();
+        for note in &findings.notes {
+            eprintln!("note: {}", note.located(&self.path, &self.text));
+        }
+        match findings.errors.first() {
+            Some(error) => Err(self.wrong(error)),
+            None => Ok(()),
+        }
     }
 
     /// The directory that relative paths start from.
@@ -238,7 +259,7 @@ impl Config {
         for (number, name) in &numbered {
             let node = Node {
                 span: name.span(),
-                what: volume::config::What::Named(name.get_ref().clone()),
+                what: What::Named(name.get_ref().clone()),
             };
             self.file
                 .volume

@@ -1,9 +1,32 @@
 //! `sanstone volume create`: writes the superblocks of a stripe's children.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-use crate::failure::Failure;
+use engine::{Lane, LaneConfig};
+use uuid::Uuid;
+use volume::graph::NewStripe;
 
-pub(crate) fn run(_config: &Path, _name: &str, _force: bool) -> Result<(), Failure> {
-    unreachable!()
+use crate::{config::Config, failure::Failure};
+
+/// Makes the stripe in the volume called `name`.
+pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
+    let config = Config::load(path)?;
+    let mut graph = config.graph()?;
+    let lane = Lane::new(&LaneConfig::default())?;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let new = NewStripe {
+        uuid: Uuid::new_v4(),
+        created_unix_s: now.as_secs(),
+        force,
+    };
+    let home = lane.handle();
+    lane.block_on(graph.create_stripe(name, &home, &new))
+        .map_err(|error| config.failed(&error))?;
+    println!("volume \"{name}\" is created: {}", new.uuid);
+    Ok(())
 }

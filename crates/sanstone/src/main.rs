@@ -2,7 +2,10 @@
 //! code: 0 done, 1 it failed, 2 the call or the configuration is wrong.
 #![forbid(unsafe_code)]
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
 
@@ -89,9 +92,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = match call.verb {
         Verb::Serve { config } => serve::run(&config),
-        Verb::Check { config } => config::Config::load(&config).map(|config| {
-            println!("{}: {}", config.path.display(), config.summary());
-        }),
+        Verb::Check { config } => check(&config),
         Verb::Volume {
             verb:
                 VolumeVerb::Create {
@@ -113,4 +114,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn check(path: &Path) -> Result<(), Failure> {
+    let config = config::Config::load(path)?;
+    config.check_system()?;
+    println!("{}: {}", path.display(), config.summary());
+    Ok(())
 }

@@ -1,20 +1,21 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
 //! SIGINT finishes what was accepted before it ends.
 
-use std::{path::Path, rc::Rc, sync::Arc, thread};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    thread,
+};
 
 use anyhow::{Context, anyhow};
-use engine::{LaneFuture, cross::channel};
+use engine::{LaneFuture, LaneHandle, cross::channel};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
 use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
-use volume::{
-    SharedVolume,
-    config::{Kind, What},
-    leaf::ram::Region,
-};
+use volume::graph::{Graph, Tree};
 
 use crate::{config::Config, failure::Failure, lanes::Lanes, state::State};
 
@@ -42,10 +43,12 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
                 }
             }
         })?;
+    let mut graph = config.graph()?;
     let mut state = State::open(&config.state_directory())?;
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
-        let server_config = server_config(&config, &mut state)?;
+        let trees = open(&config, &mut graph, &lanes.handles()).await?;
+        let server_config = server_config(&config, &mut state, &trees)?;
         let server = Server::start(server_config, &lanes.handles())
             .await
             .map_err(|error| Failure::Failed(anyhow!("{}: {error}", path.display())))?;
@@ -62,21 +65,50 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
     served
 }
 
-fn server_config(config: &Config, state: &mut State) -> Result<ServerConfig, Failure> {
+/// Opens the volumes that are served, each at home on a lane in turn.
+async fn open(
+    config: &Config,
+    graph: &mut Graph,
+    lanes: &[LaneHandle],
+) -> Result<Vec<Tree>, Failure> {
+    let tables = config.targets().map_err(|error| config.wrong(&error))?;
+    let names: BTreeSet<&String> = tables
+        .iter()
+        .flat_map(|table| table.luns.values())
+        .collect();
+    let mut trees = Vec::new();
+    for (name, home) in names.into_iter().zip(lanes.iter().cycle()) {
+        let tree = graph
+            .open(name, home)
+            .await
+            .map_err(|error| config.failed(&error))?;
+        trees.push(tree);
+    }
+    Ok(trees)
+}
+
+fn server_config(
+    config: &Config,
+    state: &mut State,
+    trees: &[Tree],
+) -> Result<ServerConfig, Failure> {
     let mut limits = Limits::default();
     limits.memory_bytes = config.memory_bytes().unwrap_or(limits.memory_bytes);
     limits.connections_max = config.connections_max().unwrap_or(limits.connections_max);
     let mut targets = Vec::new();
-    for table in config.targets().map_err(|e| config.wrong(&e))? {
-        let mut luns = std::collections::BTreeMap::new();
-        for (number, name) in table.luns {
-            let uuid = *state.identity(&name)?.as_bytes();
+    for table in config.targets().map_err(|error| config.wrong(&error))? {
+        let mut luns = BTreeMap::new();
+        for (number, volume) in table.luns {
+            let Some(tree) = trees.iter().find(|tree| tree.name() == volume) else {
+                continue;
+            };
+            let uuid = *state.identity(&volume)?.as_bytes();
             luns.insert(
                 number,
                 LunSpec {
-                    open: open(config, &name)?,
-                    volume: name,
+                    volume,
                     uuid,
+                    open: open_on_lane(tree),
                 },
             );
         }
@@ -91,16 +123,10 @@ fn server_config(config: &Config, state: &mut State) -> Result<ServerConfig, Fai
     Ok(ServerConfig { targets, limits })
 }
 
-fn open(config: &Config, name: &str) -> Result<OpenVolume, Failure> {
-    let What::Inline(kind) = &config.volumes().0[name].what else {
-        unreachable!()
-    };
-    let Kind::Ram(ram) = &**kind else {
-        unreachable!()
-    };
-    let region = Region::new(ram.size.get_ref().bytes(), ram.block_size.bytes())?;
-    Ok(Arc::new(move || {
-        let region = region.clone();
-        LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
-    }))
+fn open_on_lane(tree: &Tree) -> OpenVolume {
+    let tree = tree.clone();
+    Arc::new(move || {
+        let tree = tree.clone();
+        LaneFuture::new(async move { tree.on_lane().await })
+    })
 }

@@ -43,7 +43,7 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
         target_name: IQN.into(),
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
-        isid_qualifier: 1,
+        isid: iscsi::Isid::random([1, 2, 3], 1),
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         reconnect_timeout: Duration::from_secs(10),

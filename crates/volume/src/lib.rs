@@ -25,5 +25,5 @@ mod test_volume;
 mod volume;
 
 pub use error::{Error, ErrorKind, Result};
-pub use initiator::{IscsiConfig, IscsiDisk};
+pub use initiator::{IscsiConfig, IscsiDisk, next_isid};
 pub use volume::{Discard, Durability, Shape, SharedVolume, Volume};

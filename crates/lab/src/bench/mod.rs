@@ -228,7 +228,7 @@ fn measure(
     core: usize,
 ) -> Result<Sample> {
     lane.block_on(async {
-        let disks = task::join_all((0..case.sessions).map(|n| open(peer, n as u16))).await;
+        let disks = task::join_all((0..case.sessions).map(|_| open(peer))).await;
         let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
         let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));
@@ -248,13 +248,13 @@ fn measure(
     })
 }
 
-async fn open(peer: &Peer, session: u16) -> Result<Rc<IscsiDisk>> {
+async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
     IscsiDisk::open(IscsiConfig {
         address: peer.address,
         target_name: peer.target.clone(),
         lun: peer.lun,
         initiator_name: "iqn.2026-11.io.sanstone:bench".into(),
-        isid_qualifier: session,
+        isid: volume::next_isid(),
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(30),
         reconnect_timeout: Duration::from_secs(1),

@@ -185,15 +185,17 @@ fn check_file(file: &File) -> Result<(), ConfigError> {
 }
 
 fn check_stripe(stripe: &Stripe) -> Result<(), ConfigError> {
-    let unit = stripe.unit.get_ref().bytes();
-    if unit == 0 || unit % UNIT_BYTES != 0 || unit > 1 << 30 {
-        return Err(error_at(
-            &stripe.unit,
-            format!(
-                "a stripe unit of {} is not offered; write a multiple of 4KiB up to 1GiB",
-                stripe.unit.get_ref()
-            ),
-        ));
+    if let Some(unit) = &stripe.unit {
+        let bytes = unit.get_ref().bytes();
+        if !bytes.is_power_of_two() || !(UNIT_BYTES..=1 << 30).contains(&bytes) {
+            return Err(error_at(
+                unit,
+                format!(
+                    "a stripe unit of {} is not offered; write a power of two from 4KiB to 1GiB",
+                    unit.get_ref()
+                ),
+            ));
+        }
     }
     let children = stripe.of.get_ref();
     if children.is_empty() || children.len() > CHILDREN_MAX {

@@ -96,14 +96,10 @@ fn seconds<const N: u64>() -> Spanned<Time> {
 #[serde(deny_unknown_fields)]
 pub struct Stripe {
     /// What goes to one child before the next one's turn.
-    #[serde(default = "default_stripe_unit")]
-    pub unit: Spanned<Size>,
+    /// A new stripe gets 64 KiB when it is not given; an existing one says its own.
+    pub unit: Option<Spanned<Size>>,
     /// The children in order.
     pub of: Spanned<Vec<Node>>,
-}
-
-fn default_stripe_unit() -> Spanned<Size> {
-    Spanned::new(0..0, Size::from_bytes(64 << 10))
 }
 
 /// `cache = { size = "512MiB", of = … }`

@@ -26,6 +26,23 @@ pub struct Node {
     pub what: What,
 }
 
+impl Node {
+    /// What a message calls it: its name, its path or URL, or its kind.
+    pub fn describe(&self) -> String {
+        match &self.what {
+            What::Named(name) => name.clone(),
+            What::Inline(kind) => match &**kind {
+                Kind::File(file) => file.path.get_ref().display().to_string(),
+                Kind::Iscsi(iscsi) => iscsi.url.get_ref().to_string(),
+                other => match other.children() {
+                    [child] => format!("{} of {}", other.name(), child.describe()),
+                    _ => other.name().to_owned(),
+                },
+            },
+        }
+    }
+}
+
 /// A reference or a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {

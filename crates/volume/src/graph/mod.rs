@@ -9,6 +9,7 @@
 mod check;
 mod home;
 mod part;
+mod remote;
 #[cfg(test)]
 mod tests;
 
@@ -26,9 +27,11 @@ use engine::{LaneFuture, LaneHandle};
 use self::part::Part;
 use crate::{
     ErrorKind, Result, Shape, SharedVolume,
+    cache::{Cache, CacheConfig},
     config::{
-        ConfigError, FaultAction, FaultKind, FaultOperation, File, Kind, Node, Volumes, What,
+        self, ConfigError, FaultAction, FaultKind, FaultOperation, File, Kind, Node, Volumes, What,
     },
+    initiator::IscsiDisk,
     layer::{
         fault::{Action, Fault, FaultHandle, Operation, Rule},
         stats::{Stats, StatsHandle},
@@ -39,6 +42,7 @@ use crate::{
         ram::Region,
     },
     recorder::{Recorder, Recording},
+    stripe,
 };
 
 pub use check::Findings;
@@ -160,9 +164,6 @@ impl Graph {
                 What::Named(name) => return self.open_named(name, node, home).await,
                 What::Inline(kind) => kind,
             };
-            if let Some(error) = missing_kind(kind, node) {
-                return Err(error);
-            }
             let path = format!("{path}/{}", kind.name());
             // The leaf of a recorder is opened by the recorder, which goes beneath it.
             let mut children = Vec::new();
@@ -280,11 +281,83 @@ impl Graph {
                 })
                 .await
             }
-            Kind::Iscsi(_) | Kind::Stripe(_) | Kind::Cache(_) => Err(crate::Error::new(
-                ErrorKind::Configuration,
-                not_built_in(kind),
-            )),
+            Kind::Iscsi(iscsi) => {
+                let config = remote::config(iscsi)?;
+                Part::at_home(home, children, move |_| {
+                    LaneFuture::new(async move { Ok(IscsiDisk::open(config).await? as _) })
+                })
+                .await
+            }
+            Kind::Stripe(stripe) => {
+                let inner = named_children(stripe, &children).await?;
+                let unit_bytes = stripe
+                    .unit
+                    .as_ref()
+                    .map(|unit| unit.get_ref().bytes() as u32);
+                let opened = stripe::Opened::open(&inner, unit_bytes).await?;
+                Part::layer_on_every_lane(children, move |inner| {
+                    Ok(Rc::new(opened.on_lane(&inner)?))
+                })
+                .await
+            }
+            Kind::Cache(cache) => {
+                let defaults = CacheConfig::default();
+                let read_ahead = cache.read_ahead.as_ref().map(|size| size.get_ref().bytes());
+                let config = CacheConfig {
+                    size_bytes: cache.size.get_ref().bytes(),
+                    read_ahead_max_bytes: read_ahead.unwrap_or(defaults.read_ahead_max_bytes),
+                    ..defaults
+                };
+                Part::at_home(home, children, move |inner| {
+                    LaneFuture::new(
+                        async move { Ok(Rc::new(Cache::new(only(inner)?, &config)?) as _) },
+                    )
+                })
+                .await
+            }
         }
+    }
+
+    /// Writes the superblocks of the stripe called `name`, which makes its children one volume.
+    ///
+    /// # Errors
+    /// When it is no stripe, or what [`stripe::create`] refuses.
+    pub async fn create_stripe(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+        options: &NewStripe,
+    ) -> std::result::Result<(), ConfigError> {
+        let reference = Node {
+            span: 0..0,
+            what: What::Named(name.to_owned()),
+        };
+        let node = self.volumes.find(name, &reference)?.clone();
+        let Some(stripe) = find_stripe(&node) else {
+            let message = format!(
+                "volume \"{name}\" has no stripe in it: only stripes are created, other volumes are \
+                 made when they are first served"
+            );
+            return Err(ConfigError::new(node.span.clone(), message));
+        };
+        let mut children = Vec::new();
+        for (index, child) in stripe.of.get_ref().iter().enumerate() {
+            let path = format!("{name}/stripe/{index}");
+            children.push(self.open_node(child, &path, home).await?);
+        }
+        let told = |error: crate::Error| ConfigError::new(stripe.of.span(), error.to_string());
+        let children = named_children(stripe, &children).await.map_err(told)?;
+        let unit_bytes = stripe
+            .unit
+            .as_ref()
+            .map(|unit| unit.get_ref().bytes() as u32);
+        let options = stripe::CreateOptions {
+            unit_bytes: unit_bytes.unwrap_or(stripe::UNIT_BYTES_DEFAULT),
+            uuid: options.uuid,
+            created_unix_s: options.created_unix_s,
+            force: options.force,
+        };
+        stripe::create(&children, &options).await.map_err(told)
     }
 
     fn file_options(&self, file: &File) -> FileOptions {
@@ -331,21 +404,40 @@ fn recorder_without_file() -> crate::Error {
     )
 }
 
-/// Kinds that the configuration knows and this build does not.
-fn missing_kind(kind: &Kind, node: &Node) -> Option<ConfigError> {
-    match kind {
-        Kind::Iscsi(_) | Kind::Stripe(_) | Kind::Cache(_) => {
-            Some(ConfigError::new(node.span.clone(), not_built_in(kind)))
-        }
-        _ => None,
+/// What a new stripe is told.
+#[derive(Clone, Debug)]
+pub struct NewStripe {
+    /// Its name for ever.
+    pub uuid: uuid::Uuid,
+    /// Now, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Overwrite whatever the children hold.
+    pub force: bool,
+}
+
+/// The outermost stripe of a tree.
+fn find_stripe(node: &Node) -> Option<&config::Stripe> {
+    let What::Inline(kind) = &node.what else {
+        return None;
+    };
+    match &**kind {
+        Kind::Stripe(stripe) => Some(stripe),
+        other => other.children().iter().find_map(find_stripe),
     }
 }
 
-fn not_built_in(kind: &Kind) -> String {
-    format!(
-        "volumes of the kind \"{}\" are not in this build",
-        kind.name()
-    )
+/// A stripe's children on the current lane, as messages call them.
+async fn named_children(
+    stripe: &config::Stripe,
+    children: &[Arc<Part>],
+) -> Result<Vec<stripe::Child>> {
+    let mut named = Vec::new();
+    for (index, (node, part)) in stripe.of.get_ref().iter().zip(children).enumerate() {
+        let volume = part.on_lane().await?;
+        let name = format!("{index} ({})", node.describe());
+        named.push(stripe::Child { name, volume });
+    }
+    Ok(named)
 }
 
 fn fault_rule(rule: &crate::config::FaultRule) -> Option<Rule> {

@@ -204,7 +204,6 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         again.file = { path = "./new", size = "1MiB" }
         nowhere.file = { path = "no/where", size = "1MiB" }
         directory.file = { path = "." }
-        later.stripe = { of = ["new"] }
         scratch.ram = { size = "1MiB" }
     "#;
     let findings = graph(text, scratch.path()).check();
@@ -214,7 +213,6 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         "has 4096 bytes, fewer than the size of 1048576",
         "cannot be made in its directory",
         "is a directory",
-        "\"stripe\" are not in this build",
         "is used by \"again\" already",
     ] {
         assert!(
@@ -222,25 +220,59 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
             "{part}: {messages:?}"
         );
     }
-    assert_eq!(messages.len(), 6, "{messages:?}");
+    assert_eq!(messages.len(), 5, "{messages:?}");
     assert_eq!(findings.notes.len(), 1, "memory is volatile");
     assert!(!scratch.file("new").exists());
 }
 
 #[test]
-fn an_unknown_name_and_a_kind_of_later_are_refused() {
-    let text = r#"a.stripe = { of = ["b"] }
-                  b.ram = { size = "1MiB" }"#;
+fn an_unknown_name_is_refused_with_those_that_there_are() {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
-        let mut graph = graph(text, Path::new("."));
+        let mut graph = graph("b.ram = { size = \"1MiB\" }", Path::new("."));
         let error = graph.open("c", &lane.handle()).await.expect_err("no c");
         assert!(
             error
                 .message()
-                .contains("no volume called \"c\"; there are a, b")
+                .contains("no volume called \"c\"; there is only \"b\""),
+            "{error}"
         );
-        let error = graph.open("a", &lane.handle()).await.expect_err("later");
-        assert!(error.message().contains("not in this build"));
+    });
+}
+
+#[test]
+fn a_stripe_opens_after_it_was_created_and_not_before() {
+    let text = r#"
+        a.ram = { size = "4MiB" }
+        b.ram = { size = "4MiB" }
+        db.cache = { size = "4MiB", of = { stripe = { unit = "4KiB", of = ["a", "b"] } } }
+    "#;
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, Path::new("."));
+        let home = lane.handle();
+        let _both = (graph.open("a", &home).await, graph.open("b", &home).await);
+        let error = graph.open("db", &home).await.expect_err("blank children");
+        assert!(
+            error.message().contains("sanstone volume create"),
+            "{error}"
+        );
+        let uuid = uuid::Uuid::from_u128(7);
+        let new = NewStripe {
+            uuid,
+            created_unix_s: 1,
+            force: false,
+        };
+        graph
+            .create_stripe("db", &home, &new)
+            .await
+            .expect("it is created");
+        let error = graph
+            .create_stripe("db", &home, &new)
+            .await
+            .expect_err("it is there");
+        assert!(error.message().contains("--force"), "{error}");
+        let tree = graph.open("db", &home).await.expect("it opens");
+        contract::hold(tree.on_lane().await.expect("a volume"), 3).await;
     });
 }

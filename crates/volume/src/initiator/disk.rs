@@ -12,6 +12,7 @@ use std::{
     cell::{Cell, RefCell},
     net::SocketAddr,
     rc::Rc,
+    sync::atomic::{AtomicU16, Ordering},
 };
 
 use engine::{Buf, Duration, Instant, LaneFuture, Payload, sync::Notify, task, time};
@@ -41,14 +42,21 @@ pub struct IscsiConfig {
     pub lun: u16,
     /// The name that we log in with.
     pub initiator_name: String,
-    /// Tells sessions of this initiator with the same target apart.
-    pub isid_qualifier: u16,
+    /// Tells sessions of this initiator with the same target apart: [`next_isid`].
+    pub isid: Isid,
     /// For a connection and its login.
     pub connect_timeout: Duration,
     /// For the answer to a command, before the session counts as lost.
     pub request_timeout: Duration,
     /// For a lost session to come back, before requests fail.
     pub reconnect_timeout: Duration,
+}
+
+/// An ISID that no other session of this process, and of no other one that runs now, uses.
+pub fn next_isid() -> Isid {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A disk on a remote target.
@@ -388,7 +396,7 @@ async fn connect(config: &IscsiConfig) -> Result<Rc<Session>> {
         config.initiator_name.clone(),
         Some(config.target_name.clone()),
     );
-    initiator.isid = Isid::random([0x53, 0x53, 0x00], config.isid_qualifier);
+    initiator.isid = config.isid;
     let timeouts = Timeouts {
         connect: config.connect_timeout,
         request: config.request_timeout,

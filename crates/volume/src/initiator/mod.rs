@@ -10,4 +10,4 @@ mod disk;
 mod sense;
 mod session;
 
-pub use disk::{IscsiConfig, IscsiDisk};
+pub use disk::{IscsiConfig, IscsiDisk, next_isid};

@@ -1,0 +1,63 @@
+//! From an `iscsi` node to what the initiator needs: an address, a name, time limits.
+
+use std::net::ToSocketAddrs;
+
+use crate::{
+    Error, ErrorKind, Result,
+    config::Iscsi,
+    initiator::{IscsiConfig, next_isid},
+};
+
+/// The configuration of the session. Looks the host's name up, which may take a moment.
+pub(super) fn config(iscsi: &Iscsi) -> Result<IscsiConfig> {
+    let url = iscsi.url.get_ref();
+    let refused = |why: String| {
+        Error::new(
+            ErrorKind::Configuration,
+            format!("{url}: {why}; write its address instead"),
+        )
+    };
+    let mut addresses = (url.host.as_str(), url.port)
+        .to_socket_addrs()
+        .map_err(|error| refused(format!("\"{}\" cannot be looked up: {error}", url.host)))?;
+    let address = addresses
+        .next()
+        .ok_or_else(|| refused(format!("\"{}\" has no address", url.host)))?;
+    Ok(IscsiConfig {
+        address,
+        target_name: url.target.clone(),
+        lun: url.lun,
+        initiator_name: iscsi.initiator.clone().unwrap_or_else(own_name),
+        isid: next_isid(),
+        connect_timeout: iscsi.connect_timeout.get_ref().duration(),
+        request_timeout: iscsi.request_timeout.get_ref().duration(),
+        reconnect_timeout: iscsi.reconnect_timeout.get_ref().duration(),
+    })
+}
+
+/// This host's initiator name: the one that open-iscsi uses if there is one, else one made from
+/// the host's own name.
+fn own_name() -> String {
+    let configured = std::fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
+    let mut lines = configured.lines().map(str::trim);
+    if let Some(name) = lines.find_map(|line| line.strip_prefix("InitiatorName=")) {
+        return name.trim().to_owned();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .to_lowercase()
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    format!(
+        "iqn.2026-11.io.sanstone:{}",
+        if host.is_empty() { "host" } else { &host }
+    )
+}
