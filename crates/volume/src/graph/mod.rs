@@ -3,8 +3,8 @@
 //! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
 //! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
 //! `file`, `stats`, a `stripe` of such) have an instance on every lane. What has one home (`cache`,
-//! `throttle`, `iscsi`, `fault`, `recorder`, and a `file` that must read to write) lives on the lane
-//! that was named when the tree was opened; other lanes reach it by messages.
+//! `throttle`, `iscsi`, `fault`, `recorder`, and a `file` that keeps an order between its requests)
+//! lives on the lane that was named when the tree was opened; other lanes reach it by messages.
 
 mod check;
 mod home;

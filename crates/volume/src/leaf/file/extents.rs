@@ -1,6 +1,7 @@
-//! Who may touch which extent of a file whose medium writes in units larger than a block. A write
-//! of a part of a unit reads, changes and writes all of it: alone. Writes of whole units may
-//! overlap each other, but not such a one, which would bring back what they replaced.
+//! Who may touch which extent of a file, where its medium keeps no order itself. A request claims
+//! its extent alone or together with others. Alone goes what must not meet anything: a write of a
+//! part of a unit, which reads, changes and writes all of it and would bring back what another
+//! write replaced meanwhile; and in the page cache every write, which a read must not see half of.
 
 use std::{
     cell::{Cell, RefCell},

@@ -6,8 +6,10 @@
 //!
 //! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
 //! [`Medium`]. They share which writes are unflushed and whether a flush has failed
-//! (`flushes.rs`). Where direct I/O needs units larger than a block, a block is written by reading
-//! and writing its unit (`extents.rs`), and all of the file's I/O goes through one lane.
+//! (`flushes.rs`). Two cases need an order between requests (`extents.rs`), and then all of the
+//! file's I/O goes through one lane: in the page cache, where a read that meets a write sees parts
+//! of both, and where direct I/O needs units larger than a block, so that a block is written by
+//! reading and writing its unit.
 
 mod extents;
 mod flushes;
@@ -111,13 +113,14 @@ impl<M: Medium> FileVolume<M> {
             (at - units.start) as usize + data.len(),
         );
         let unit = self.align() as usize;
-        if start > 0 {
+        let is_one_unit = buf.len() == unit;
+        if start > 0 || is_one_unit {
             let head = self
                 .read_units(units.start..units.start + self.align())
                 .await?;
             buf[..unit].copy_from_slice(&head);
         }
-        if end < buf.len() {
+        if end < buf.len() && !is_one_unit {
             let tail = self.read_units(units.end - self.align()..units.end).await?;
             let tail_start = buf.len() - unit;
             buf[tail_start..].copy_from_slice(&tail);
@@ -134,7 +137,7 @@ impl<M: Medium> FileVolume<M> {
         if units != (at..at + data.len() as u64) {
             return self.write_in_units(at, data, durability).await;
         }
-        let _shared = self.extents.claim(units, false).await;
+        let _claimed = self.extents.claim(units, self.file.excludes).await;
         self.write_units(at, data, durability).await
     }
 
@@ -198,10 +201,15 @@ impl<M: Medium> Volume for FileVolume<M> {
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {
             self.file.shape.check(at, len as u64)?;
-            if !self.file.needs_home() {
-                return Ok(self.read_units(at..at + len as u64).await?.into());
-            }
             let units = self.units(at, len as u64);
+            let _claimed = if self.file.excludes {
+                Some(self.extents.claim(units.clone(), false).await)
+            } else {
+                None
+            };
+            if !self.file.writes_in_units() {
+                return Ok(self.read_units(units).await?.into());
+            }
             let start = (at - units.start) as usize;
             let buf = self.read_units(units).await?;
             Ok(buf.freeze().slice(start..start + len).into())

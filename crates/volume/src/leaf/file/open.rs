@@ -43,6 +43,9 @@ pub struct OpenFile {
     pub(super) align_bytes: u32,
     /// Every write is durable before it ends.
     pub(super) synchronous: bool,
+    /// Reads must not meet writes: file systems copy from and to the page cache without excluding
+    /// one from the other (ext4 does), and a reader would see half a block.
+    pub(super) excludes: bool,
     pub(super) flushes: Arc<Flushes>,
     medium: SharedMedium,
 }
@@ -103,6 +106,7 @@ impl OpenFile {
             },
             align_bytes,
             synchronous,
+            excludes: !options.caching.is_direct() && !options.read_only,
             flushes: Arc::default(),
             medium,
         }))
@@ -113,9 +117,15 @@ impl OpenFile {
         &self.shape
     }
 
-    /// Whether writes of a block read and write more than it: then all lanes must go through one.
-    pub fn needs_home(&self) -> bool {
+    /// Whether writes of a block read and write more than it.
+    pub(super) fn writes_in_units(&self) -> bool {
         self.align_bytes > self.shape.block_size_bytes
+    }
+
+    /// Whether requests must be ordered with each other: then all lanes must go through one. It is
+    /// so in the page cache, and where direct I/O needs units larger than a block.
+    pub fn needs_home(&self) -> bool {
+        self.excludes || self.writes_in_units()
     }
 
     /// The volume for the current lane. If the file [needs a home](OpenFile::needs_home), there

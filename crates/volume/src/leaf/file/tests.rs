@@ -260,7 +260,7 @@ fn a_failed_flush_stays_until_the_file_is_opened_again() {
     for durability in [Durability::Cached, Durability::Fua] {
         let scratch = Scratch::new();
         on_lane(async {
-            let options = options(&scratch, Caching::WriteBack);
+            let options = options(&scratch, Caching::Direct);
             let file = OpenFile::open(&options).await.expect("it is made");
             let (syncs, fail) = (Rc::default(), Rc::new(Cell::new(false)));
             let healthy = file.on_lane();
@@ -357,5 +357,91 @@ fn blocks_written_together_into_one_unit_all_stay() {
                 assert_eq!(bytes, [round.wrapping_mul(block as u8 + 1); 512]);
             }
         }
+    });
+}
+
+/// A medium whose reads and writes take their time: a write is seen in halves meanwhile.
+struct Slow(FileMedium);
+
+const SLOW: engine::Duration = engine::Duration::from_millis(2);
+
+impl Medium for Slow {
+    async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
+        let read = self.0.read(at, buf).await;
+        engine::time::sleep(SLOW).await;
+        read
+    }
+
+    async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let half = data.len() / 2;
+        if half % 512 == 0 {
+            return self.0.write(at, data, durable).await;
+        }
+        self.0.write(at, data.slice(0..half), durable).await?;
+        engine::time::sleep(SLOW).await;
+        let rest = data.slice(half..data.len());
+        self.0.write(at + half as u64, rest, durable).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        self.0.sync().await
+    }
+
+    async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(mode, at, len).await
+    }
+}
+
+fn filled(len: usize, byte: u8) -> Payload {
+    let mut buf = Buf::new(len);
+    buf.fill(byte);
+    buf.into()
+}
+
+#[test]
+fn in_the_page_cache_a_read_sees_no_half_of_a_write() {
+    let scratch = Scratch::new();
+    on_lane(async {
+        for caching in [Caching::WriteThrough, Caching::WriteBack] {
+            let file = OpenFile::open(&options(&scratch, caching))
+                .await
+                .expect("it opens");
+            let volume = Rc::new(file.on_lane_over(Slow));
+            let writing = volume.clone();
+            let writer = engine::spawn(async move {
+                for byte in 1..20 {
+                    let data = filled(512, byte);
+                    let write = writing.write(0, data, Durability::Cached);
+                    write.await.expect("it writes");
+                }
+            });
+            while !writer.is_finished() {
+                let seen = volume.read(0, 512).await.expect("it reads").to_vec();
+                assert_eq!(seen, [seen[0]; 512], "half of a write");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_part_of_a_unit_brings_back_nothing_that_a_whole_one_replaced() {
+    let scratch = Scratch::new();
+    on_lane(async {
+        let file = OpenFile::open_aligned(&options(&scratch, Caching::Direct), 4096)
+            .await
+            .expect("it is made");
+        let volume = Rc::new(file.on_lane_over(Slow));
+        let writing = volume.clone();
+        let part = engine::spawn(async move {
+            let data = filled(512, 1);
+            let write = writing.write(512, data, Durability::Cached);
+            write.await.expect("it writes");
+        });
+        engine::task::yield_now().await;
+        let whole = volume.write(0, filled(4096, 2), Durability::Cached);
+        whole.await.expect("it writes");
+        part.await;
+        let seen = volume.read(0, 512).await.expect("it reads").to_vec();
+        assert_eq!(seen, [2; 512], "only the whole write touched this block");
     });
 }
