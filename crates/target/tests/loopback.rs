@@ -143,3 +143,43 @@ fn a_session_that_is_logged_in_again_goes_on_where_it_was() {
         );
     });
 }
+
+#[test]
+fn many_readers_on_another_lane_are_all_answered() {
+    let (started, address) = std::sync::mpsc::channel();
+    let (stop, stopped) = engine::cross::channel::<()>();
+    let server = std::thread::spawn(move || {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        let handle = lane.handle();
+        lane.block_on(async {
+            let server = Server::start(config(ram(8 << 20, 512)), &[handle])
+                .await
+                .expect("a server");
+            started.send(server.portals()[0]).expect("the test waits");
+            stopped.receive().await;
+            server.stop().await;
+        });
+    });
+    let address = address.recv().expect("the server starts");
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let disk = IscsiDisk::open(disk_at(address)).await.expect("a login");
+        for round in 0..200u64 {
+            let readers = (0..32u64).map(|i| {
+                let disk = disk.clone();
+                engine::spawn(async move {
+                    for n in 0..20 {
+                        let at = (round * 7 + i * 20 + n) % 2048 * 4096;
+                        disk.read(at, 4096).await.expect("a read");
+                    }
+                })
+            });
+            let all = task::join_all(readers);
+            let done = engine::time::timeout(Duration::from_secs(5), all).await;
+            assert!(done.is_some(), "round {round}: a read got no answer");
+        }
+        disk.close().await;
+    });
+    drop(stop);
+    server.join().expect("the server ends");
+}

@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     net::SocketAddr,
+    ops::Range,
     rc::Rc,
     task::{Poll, Waker},
 };
@@ -19,8 +20,9 @@ use engine::{
 use iscsi::{
     Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
     TaskResult, TransmitData,
-    frame::{DataDigest, frame},
+    frame::{DataDigest, Frame, frame},
 };
+use smallvec::SmallVec;
 
 use super::cdb::Cdb;
 use crate::{Error, ErrorKind, Result};
@@ -224,17 +226,19 @@ impl Session {
     }
 
     fn with_task<T>(&self, id: TaskId, f: impl FnOnce(&mut Task) -> T) -> Option<T> {
-        self.tasks.borrow_mut().of_wire(id).map(f)
+        let mut tasks = self.tasks.borrow_mut();
+        let key = tasks.key_of(id)?;
+        tasks.entries[key].as_mut().map(f)
     }
 
-    fn done(&self, id: TaskId, result: TaskResult) {
+    fn done(&self, key: usize, result: TaskResult) {
         let mut tasks = self.tasks.borrow_mut();
-        let Some(task) = tasks.of_wire(id) else {
+        let Some(task) = tasks.entries[key].as_mut() else {
             return;
         };
         task.result = Some(result);
         let (waker, unwanted) = match task.detached {
-            true => (None, tasks.remove_of_wire(id)),
+            true => (None, tasks.remove(key)),
             false => (task.waker.take(), None),
         };
         drop(tasks);
@@ -296,18 +300,25 @@ impl Tasks {
         Some(task)
     }
 
-    /// The task that the machine calls `id`.
-    fn of_wire(&mut self, id: TaskId) -> Option<&mut Task> {
+    /// The entry of the task that the machine calls `id`.
+    fn key_of(&self, id: TaskId) -> Option<usize> {
         let key = *self.by_slot.get(id.slot())?;
-        self.entries
-            .get_mut(key)?
-            .as_mut()
-            .filter(|task| task.id == id)
+        let task = self.entries.get(key)?.as_ref()?;
+        (task.id == id).then_some(key)
     }
 
-    fn remove_of_wire(&mut self, id: TaskId) -> Option<Task> {
-        let key = *self.by_slot.get(id.slot())?;
-        self.remove(key)
+    /// Takes a read's memory out while the socket fills it.
+    fn take_buf(&mut self, key: usize) -> Option<Buf> {
+        match &mut self.entries[key].as_mut()?.data {
+            TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),
+            _ => None,
+        }
+    }
+
+    fn put_buf(&mut self, key: usize, buf: Buf) {
+        if let Some(task) = &mut self.entries[key] {
+            task.data = TaskData::In(buf);
+        }
     }
 }
 
@@ -444,14 +455,9 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
             .receive(now, bhs, &bytes[pdu.ahs()], data);
     }
     reader.consume(at_hand);
-    let mut left = if pdu.payload { pdu.data_len } else { 0 };
-    let mut digest = pdu
-        .payload
-        .then_some(pdu.data_digest_offset)
-        .flatten()
-        .map(|_| DataDigest::default());
-    // Ends of tasks count only after the payload of this PDU has been checked.
-    let mut ends = None;
+    // The machine has freed the slots of tasks that have ended, and a new command may take one
+    // while payload is awaited: everything is brought home to its entry before that.
+    let (mut payload_of, mut ends) = (None, SmallVec::<[_; 1]>::new());
     loop {
         let event = session.machine.borrow_mut().poll_event();
         let Some(event) = event else { break };
@@ -461,24 +467,12 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 session.changed.notify();
             }
             InitiatorEvent::DataIn { task, offset, len } => {
-                let taken = session.with_task(task, |task| match &mut task.data {
-                    TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),
-                    _ => None,
-                });
-                let Some(Some(buf)) = taken else { continue };
                 let range = offset as usize..offset as usize + len as usize;
-                let (result, buf) = reader.read_into(buf, range.clone()).await;
-                result.map_err(|error| Error::io("receiving data", &error))?;
-                left -= range.len();
-                if let Some(digest) = &mut digest {
-                    digest.update(&buf[range]);
-                }
-                session.with_task(task, |task| task.data = TaskData::In(buf));
+                payload_of = session.tasks.borrow().key_of(task).map(|key| (key, range));
             }
             InitiatorEvent::Done { task, result } => {
-                if let Some((task, result)) = ends.replace((task, result)) {
-                    session.done(task, result);
-                }
+                let key = session.tasks.borrow().key_of(task);
+                ends.extend(key.map(|key| (key, result)));
             }
             InitiatorEvent::AsyncMessage { event, .. } => {
                 tracing::info!(event, "the target sent an asynchronous message");
@@ -491,12 +485,37 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
         }
     }
     if pdu.payload {
-        finish_payload(reader, left, iscsi::frame::padding(pdu.data_len), digest).await?;
+        receive_payload(session, reader, &pdu, payload_of).await?;
     }
-    if let Some((task, result)) = ends {
-        session.done(task, result);
+    for (key, result) in ends {
+        session.done(key, result);
     }
     Ok(())
+}
+
+/// Receives the data segment of a PDU, into the memory of the task whose key is given, and what
+/// follows it; checks the digest.
+async fn receive_payload(
+    session: &Session,
+    reader: &mut FramedReader,
+    pdu: &Frame,
+    payload_of: Option<(usize, Range<usize>)>,
+) -> Result<()> {
+    let mut left = pdu.data_len;
+    let mut digest = pdu.data_digest_offset.map(|_| DataDigest::default());
+    if let Some((key, range)) = payload_of {
+        let buf = session.tasks.borrow_mut().take_buf(key);
+        if let Some(buf) = buf {
+            let (result, buf) = reader.read_into(buf, range.clone()).await;
+            result.map_err(|error| Error::io("receiving data", &error))?;
+            left -= range.len();
+            if let Some(digest) = &mut digest {
+                digest.update(&buf[range]);
+            }
+            session.tasks.borrow_mut().put_buf(key, buf);
+        }
+    }
+    finish_payload(reader, left, iscsi::frame::padding(pdu.data_len), digest).await
 }
 
 /// Reads past what nobody wanted and the padding; checks the digest.
