@@ -44,6 +44,13 @@ pub enum TargetEvent {
         /// Whose data.
         task: TaskId,
     },
+    /// Some of the task's data is missing, and no `DataComplete` will come: end it with CHECK
+    /// CONDITION, ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR (RFC 7143 §7.8, §11.4.7.2). The
+    /// response waits for the data that is still due.
+    DataLost {
+        /// Whose data.
+        task: TaskId,
+    },
     /// A task management function. Ends with
     /// [`task_management_response`](super::TargetConnection::task_management_response).
     TaskManagement(TaskManagementRequest),

@@ -332,6 +332,9 @@ impl TargetConnection {
         match task.data_out(request, data.len()) {
             Err(error) => self.violation(bhs, error),
             Ok(place) => {
+                if place.is_fault {
+                    self.events.push_back(TargetEvent::DataLost { task: id });
+                }
                 if place.len > 0 {
                     let (offset, len) = (place.offset, place.len);
                     self.events.push_back(TargetEvent::DataOut {

@@ -70,6 +70,8 @@ pub(super) struct Task {
     solicited: u32,
     pub(super) r2t_sn: u32,
     open: SmallVec<[OpenR2t; 4]>,
+    /// A Data-Out PDU went missing: what still comes is counted and dropped.
+    faulty: bool,
     pub(super) ending: Option<Ending>,
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Placement {
     pub(super) offset: u32,
     /// 0: dropped.
     pub(super) len: u32,
+    /// This PDU showed that one before it is missing.
+    pub(super) is_fault: bool,
 }
 
 impl Task {
@@ -117,11 +121,14 @@ impl Task {
             solicited: immediate_len,
             r2t_sn: 0,
             open: SmallVec::new(),
+            faulty: false,
             ending: None,
         }
     }
 
-    /// Takes a Data-Out of `len` bytes.
+    /// Takes a Data-Out of `len` bytes. A DataSN out of order shows that a PDU is missing; that
+    /// costs the task, not the connection (RFC 7143 §7.8, §7.9: terminate the task once all the
+    /// data that is due has come).
     pub(super) fn data_out(&mut self, pdu: &DataOut, len: u32) -> Result<Placement, Error> {
         let tag = pdu.target_transfer_tag.get();
         let offset = pdu.buffer_offset.get();
@@ -142,6 +149,8 @@ impl Task {
             }),
         };
         due("Buffer Offset", offset, self.received)?;
+        let data_sn = pdu.data_sn.get();
+        let was_faulty = self.faulty;
         if tag == RESERVED_TAG {
             let Some(end) = self.unsolicited_end else {
                 return Err(refuse(
@@ -150,7 +159,7 @@ impl Task {
                     "no unsolicited data was due",
                 ));
             };
-            due("DataSN", pdu.data_sn.get(), self.unsolicited_sn)?;
+            self.faulty |= data_sn != self.unsolicited_sn;
             if len > end - self.received {
                 return Err(refuse(
                     "DataSegmentLength",
@@ -172,7 +181,7 @@ impl Task {
                     "the oldest open R2T was due",
                 ));
             };
-            due("DataSN", pdu.data_sn.get(), open.data_sn)?;
+            self.faulty |= data_sn != open.data_sn;
             if len > open.len - open.received {
                 return Err(refuse(
                     "DataSegmentLength",
@@ -192,6 +201,7 @@ impl Task {
         }
         let room = match (&self.ending, self.granted) {
             (Some(_), _) => 0,
+            _ if self.faulty => 0,
             (None, Some(end)) => end.saturating_sub(offset),
             (None, None) => len,
         };
@@ -199,6 +209,7 @@ impl Task {
         Ok(Placement {
             offset,
             len: len.min(room),
+            is_fault: self.faulty && !was_faulty,
         })
     }
 
@@ -232,7 +243,9 @@ impl Task {
         burst_max: u32,
         open_max: u16,
     ) -> Option<OpenR2t> {
-        let end = self.granted.filter(|_| self.ending.is_none())?;
+        let end = self
+            .granted
+            .filter(|_| self.ending.is_none() && !self.faulty)?;
         let wanted = end.saturating_sub(self.solicited).min(burst_max);
         let full = self.open.len() >= usize::from(open_max);
         if wanted == 0 || full || self.unsolicited_end.is_some() {
@@ -258,7 +271,8 @@ impl Task {
     /// Whether `DataComplete` is due; says so once for each grant.
     pub(super) fn take_complete(&mut self) -> bool {
         let due = self.complete_at.is_some_and(|end| self.received >= end);
-        let complete = due && self.unsolicited_end.is_none() && self.ending.is_none();
+        let complete =
+            due && self.unsolicited_end.is_none() && self.ending.is_none() && !self.faulty;
         if complete {
             self.complete_at = None;
         }
@@ -301,3 +315,6 @@ impl Task {
         (flags | read_flags, residual, read)
     }
 }
+
+#[cfg(test)]
+mod tests;
