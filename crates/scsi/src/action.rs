@@ -106,15 +106,25 @@ impl Action {
 
     /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
     /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
-    /// doing anything: half a write is never done. More than is wanted is a residual, except
-    /// for the one block of WRITE SAME and VERIFY. Too little room for data-in is no error.
+    /// doing anything. More than is wanted is a residual, except for the one block of WRITE SAME
+    /// and VERIFY and the two halves of COMPARE AND WRITE. Too little room for data-in is no error, and neither is a plain write of fewer
+    /// whole blocks than the CDB says: those are written, the rest is a residual. Half a block
+    /// is never written.
     ///
     /// # Errors
     /// The sense data to end the command with.
     pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
         match self {
             Action::Parameters(list) => list.check_offered(offered_bytes),
+            Action::Medium(op @ MediumOp::CompareAndWrite { .. })
+                if offered_bytes != op.data_out_len_bytes() =>
+            {
+                Err(WRONG_COMPARE_AND_WRITE_LEN)
+            }
             _ if offered_bytes >= self.data_out_len_bytes() => Ok(()),
+            Action::Medium(
+                MediumOp::Write { extent, .. } | MediumOp::WriteVerify { extent, .. },
+            ) if offered_bytes % u64::from(extent.block_size_bytes) == 0 => Ok(()),
             _ => Err(WRONG_DATA_OUT_LEN),
         }
     }
@@ -125,6 +135,9 @@ const WRONG_DATA_OUT_LEN: Sense = Sense::new(
     SenseKey::IllegalRequest,
     Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
 );
+
+/// The same for COMPARE AND WRITE, whose number of blocks stands in byte 13.
+const WRONG_COMPARE_AND_WRITE_LEN: Sense = Sense::invalid_cdb_field(13, None);
 
 impl From<Result<Action, Sense>> for Action {
     fn from(result: Result<Action, Sense>) -> Action {
@@ -159,6 +172,7 @@ impl ParameterList {
                 Asc::PARAMETER_LIST_LENGTH_ERROR,
             )),
             _ if offered_bytes == wanted => Ok(()),
+            Command::CompareAndWrite(_) => Err(WRONG_COMPARE_AND_WRITE_LEN),
             _ => Err(WRONG_DATA_OUT_LEN),
         }
     }

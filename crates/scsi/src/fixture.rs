@@ -29,6 +29,7 @@ pub(crate) fn thick() -> Shape {
     Shape::new(512, LEN_BLOCKS)
 }
 
+/// A disk that can all that a disk may.
 pub(crate) fn thin() -> Shape {
     let discard = Discard {
         granularity_blocks: 8,
@@ -39,6 +40,7 @@ pub(crate) fn thin() -> Shape {
     };
     Shape {
         discard: Some(discard),
+        atomic_blocks_max: 64,
         ..thick()
     }
 }

@@ -1,8 +1,11 @@
 //! The commands, a file each: its fields, how a CDB becomes them, and what they ask for.
 
+pub(crate) mod compare_and_write;
 pub(crate) mod inquiry;
 pub(crate) mod mode_sense;
+pub(crate) mod pre_fetch;
 pub(crate) mod read_capacity;
+pub(crate) mod read_defect_data;
 pub(crate) mod read_write;
 pub(crate) mod report_luns;
 pub(crate) mod report_opcodes;
@@ -13,7 +16,9 @@ pub(crate) mod test_unit_ready;
 pub(crate) mod unmap;
 pub(crate) mod verify;
 mod vpd;
+pub(crate) mod write_atomic;
 pub(crate) mod write_same;
+pub(crate) mod write_verify;
 
 use crate::action::{Action, Ending, ParameterList};
 use crate::sense::Sense;
@@ -26,6 +31,12 @@ pub(crate) enum Command {
     RequestSense(request_sense::RequestSense),
     Read(read_write::Transfer),
     Write(read_write::Transfer),
+    OrWrite(read_write::Transfer),
+    WriteAtomic(read_write::Transfer),
+    WriteVerify(write_verify::WriteVerify),
+    CompareAndWrite(compare_and_write::CompareAndWrite),
+    PreFetch(pre_fetch::PreFetch),
+    ReadDefectData(read_defect_data::ReadDefectData),
     Inquiry(inquiry::Inquiry),
     ModeSense(mode_sense::ModeSense),
     StartStop(start_stop::StartStop),
@@ -46,6 +57,12 @@ impl Command {
             Command::RequestSense(command) => Ok(Action::Reply(command.reply(Sense::NONE))),
             Command::Read(command) => command.begin_read(unit.shape()),
             Command::Write(command) => command.begin_write(unit.shape()),
+            Command::OrWrite(command) => command.begin_or_write(unit.shape()),
+            Command::WriteAtomic(command) => write_atomic::begin(command, unit.shape()),
+            Command::WriteVerify(command) => command.begin(unit.shape()),
+            Command::CompareAndWrite(command) => command.begin(unit.shape()),
+            Command::PreFetch(command) => command.begin(unit.shape()),
+            Command::ReadDefectData(command) => Ok(command.begin()),
             Command::Inquiry(command) => command.begin(unit),
             Command::ModeSense(command) => command.begin(unit.shape()),
             Command::StartStop(command) => command.begin(unit.shape()),
@@ -63,6 +80,7 @@ impl Command {
     /// looked at again: it may have changed while the data came.
     pub(crate) fn resume(self, unit: &LogicalUnit, data: &[u8]) -> Result<Action, Sense> {
         match self {
+            Command::CompareAndWrite(command) => Ok(command.resume()),
             Command::Verify(command) => command.resume(unit.shape(), data),
             Command::WriteSame(command) => command.resume(unit.shape(), data),
             Command::Unmap(command) => command.resume(unit.shape(), data),
