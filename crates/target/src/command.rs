@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, spawn, sync::Permit};
 use iscsi::{CommandRequest, Outcome, TaskId};
-use scsi::{Action, Ending, MediumOp, NexusId, Status};
+use scsi::{Action, Asc, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
 
 use crate::{
     connection::Connection,
@@ -150,11 +150,15 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
         Action::Medium(op) => {
             let transfer_len = op.data_in_len_bytes() + op.data_out_len_bytes();
             let is_write = op.data_out_len_bytes() > 0;
-            // An initiator that takes less gets the blocks that fit and an overflow residual.
+            // An initiator that takes or gives less than the command says moves the blocks that
+            // fit, and learns of the rest by an overflow residual (RFC 7143 §11.4.5.1).
             let block = u64::from(target.block_size_bytes(offer.lun));
-            let taken = u64::from(offer.read_len).div_ceil(block) * block;
-            let op = match !is_write && transfer_len > taken {
-                true => medium::shortened(op, taken),
+            let room = match is_write {
+                true => offer.write_len.into(),
+                false => u64::from(offer.read_len).div_ceil(block) * block,
+            };
+            let op = match transfer_len > room {
+                true => medium::shortened(op, room),
                 false => Some(op),
             };
             let Some(op) = op else {
@@ -264,6 +268,13 @@ fn collect(
     });
 }
 
+/// Ends a command whose data-out has a hole.
+pub(crate) fn data_lost(connection: &Connection, task: TaskId) {
+    tracing::warn!(peer = %connection.peer, "a Data-Out PDU is missing: its command is ended");
+    let sense = Sense::new(SenseKey::AbortedCommand, Asc::PROTOCOL_SERVICE_CRC_ERROR);
+    respond(connection, task, None, &Ending::check(sense), 0);
+}
+
 fn solicit(connection: &Connection, task: TaskId, len: u32) {
     if let Err(error) = connection.machine.borrow_mut().solicit(task, len) {
         tracing::debug!(%error, "a command ended while it waited for memory");
@@ -305,10 +316,21 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             permits = take_memory(&connection, read_len).await;
         }
         let unit = &target.units[&lun];
-        let aborted = connection.open.with(task, |_| ()).is_none();
-        let result = match aborted {
-            true => Ok(Payload::new()),
-            false => medium::perform(&*unit.volume, &op, data).await,
+        let perform = async {
+            match connection.open.with(task, |_| ()) {
+                None => Ok(Payload::new()), // aborted meanwhile
+                Some(()) => medium::perform(&*unit.volume, &op, data).await,
+            }
+        };
+        let result = match op.span() {
+            Some(extent) if op.is_exclusive() => {
+                connection.front.exclusively(unit, extent, perform).await
+            }
+            Some(extent) => {
+                let _at_work = unit.gate.enter(extent).await;
+                perform.await
+            }
+            None => perform.await,
         };
         connection.open.end_io(running);
         match result {

@@ -9,17 +9,18 @@ use std::{
 };
 
 use engine::{
-    cross::{OneshotSender, Receiver, Sender},
+    cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
     sync::{Budget, Notify},
 };
-use scsi::{Attention, Identity, LogicalUnit, NexusId, TargetPort};
+use scsi::{Attention, Extent, Identity, LogicalUnit, NexusId, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
     config::{Allow, Limits, ServerConfig, TargetSpec},
     connection::{self, Connection},
+    exclusion::{Gate, Turns},
     sessions::Sessions,
 };
 
@@ -41,6 +42,14 @@ pub(crate) enum Request {
         attention: Attention,
         done: OneshotSender<()>,
     },
+    /// Let nobody in to these blocks of a volume, and say when nobody is there any more.
+    Hold {
+        volume: String,
+        extent: Extent,
+        done: OneshotSender<()>,
+    },
+    /// Let all in to a volume again.
+    Release { volume: String },
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
 }
@@ -50,6 +59,8 @@ pub(crate) struct Front {
     pub(crate) targets: Vec<Rc<Target>>,
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
+    /// By volume, which several targets may serve.
+    gates: BTreeMap<String, Rc<Gate>>,
     /// This lane's own address, and those of all lanes.
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
@@ -80,9 +91,15 @@ pub(crate) struct Target {
     pub(crate) bare: Identity,
 }
 
+/// For each volume what all lanes share of it.
+pub(crate) type Homes = Arc<BTreeMap<String, Arc<Turns>>>;
+
 /// A logical unit and its volume.
 pub(crate) struct Unit {
     pub(crate) disk: RefCell<LogicalUnit>,
+    pub(crate) volume_name: String,
+    pub(crate) gate: Rc<Gate>,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) volume: SharedVolume,
 }
 
@@ -90,13 +107,16 @@ impl Front {
     /// Opens this lane's views of all volumes.
     pub(crate) async fn open(
         config: &ServerConfig,
+        homes: Homes,
         sessions: Arc<Sessions>,
         own: Sender<Request>,
         lanes: Vec<Sender<Request>>,
     ) -> Result<Rc<Front>, String> {
         let mut targets = Vec::new();
+        let mut gates = BTreeMap::new();
         for (index, spec) in config.targets.iter().enumerate() {
-            targets.push(Rc::new(Target::open(index, spec, &config.limits).await?));
+            let target = Target::open(index, spec, &config.limits, &homes, &mut gates).await?;
+            targets.push(Rc::new(target));
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
         let largest = config.limits.transfer_max_bytes as usize;
@@ -112,6 +132,7 @@ impl Front {
             targets,
             limits,
             sessions,
+            gates,
             own,
             lanes,
             connections,
@@ -153,6 +174,26 @@ impl Front {
                         front.abort(target, lun, by, attention).await;
                         done.send(());
                     });
+                }
+                Request::Hold {
+                    volume,
+                    extent,
+                    done,
+                } => {
+                    let Some(gate) = self.gates.get(&volume).cloned() else {
+                        done.send(());
+                        continue;
+                    };
+                    gate.hold(extent);
+                    spawn(async move {
+                        gate.empty().await;
+                        done.send(());
+                    });
+                }
+                Request::Release { volume } => {
+                    if let Some(gate) = self.gates.get(&volume) {
+                        gate.release();
+                    }
                 }
                 Request::Stop { done } => {
                     let front = self.clone();
@@ -204,8 +245,51 @@ impl Front {
     }
 }
 
+impl Front {
+    /// Runs `operation` while nobody else is at work in `extent` of a unit's volume, on any lane.
+    pub(crate) async fn exclusively<T>(
+        &self,
+        unit: &Unit,
+        extent: Extent,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let turn = unit.turns.take().await;
+        let mut answers = Vec::with_capacity(self.lanes.len());
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            let volume = unit.volume_name.clone();
+            let request = Request::Hold {
+                volume,
+                extent,
+                done,
+            };
+            if lane.send(request).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            answer.await;
+        }
+        let result = operation.await;
+        for lane in &self.lanes {
+            let volume = unit.volume_name.clone();
+            // A lane that has ended holds nothing.
+            let _ = lane.send(Request::Release { volume });
+        }
+        // The next in turn sends its own requests behind these.
+        drop(turn);
+        result
+    }
+}
+
 impl Target {
-    async fn open(index: usize, spec: &TargetSpec, limits: &Limits) -> Result<Target, String> {
+    async fn open(
+        index: usize,
+        spec: &TargetSpec,
+        limits: &Limits,
+        homes: &Homes,
+        gates: &mut BTreeMap<String, Rc<Gate>>,
+    ) -> Result<Target, String> {
         let mut units = BTreeMap::new();
         for (&number, lun) in &spec.luns {
             let volume = (lun.open)()
@@ -217,6 +301,9 @@ impl Target {
                 number,
                 Unit {
                     disk: RefCell::new(disk),
+                    volume_name: lun.volume.clone(),
+                    gate: gates.entry(lun.volume.clone()).or_default().clone(),
+                    turns: homes[&lun.volume].clone(),
                     volume,
                 },
             );
@@ -268,7 +355,8 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,
         zeroes_after_discard: discard.reads_zeroes,
-        unmap_blocks_max: (1 << 30) / block,
+        // More is slow to undo by an abort, and libiscsi takes it for a mistake.
+        unmap_blocks_max: ((1 << 30) / block).min(1 << 20),
         unmap_ranges_max: 256,
     });
     shape

@@ -15,7 +15,7 @@ use engine::{
 
 use crate::{
     config::ServerConfig,
-    front::{Front, Request},
+    front::{Front, Homes, Request},
     sessions::Sessions,
 };
 
@@ -54,6 +54,14 @@ impl Server {
     ) -> Result<Server, StartError> {
         let listeners = bind(&mut config)?;
         let sessions = Arc::new(Sessions::default());
+        let homes: Homes = Arc::new(
+            config
+                .targets
+                .iter()
+                .flat_map(|target| target.luns.values())
+                .map(|lun| (lun.volume.clone(), Arc::default()))
+                .collect(),
+        );
         let mut senders = Vec::new();
         let mut receivers = Vec::new();
         for _ in lanes {
@@ -64,8 +72,9 @@ impl Server {
         for ((lane, requests), own) in lanes.iter().zip(receivers).zip(senders.clone()) {
             let (started, opened) = oneshot();
             let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
+            let homes = homes.clone();
             lane.spawn(move || async move {
-                match Front::open(&config, sessions, own, all).await {
+                match Front::open(&config, homes, sessions, own, all).await {
                     Ok(front) => {
                         started.send(Ok(()));
                         front.run(requests).await;

@@ -41,9 +41,13 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
             let Some(task) = request.referenced else {
                 return TaskManagementRequest::TASK_DOES_NOT_EXIST;
             };
-            connection.abort_task(task);
+            let aborted = connection.abort_task(task);
             let running = connection.open.running(|_, io_task| io_task == task);
             connection.open.wait_ended(&running).await;
+            if !aborted {
+                // Its answer was on its way before this function could begin.
+                return TaskManagementRequest::TASK_DOES_NOT_EXIST;
+            }
         }
         (ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET, None) => {
             return TaskManagementRequest::LUN_DOES_NOT_EXIST;
