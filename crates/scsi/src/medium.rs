@@ -176,6 +176,17 @@ impl MediumOp {
         }
     }
 
+    /// Whether it changes the medium, or asks for changes to be made durable.
+    pub fn changes(&self) -> bool {
+        !matches!(
+            self,
+            MediumOp::Read { .. }
+                | MediumOp::Verify { .. }
+                | MediumOp::Compare { .. }
+                | MediumOp::CompareSame { .. }
+        )
+    }
+
     /// Whether nothing else may touch its blocks from its beginning to its end.
     pub fn is_exclusive(&self) -> bool {
         matches!(

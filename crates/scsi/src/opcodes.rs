@@ -5,9 +5,10 @@
 use crate::cdb::Cdb;
 use crate::commands::Command;
 use crate::commands::{
-    compare_and_write, inquiry, mode_sense, pre_fetch, read_capacity, read_defect_data, read_write,
-    report_luns, report_opcodes, request_sense, start_stop, synchronize_cache, test_unit_ready,
-    unmap, verify, write_atomic, write_same, write_verify,
+    compare_and_write, inquiry, mode_select, mode_sense, pre_fetch, read_capacity,
+    read_defect_data, read_write, report_luns, report_opcodes, request_sense, reserve_in,
+    reserve_out, reserve_release, start_stop, synchronize_cache, test_unit_ready, unmap, verify,
+    write_atomic, write_same, write_verify,
 };
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
@@ -72,8 +73,12 @@ pub(crate) static TABLE: &[Row] = &[
         read_write::decode_write_6,
     ),
     row(0x12, &[0x01, 0xFF, 0xFF, 0xFF, 0], inquiry::decode),
+    row(0x15, &[0x11, 0, 0, 0xFF, 0], mode_select::decode_6),
+    row(0x16, usage::NONE_6, reserve_release::decode_reserve),
+    row(0x17, usage::NONE_6, reserve_release::decode_release),
     row(0x1A, &[0x08, 0xFF, 0xFF, 0xFF, 0], mode_sense::decode_6),
     row(0x1B, &[0x01, 0, 0, 0xF7, 0], start_stop::decode),
+    row(0x1E, &[0, 0, 0, 0x01, 0], start_stop::decode_prevent),
     row(0x25, &[0, 0, 0, 0, 0, 0, 0, 0, 0], read_capacity::decode_10),
     row(0x28, &usage::io_10(0x18), read_write::decode_read_10),
     row(0x2A, &usage::io_10(0x18), read_write::decode_write_10),
@@ -89,10 +94,42 @@ pub(crate) static TABLE: &[Row] = &[
     row(0x41, &usage::io_10(0x08), write_same::decode_10),
     discard(row(0x42, &[0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], unmap::decode)),
     row(
+        0x55,
+        &[0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
+        mode_select::decode_10,
+    ),
+    row(
         0x5A,
         &[0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
         mode_sense::decode_10,
     ),
+    action(0x5E, 0x00, &usage::RESERVE_IN, reserve_in::decode_keys),
+    action(
+        0x5E,
+        0x01,
+        &usage::RESERVE_IN,
+        reserve_in::decode_reservation,
+    ),
+    action(
+        0x5E,
+        0x02,
+        &usage::RESERVE_IN,
+        reserve_in::decode_capabilities,
+    ),
+    action(
+        0x5E,
+        0x03,
+        &usage::RESERVE_IN,
+        reserve_in::decode_full_status,
+    ),
+    action(0x5F, 0x00, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x01, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x02, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x03, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x04, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x05, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x06, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x07, &usage::RESERVE_OUT, reserve_out::decode),
     row(0x88, &usage::io_16(0x18), read_write::decode_read_16),
     Row {
         supported: |shape| shape.compare_write_blocks_max > 0,
@@ -140,6 +177,9 @@ pub(crate) static TABLE: &[Row] = &[
 /// CDB shapes that many commands share.
 mod usage {
     pub(super) const NONE_6: &[u8] = &[0, 0, 0, 0, 0];
+
+    pub(super) const RESERVE_IN: [u8; 9] = [0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
+    pub(super) const RESERVE_OUT: [u8; 9] = [0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0];
 
     pub(super) const COMPARE_AND_WRITE: [u8; 15] = [
         0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0, 0,

@@ -18,6 +18,8 @@ pub struct Shape {
     pub write_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether initiators may eject the medium and put it back.
+    pub removable: bool,
     /// What discard can do, or `None` if the volume is fully provisioned and stays so.
     pub discard: Option<Discard>,
     /// Longest READ, WRITE or VERIFY in blocks, at least 1: longer ones are refused.
@@ -97,6 +99,7 @@ impl Shape {
             len_blocks,
             write_cache: true,
             read_only: false,
+            removable: false,
             discard: None,
             transfer_blocks_max: blocks_in(4 << 20),
             transfer_blocks_optimal: 0,
