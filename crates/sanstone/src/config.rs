@@ -57,8 +57,60 @@ struct Target {
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
 #[derive(Debug)]
 enum Luns {
-    List(Vec<Spanned<String>>),
-    Table(BTreeMap<Spanned<String>, Spanned<String>>),
+    List(Vec<Spanned<Lun>>),
+    Table(BTreeMap<Spanned<String>, Spanned<Lun>>),
+}
+
+/// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how it is shown here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lun {
+    pub(crate) volume: String,
+    pub(crate) removable: bool,
+    pub(crate) read_only: bool,
+}
+
+impl<'de> Deserialize<'de> for Lun {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            volume: String,
+            #[serde(default)]
+            removable: bool,
+            #[serde(default)]
+            read_only: bool,
+        }
+
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Lun;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a volume's name as \"log\", or { volume = \"log\", read_only = true }")
+            }
+
+            fn visit_str<E: de::Error>(self, volume: &str) -> Result<Lun, E> {
+                Ok(Lun {
+                    volume: volume.to_owned(),
+                    removable: false,
+                    read_only: false,
+                })
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Lun, A::Error> {
+                let table: Table =
+                    Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(Lun {
+                    volume: table.volume,
+                    removable: table.removable,
+                    read_only: table.read_only,
+                })
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 impl<'de> Deserialize<'de> for Luns {
@@ -91,8 +143,7 @@ impl<'de> Deserialize<'de> for Luns {
 pub(crate) struct TargetTable {
     pub(crate) name: String,
     pub(crate) portals: Vec<SocketAddr>,
-    /// Names of volumes by LUN.
-    pub(crate) luns: BTreeMap<u32, String>,
+    pub(crate) luns: BTreeMap<u32, Lun>,
     /// `None`: everyone.
     pub(crate) allow: Option<Vec<String>>,
 }
@@ -218,12 +269,8 @@ impl Config {
         })
     }
 
-    fn luns(
-        &self,
-        target: &str,
-        luns: &Spanned<Luns>,
-    ) -> Result<BTreeMap<u32, String>, ConfigError> {
-        let numbered: Vec<(u32, &Spanned<String>)> = match luns.get_ref() {
+    fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
+        let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
             Luns::List(names) => (0..).zip(names).collect(),
             Luns::Table(table) => table
                 .iter()
@@ -235,28 +282,24 @@ impl Config {
             return Err(ConfigError::new(luns.span(), message));
         }
         let mut served = BTreeSet::new();
-        for (number, name) in &numbered {
+        for (number, lun) in &numbered {
+            let name = &lun.get_ref().volume;
             let node = Node {
-                span: name.span(),
-                what: volume::config::What::Named(name.get_ref().clone()),
+                span: lun.span(),
+                what: volume::config::What::Named(name.clone()),
             };
-            self.file
-                .volume
-                .find(name.get_ref(), &node)
-                .map_err(|error| {
-                    let message = format!("LUN {number} of \"{target}\": {}", error.message());
-                    ConfigError::new(name.span(), message)
-                })?;
-            if !served.insert(name.get_ref()) {
-                let name_text = name.get_ref();
-                let message =
-                    format!("target \"{target}\" serves \"{name_text}\" twice; name it once");
-                return Err(ConfigError::new(name.span(), message));
+            self.file.volume.find(name, &node).map_err(|error| {
+                let message = format!("LUN {number} of \"{target}\": {}", error.message());
+                ConfigError::new(lun.span(), message)
+            })?;
+            if !served.insert(name) {
+                let message = format!("target \"{target}\" serves \"{name}\" twice; name it once");
+                return Err(ConfigError::new(lun.span(), message));
             }
         }
         Ok(numbered
             .into_iter()
-            .map(|(n, name)| (n, name.get_ref().clone()))
+            .map(|(n, lun)| (n, lun.get_ref().clone()))
             .collect())
     }
 }

@@ -1,7 +1,12 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
 //! SIGINT finishes what was accepted before it ends.
 
-use std::{path::Path, rc::Rc, sync::Arc, thread};
+use std::{
+    path::Path,
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
 
 use anyhow::{Context, anyhow};
 use engine::{LaneFuture, cross::channel};
@@ -9,7 +14,7 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
-use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use target::{Allow, Keep, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::{
     SharedVolume,
     config::{Kind, What},
@@ -42,10 +47,10 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
                 }
             }
         })?;
-    let mut state = State::open(&config.state_directory())?;
+    let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
-        let server_config = server_config(&config, &mut state)?;
+        let server_config = server_config(&config, &state)?;
         let server = Server::start(server_config, &lanes.handles())
             .await
             .map_err(|error| Failure::Failed(anyhow!("{}: {error}", path.display())))?;
@@ -62,21 +67,38 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
     served
 }
 
-fn server_config(config: &Config, state: &mut State) -> Result<ServerConfig, Failure> {
+/// Keeps logical units' state in the state directory.
+fn keep(state: Arc<Mutex<State>>) -> Keep {
+    Arc::new(move |volume, text| {
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = state.keep(volume, text.as_deref());
+        kept.map_err(|error| format!("{error:#}"))
+    })
+}
+
+fn server_config(config: &Config, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
     let mut limits = Limits::default();
     limits.memory_bytes = config.memory_bytes().unwrap_or(limits.memory_bytes);
     limits.connections_max = config.connections_max().unwrap_or(limits.connections_max);
     let mut targets = Vec::new();
     for table in config.targets().map_err(|e| config.wrong(&e))? {
         let mut luns = std::collections::BTreeMap::new();
-        for (number, name) in table.luns {
-            let uuid = *state.identity(&name)?.as_bytes();
+        for (number, lun) in table.luns {
+            let name = lun.volume;
+            let (uuid, kept) = {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                (*state.identity(&name)?.as_bytes(), state.kept(&name)?)
+            };
             luns.insert(
                 number,
                 LunSpec {
                     open: open(config, &name)?,
                     volume: name,
                     uuid,
+                    kept,
+                    removable: lun.removable,
+                    read_only: lun.read_only,
+                    atomic_writes: true,
                 },
             );
         }
@@ -88,7 +110,11 @@ fn server_config(config: &Config, state: &mut State) -> Result<ServerConfig, Fai
             allow,
         });
     }
-    Ok(ServerConfig { targets, limits })
+    Ok(ServerConfig {
+        keep: Some(keep(state.clone())),
+        targets,
+        limits,
+    })
 }
 
 fn open(config: &Config, name: &str) -> Result<OpenVolume, Failure> {

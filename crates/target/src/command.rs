@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, spawn, sync::Permit};
 use iscsi::{CommandRequest, Outcome, TaskId};
-use scsi::{Action, Asc, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
+use scsi::{Action, Asc, Changed, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
 
 use crate::{
     connection::Connection,
-    front::{Target, Unit},
+    front::{Commands, Target, Unit},
     medium,
     open::{OpenCommand, Pending, WritePart},
 };
@@ -73,6 +73,13 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
     };
     match pending {
         Pending::Medium(op) => {
+            if let Some(unit) = target.units.get(&lun) {
+                // The initiator may have been fenced off while it sent its data.
+                let checked = unit.disk.borrow_mut().recheck(NexusId(connection.id), &op);
+                if let Err(ending) = checked {
+                    return respond(connection, task, Some(unit), &ending, transfer_len);
+                }
+            }
             run(
                 connection,
                 &target,
@@ -110,6 +117,17 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
                         },
                     );
                 }
+                Action::Changed(changed) => {
+                    let work = settle(connection.clone(), target.clone(), lun, changed);
+                    let connection = connection.clone();
+                    let target = target.clone();
+                    spawn(async move {
+                        let ending = work.await;
+                        let unit = target.units.get(&lun);
+                        respond(&connection, task, unit, &ending, transfer_len);
+                        connection.transmit.notify();
+                    });
+                }
                 other => {
                     tracing::error!(?other, "a parameter list asked for data-in");
                     respond(connection, task, Some(unit), &Ending::BUSY, 0);
@@ -129,6 +147,10 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
+        Action::Changed(changed) => {
+            // No command without a parameter list changes what needs more than this.
+            respond(connection, offer.task, unit, &changed.ending, 0);
+        }
         Action::ReportLuns(request) => {
             let luns: Vec<_> = target
                 .units
@@ -188,6 +210,37 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
             }
         }
     }
+}
+
+/// Sees to what a change of a unit's state needs before its command is answered.
+async fn settle(
+    connection: Rc<Connection>,
+    target: Rc<Target>,
+    lun: u32,
+    changed: Changed,
+) -> Ending {
+    let unit = &target.units[&lun];
+    if let (true, Some(keep)) = (changed.keep, &connection.front.keep) {
+        if let Err(error) = keep(&unit.volume_name, unit.home.unit.save()) {
+            tracing::error!(
+                volume = unit.volume_name,
+                error,
+                "reservations were not kept"
+            );
+            return Changed::not_kept();
+        }
+    }
+    if !changed.abort.is_empty() {
+        // Without the one that waits here for the answer.
+        let own = NexusId(connection.id);
+        let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
+        let commands = Commands::Nexuses {
+            volume: unit.volume_name.clone(),
+            nexuses: nexuses.collect(),
+        };
+        connection.front.abort_everywhere(commands).await;
+    }
+    changed.ending
 }
 
 impl Offer {

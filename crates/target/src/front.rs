@@ -14,11 +14,11 @@ use engine::{
     spawn,
     sync::{Budget, Notify},
 };
-use scsi::{Attention, Extent, Identity, LogicalUnit, NexusId, TargetPort};
+use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
-    config::{Allow, Limits, ServerConfig, TargetSpec},
+    config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
     sessions::Sessions,
@@ -33,15 +33,13 @@ pub(crate) enum Request {
         connection: u64,
         done: OneshotSender<()>,
     },
-    /// Abort the commands for these LUNs of a target in all sessions, and say when all their I/O
-    /// has ended.
+    /// Abort these commands, and say when all their I/O has ended.
     Abort {
-        target: usize,
-        lun: Option<u32>,
-        by: Option<NexusId>,
-        attention: Attention,
+        commands: Commands,
         done: OneshotSender<()>,
     },
+    /// End all sessions of a target.
+    EndTarget { target: usize },
     /// Let nobody in to these blocks of a volume, and say when nobody is there any more.
     Hold {
         volume: String,
@@ -52,6 +50,18 @@ pub(crate) enum Request {
     Release { volume: String },
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
+}
+
+/// Which commands to abort.
+#[derive(Clone)]
+pub(crate) enum Commands {
+    /// Of all sessions of a target, for one LUN or all.
+    Target { target: usize, lun: Option<u32> },
+    /// Of these nexuses, for whatever LUN a volume is.
+    Nexuses {
+        volume: String,
+        nexuses: Vec<NexusId>,
+    },
 }
 
 /// One lane's part of a server.
@@ -66,6 +76,7 @@ pub(crate) struct Front {
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     pub(crate) memory: Memory,
+    pub(crate) keep: Option<Keep>,
     pub(crate) stopping: Cell<bool>,
     /// A connection has ended.
     pub(crate) changed: Notify,
@@ -91,15 +102,22 @@ pub(crate) struct Target {
     pub(crate) bare: Identity,
 }
 
-/// For each volume what all lanes share of it.
-pub(crate) type Homes = Arc<BTreeMap<String, Arc<Turns>>>;
+/// What all lanes and targets share of a volume: its logical unit's state, and whose turn it is to
+/// exclude the others.
+pub(crate) struct Home {
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) unit: Arc<SharedUnit>,
+}
+
+/// By the volumes' names.
+pub(crate) type Homes = Arc<BTreeMap<String, Arc<Home>>>;
 
 /// A logical unit and its volume.
 pub(crate) struct Unit {
     pub(crate) disk: RefCell<LogicalUnit>,
     pub(crate) volume_name: String,
     pub(crate) gate: Rc<Gate>,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) home: Arc<Home>,
     pub(crate) volume: SharedVolume,
 }
 
@@ -137,6 +155,7 @@ impl Front {
             lanes,
             connections,
             memory,
+            keep: config.keep.clone(),
             stopping,
             changed,
         }))
@@ -162,18 +181,21 @@ impl Front {
                         done.send(());
                     });
                 }
-                Request::Abort {
-                    target,
-                    lun,
-                    by,
-                    attention,
-                    done,
-                } => {
+                Request::Abort { commands, done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.abort(target, lun, by, attention).await;
+                        front.abort(&commands).await;
                         done.send(());
                     });
+                }
+                Request::EndTarget { target } => {
+                    let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+                    for connection in connections {
+                        if connection.target().is_some_and(|t| t.index == target) {
+                            // The answer to who asked for it may still be on its way.
+                            connection.close_when_sent();
+                        }
+                    }
                 }
                 Request::Hold {
                     volume,
@@ -207,24 +229,41 @@ impl Front {
     }
 
     /// Aborts commands on this lane and waits for their I/O.
-    async fn abort(
-        &self,
-        target: usize,
-        lun: Option<u32>,
-        by: Option<NexusId>,
-        attention: Attention,
-    ) {
-        for (number, unit) in &self.targets[target].units {
-            if lun.is_none_or(|lun| lun == *number) {
-                unit.disk.borrow_mut().post(attention, by);
-            }
-        }
+    async fn abort(&self, commands: &Commands) {
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            if connection.target().is_some_and(|t| t.index == target) {
+            let Some(own) = connection.target() else {
+                continue;
+            };
+            let luns: Vec<Option<u32>> = match commands {
+                Commands::Target { target, lun } if own.index == *target => vec![*lun],
+                Commands::Nexuses { volume, nexuses }
+                    if nexuses.contains(&NexusId(connection.id)) =>
+                {
+                    let served = own.units.iter().filter(|(_, u)| u.volume_name == *volume);
+                    served.map(|(number, _)| Some(*number)).collect()
+                }
+                _ => continue,
+            };
+            for lun in luns {
                 let running = connection.abort_tasks(lun);
                 connection.open.wait_ended(&running).await;
             }
+        }
+    }
+
+    /// Has every lane abort commands, and waits until all their I/O has ended.
+    pub(crate) async fn abort_everywhere(&self, commands: Commands) {
+        let mut answers = Vec::new();
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            let commands = commands.clone();
+            if lane.send(Request::Abort { commands, done }).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            answer.await;
         }
     }
 
@@ -253,7 +292,7 @@ impl Front {
         extent: Extent,
         operation: impl Future<Output = T>,
     ) -> T {
-        let turn = unit.turns.take().await;
+        let turn = unit.home.turns.take().await;
         let mut answers = Vec::with_capacity(self.lanes.len());
         for lane in &self.lanes {
             let (done, answer) = oneshot();
@@ -295,7 +334,16 @@ impl Target {
             let volume = (lun.open)()
                 .await
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
-            let disk = LogicalUnit::new(identity(spec, lun.uuid), shape_of(volume.shape(), limits))
+            let home = &homes[&lun.volume];
+            let mut shape = shape_of(volume.shape(), limits);
+            shape.removable = lun.removable;
+            shape.read_only |= lun.read_only;
+            if lun.atomic_writes {
+                shape.atomic_blocks_max = shape.transfer_blocks_max;
+            }
+            let port = index as u16 + 1;
+            let identity = identity(spec, lun.uuid, port);
+            let disk = LogicalUnit::sharing(identity, shape, home.unit.clone())
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
             units.insert(
                 number,
@@ -303,7 +351,7 @@ impl Target {
                     disk: RefCell::new(disk),
                     volume_name: lun.volume.clone(),
                     gate: gates.entry(lun.volume.clone()).or_default().clone(),
-                    turns: homes[&lun.volume].clone(),
+                    home: home.clone(),
                     volume,
                 },
             );
@@ -314,13 +362,13 @@ impl Target {
             portals: spec.portals.clone(),
             allow: spec.allow.clone(),
             units,
-            bare: identity(spec, [0; 16]),
+            bare: identity(spec, [0; 16], index as u16 + 1),
         })
     }
 }
 
 /// The names of a logical unit; serial number and NAA derive from the volume's UUID.
-fn identity(target: &TargetSpec, uuid: [u8; 16]) -> Identity {
+fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity {
     Identity {
         vendor: "SANSTONE".into(),
         product: "VOLUME".into(),
@@ -335,7 +383,7 @@ fn identity(target: &TargetSpec, uuid: [u8; 16]) -> Identity {
         port: TargetPort {
             target_name: target.name.clone(),
             portal_group_tag: 1,
-            relative_port: 1,
+            relative_port,
             port_group: 1,
         },
     }

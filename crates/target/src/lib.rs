@@ -25,5 +25,5 @@ mod sessions;
 mod task_management;
 mod writer;
 
-pub use config::{Allow, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
 pub use server::{Server, StartError};

@@ -13,9 +13,11 @@ use engine::{
     time,
 };
 
+use scsi::SharedUnit;
+
 use crate::{
-    config::ServerConfig,
-    front::{Front, Homes, Request},
+    config::{LunSpec, ServerConfig},
+    front::{Front, Home, Homes, Request},
     sessions::Sessions,
 };
 
@@ -59,7 +61,7 @@ impl Server {
                 .targets
                 .iter()
                 .flat_map(|target| target.luns.values())
-                .map(|lun| (lun.volume.clone(), Arc::default()))
+                .map(|lun| (lun.volume.clone(), home(lun)))
                 .collect(),
         );
         let mut senders = Vec::new();
@@ -120,6 +122,16 @@ impl Server {
             answer.await;
         }
     }
+}
+
+/// The home of a volume's state, with what was kept of it.
+fn home(lun: &LunSpec) -> Arc<Home> {
+    let unit = SharedUnit::new();
+    if let Some(kept) = &lun.kept {
+        unit.restore(kept);
+    }
+    let turns = Arc::default();
+    Arc::new(Home { turns, unit })
 }
 
 /// Binds each address once, and writes the ports that the system chose into the configuration.
