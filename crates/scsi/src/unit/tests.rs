@@ -1,4 +1,5 @@
 use super::*;
+use crate::attention::Attentions;
 use crate::fixture::{self, *};
 use crate::{Lun, MediumOp, Status, absent};
 
