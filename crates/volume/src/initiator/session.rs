@@ -18,8 +18,8 @@ use engine::{
     time,
 };
 use iscsi::{
-    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
-    TaskResult, TransmitData,
+    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LoginStatus, Lun,
+    RxData, TaskId, TaskResult, TransmitData,
     frame::{DataDigest, Frame, frame},
 };
 use smallvec::SmallVec;
@@ -140,6 +140,10 @@ impl Session {
     /// Why the session is over, if it is.
     pub(super) fn error(&self) -> Option<Error> {
         self.ended.borrow().clone()
+    }
+
+    pub(super) fn digests(&self) -> iscsi::frame::Digests {
+        self.machine.borrow().parameters().digests
     }
 
     /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
@@ -478,8 +482,7 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 tracing::info!(event, "the target sent an asynchronous message");
             }
             InitiatorEvent::Closed(reason) => {
-                let message = format!("the session ended: {reason:?}");
-                return Err(Error::new(kind_of(&reason), message));
+                return Err(Error::new(kind_of(&reason), message_of(&reason)));
             }
             _ => {}
         }
@@ -551,9 +554,26 @@ fn kind_of(reason: &iscsi::CloseReason) -> ErrorKind {
         iscsi::CloseReason::LoginRefused { status, .. } if status.class() == 2 => {
             ErrorKind::Configuration
         }
+        // Trying again would not make it right.
+        iscsi::CloseReason::Protocol(iscsi::Error::Authentication(_)) => ErrorKind::Configuration,
         iscsi::CloseReason::PingTimeout => ErrorKind::TimedOut,
         iscsi::CloseReason::Protocol(_) => ErrorKind::Protocol,
         _ => ErrorKind::Unreachable,
+    }
+}
+
+fn message_of(reason: &iscsi::CloseReason) -> String {
+    match reason {
+        iscsi::CloseReason::LoginRefused { status, .. } => {
+            let mend = match *status {
+                LoginStatus::AUTHENTICATION_FAILURE => "; look at user and secret of `chap`",
+                LoginStatus::AUTHORIZATION_FAILURE => "; allow this initiator's name there",
+                _ => "",
+            };
+            format!("the target refused the login: {status}{mend}")
+        }
+        iscsi::CloseReason::Protocol(error) => error.to_string(),
+        other => format!("the session ended: {other:?}"),
     }
 }
 
