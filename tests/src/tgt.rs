@@ -80,6 +80,18 @@ impl Tgt {
         format!("{}/{IQN}/{lun}", self.portal())
     }
 
+    /// Demands this secret of initiators; with `outgoing` the target proves itself with it to
+    /// those that ask.
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn require_chap(&self, user: &str, secret: &str, outgoing: bool) {
+        let account = ["--mode", "account", "--user", user];
+        self.admin(&[&["--op", "new"], &account[..], &["--password", secret]].concat());
+        let direction: &[&str] = if outgoing { &["--outgoing"] } else { &[] };
+        self.admin(&[&["--op", "bind", "--tid", "1"], &account[..], direction].concat());
+    }
+
     /// The portal as libiscsi and QEMU write it.
     pub fn portal(&self) -> String {
         format!("iscsi://127.0.0.1:{}", self.port)
