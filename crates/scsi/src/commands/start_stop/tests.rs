@@ -1,3 +1,5 @@
+//! START STOP UNIT: stopping flushes, and nothing is ejected.
+
 use crate::MediumOp;
 use crate::fixture::*;
 use crate::sense::Asc;
