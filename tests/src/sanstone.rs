@@ -82,12 +82,7 @@ impl Sanstone {
     ///
     /// # Panics
     /// If it does not come up; the message holds its log.
-    pub fn serve_on(
-        port: u16,
-        directory: &Path,
-        volumes_toml: &str,
-        volumes: &[&str],
-    ) -> Sanstone {
+    pub fn serve_on(port: u16, directory: &Path, volumes_toml: &str, volumes: &[&str]) -> Sanstone {
         let configuration = format!("{volumes_toml}{}", target_table(port, volumes));
         Sanstone::serve_configuration(directory, &configuration, port)
     }
