@@ -71,8 +71,11 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
-    /// Writes have been acknowledged that no flush has covered.
-    unflushed: Cell<bool>,
+    /// Changes that the target has acknowledged and may still lose, by the command: a write that
+    /// takes several may be cut between them.
+    acknowledged: Cell<u64>,
+    /// How many of those a completed flush has covered.
+    flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
     lost_writes: Cell<bool>,
 }
@@ -112,7 +115,8 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
-            unflushed: Cell::new(false),
+            acknowledged: Cell::new(0),
+            flushed: Cell::new(0),
             lost_writes: Cell::new(false),
         };
         disk.learn().await.map_err(|e| e.context(&what))?;
@@ -304,7 +308,7 @@ impl IscsiDisk {
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
-        if verdict.0 == Verdict::Restarted && self.unflushed.get() && self.shape.volatile_cache {
+        if verdict.0 == Verdict::Restarted && self.is_unflushed() {
             tracing::error!(
                 target_name = self.config.target_name,
                 "the target has restarted with unflushed writes: they may be lost"
@@ -350,6 +354,16 @@ impl IscsiDisk {
         }
     }
 
+    /// Whether acknowledged changes may be lost if the target restarts now.
+    fn is_unflushed(&self) -> bool {
+        self.shape.volatile_cache && self.acknowledged.get() > self.flushed.get()
+    }
+
+    /// A change that the target may still lose was acknowledged.
+    fn acknowledge(&self) {
+        self.acknowledged.set(self.acknowledged.get() + 1);
+    }
+
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
         let block = u64::from(self.shape.block_size_bytes);
         (at / block, (len / block) as u32)
@@ -376,8 +390,11 @@ impl IscsiDisk {
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
         let (lba, blocks) = self.blocks(at, data.len() as u64);
         self.run(&cdb::write(lba, blocks, fua), Data::Out(data))
-            .await
-            .map(drop)
+            .await?;
+        if !fua {
+            self.acknowledge();
+        }
+        Ok(())
     }
 }
 
@@ -430,29 +447,28 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             self.shape.check_write(at, data.len() as u64)?;
             let fua = durability == Durability::Fua && self.shape.volatile_cache;
-            let result = if data.len() <= self.transfer_max_bytes {
-                self.write_part(at, data, fua).await
-            } else {
-                let parts = self.parts(data.len()).map(|(start, len)| {
-                    self.write_part(at + start as u64, data.slice(start..start + len), fua)
-                });
-                task::join_all(parts).await.into_iter().collect()
-            };
-            if !fua {
-                self.unflushed.set(true);
+            if data.len() <= self.transfer_max_bytes {
+                return self.write_part(at, data, fua).await;
             }
-            result
+            let parts = self.parts(data.len()).map(|(start, len)| {
+                self.write_part(at + start as u64, data.slice(start..start + len), fua)
+            });
+            task::join_all(parts).await.into_iter().collect()
         })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.shape.volatile_cache && self.unflushed.replace(false) {
+            // Each flush waits for a command of its own: one that another flush has in flight may
+            // still fail, and until it has ended nothing is durable.
+            let covered = self.acknowledged.get();
+            if self.is_unflushed() {
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
                     self.lost_writes.set(true);
                     return Err(error);
                 }
+                self.flushed.set(self.flushed.get().max(covered));
             }
             if self.lost_writes.get() {
                 let message = "the target failed or restarted before writes were durable; they may be \
@@ -476,9 +492,9 @@ impl Volume for IscsiDisk {
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
                 self.run(&cdb::unmap(list.len() as u16), data).await?;
+                self.acknowledge();
                 (lba, left) = (lba + u64::from(count), left - u64::from(count));
             }
-            self.unflushed.set(true);
             Ok(())
         })
     }
@@ -508,7 +524,7 @@ impl Volume for IscsiDisk {
                 let lba = (at + done) / block;
                 self.run(&cdb::write_same_16(lba, count, may_discard), zeroes)
                     .await?;
-                self.unflushed.set(true);
+                self.acknowledge();
                 done += u64::from(count) * block;
             }
             match durability {
