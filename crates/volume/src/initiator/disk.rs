@@ -71,8 +71,10 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
-    /// Writes have been acknowledged that no flush has covered.
-    unflushed: Cell<bool>,
+    /// Volatile writes that the target has acknowledged so far.
+    written: Cell<u64>,
+    /// How many of them a flush has covered.
+    flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
     lost_writes: Cell<bool>,
 }
@@ -112,7 +114,8 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
-            unflushed: Cell::new(false),
+            written: Cell::new(0),
+            flushed: Cell::new(0),
             lost_writes: Cell::new(false),
         };
         disk.learn().await.map_err(|e| e.context(&what))?;
@@ -304,7 +307,7 @@ impl IscsiDisk {
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
-        if verdict.0 == Verdict::Restarted && self.unflushed.get() && self.shape.volatile_cache {
+        if verdict.0 == Verdict::Restarted && self.has_unflushed() {
             tracing::error!(
                 target_name = self.config.target_name,
                 "the target has restarted with unflushed writes: they may be lost"
@@ -350,6 +353,18 @@ impl IscsiDisk {
         }
     }
 
+    /// The target has acknowledged a write that is durable only after a flush. Said before
+    /// anything else is waited for, so that a restart finds it said.
+    fn wrote(&self) {
+        self.written.set(self.written.get() + 1);
+    }
+
+    /// Whether the target's restart loses writes that it has acknowledged. A flush on its way has
+    /// covered nothing yet.
+    fn has_unflushed(&self) -> bool {
+        self.shape.volatile_cache && self.written.get() > self.flushed.get()
+    }
+
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
         let block = u64::from(self.shape.block_size_bytes);
         (at / block, (len / block) as u32)
@@ -376,8 +391,11 @@ impl IscsiDisk {
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
         let (lba, blocks) = self.blocks(at, data.len() as u64);
         self.run(&cdb::write(lba, blocks, fua), Data::Out(data))
-            .await
-            .map(drop)
+            .await?;
+        if !fua {
+            self.wrote();
+        }
+        Ok(())
     }
 }
 
@@ -430,29 +448,26 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             self.shape.check_write(at, data.len() as u64)?;
             let fua = durability == Durability::Fua && self.shape.volatile_cache;
-            let result = if data.len() <= self.transfer_max_bytes {
-                self.write_part(at, data, fua).await
-            } else {
-                let parts = self.parts(data.len()).map(|(start, len)| {
-                    self.write_part(at + start as u64, data.slice(start..start + len), fua)
-                });
-                task::join_all(parts).await.into_iter().collect()
-            };
-            if !fua {
-                self.unflushed.set(true);
+            if data.len() <= self.transfer_max_bytes {
+                return self.write_part(at, data, fua).await;
             }
-            result
+            let parts = self.parts(data.len()).map(|(start, len)| {
+                self.write_part(at + start as u64, data.slice(start..start + len), fua)
+            });
+            task::join_all(parts).await.into_iter().collect()
         })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.shape.volatile_cache && self.unflushed.replace(false) {
+            if self.has_unflushed() {
+                let covers = self.written.get();
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
                     self.lost_writes.set(true);
                     return Err(error);
                 }
+                self.flushed.set(covers.max(self.flushed.get()));
             }
             if self.lost_writes.get() {
                 let message = "the target failed or restarted before writes were durable; they may be \
@@ -476,9 +491,9 @@ impl Volume for IscsiDisk {
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
                 self.run(&cdb::unmap(list.len() as u16), data).await?;
+                self.wrote();
                 (lba, left) = (lba + u64::from(count), left - u64::from(count));
             }
-            self.unflushed.set(true);
             Ok(())
         })
     }
@@ -508,7 +523,7 @@ impl Volume for IscsiDisk {
                 let lba = (at + done) / block;
                 self.run(&cdb::write_same_16(lba, count, may_discard), zeroes)
                     .await?;
-                self.unflushed.set(true);
+                self.wrote();
                 done += u64::from(count) * block;
             }
             match durability {
