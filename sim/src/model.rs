@@ -10,6 +10,9 @@
 //! acknowledged with FUA or by a disk without a volatile cache, or acknowledged before the
 //! beginning of a flush that ended well.
 //!
+//! With a cache before the volume, what was lost may still be read until the cache lets go of it:
+//! until the volume is opened again, a read proves nothing about what was there before the crash.
+//!
 //! So losing an acknowledged write is a violation exactly when a later flush was told to be good.
 
 use std::ops::Range;
@@ -48,6 +51,8 @@ struct Sector {
     entries: Vec<Entry>,
     /// When its target last lost what was not durable.
     crashed: u64,
+    /// A cache may still know what that crash has taken away.
+    remembered: bool,
 }
 
 /// How a write ended.
@@ -86,14 +91,15 @@ pub struct Flush {
 #[derive(Debug)]
 pub struct Model {
     sectors: Vec<Sector>,
+    cached: bool,
     tick: u64,
     version: u64,
     flush_failed: Option<u64>,
 }
 
 impl Model {
-    /// A volume of `len_bytes` that reads as zeroes.
-    pub fn new(len_bytes: u64) -> Model {
+    /// A volume of `len_bytes` that reads as zeroes, perhaps through a cache.
+    pub fn new(len_bytes: u64, cached: bool) -> Model {
         let blank = Entry {
             version: ZEROES,
             value: ZEROES,
@@ -105,9 +111,11 @@ impl Model {
         let sector = Sector {
             entries: vec![blank],
             crashed: 0,
+            remembered: false,
         };
         Model {
             sectors: vec![sector; len_bytes as usize / SECTOR_BYTES],
+            cached,
             tick: 1,
             version: 0,
             flush_failed: None,
@@ -248,6 +256,7 @@ impl Model {
         for (index, sector) in self.sectors.iter_mut().enumerate() {
             if chosen(index) {
                 sector.crashed = now;
+                sector.remembered = self.cached;
                 sector.entries.iter_mut().for_each(|entry| entry.live = true);
             }
         }
@@ -256,6 +265,9 @@ impl Model {
     /// The volume is opened again: a flush that failed before is history, and later ones promise
     /// nothing about the writes before.
     pub fn reopened(&mut self) {
+        for sector in &mut self.sectors {
+            sector.remembered = false;
+        }
         if self.flush_failed.take().is_none() {
             return;
         }
@@ -284,7 +296,8 @@ impl Sector {
             return;
         }
         for entry in &mut self.entries {
-            entry.live &= entry.value == value || !entry.ended_before(began);
+            let is_there = entry.value == value || !entry.ended_before(began);
+            entry.live &= is_there || self.remembered && entry.began < self.crashed;
         }
     }
 

@@ -107,7 +107,10 @@ impl Site {
         });
         Rc::new(Site {
             targets: targets.collect(),
-            model: RefCell::new(Model::new(TARGETS as u64 * (CHILD_BYTES - (1 << 20)))),
+            model: RefCell::new(Model::new(
+                TARGETS as u64 * (CHILD_BYTES - (1 << 20)),
+                setup.cached,
+            )),
             world,
             client,
             setup,
