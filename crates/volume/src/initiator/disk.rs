@@ -30,6 +30,8 @@ const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Between two attempts at something that may work later.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a command is sent again without a pause.
+const AT_ONCE_MAX: u32 = 16;
 
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
@@ -338,7 +340,7 @@ impl IscsiDisk {
             }
             let attempt = Attempt(self);
             tracing::warn!(target_name = self.config.target_name, %error, "session lost; logging in again");
-            match connect(&self.config).await {
+            match self.log_in_again().await {
                 Ok(session) => {
                     *self.session.borrow_mut() = session;
                     drop(attempt);
@@ -351,6 +353,28 @@ impl IscsiDisk {
             time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// A new session, of which we know what the target has to say: whether it has restarted has
+    /// to be known before anything is sent again, or a flush could be answered well before the
+    /// unit attention that came with another command is looked at.
+    async fn log_in_again(&self) -> Result<Rc<Session>> {
+        let session = connect(&self.config).await?;
+        for _ in 0..AT_ONCE_MAX {
+            let command = cdb::test_unit_ready();
+            let reply = session.execute(self.lun, &command, Data::None).await?;
+            match self.judge(&reply) {
+                None | Some((Verdict::Fail(_), _)) => return Ok(session),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) => {
+                    session.logout().await;
+                    return Err(Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        }
+        session.logout().await;
+        let message = "the target has a unit attention for every command";
+        Err(Error::new(ErrorKind::Protocol, message))
     }
 
     /// The target has acknowledged a write that is durable only after a flush. Said before
