@@ -13,11 +13,16 @@ use engine::{
     time,
 };
 
+use scsi::SharedUnit;
+
 use crate::{
-    config::ServerConfig,
-    front::{Front, Request},
+    config::{LunSpec, ServerConfig},
+    front::{Front, Home, Homes, Request},
     sessions::Sessions,
 };
+
+/// How long an address may stay in use before that is an error.
+const IN_USE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,8 +57,16 @@ impl Server {
         mut config: ServerConfig,
         lanes: &[LaneHandle],
     ) -> Result<Server, StartError> {
-        let listeners = bind(&mut config)?;
+        let listeners = bind(&mut config).await?;
         let sessions = Arc::new(Sessions::default());
+        let homes: Homes = Arc::new(
+            config
+                .targets
+                .iter()
+                .flat_map(|target| target.luns.values())
+                .map(|lun| (lun.volume.clone(), home(lun)))
+                .collect(),
+        );
         let mut senders = Vec::new();
         let mut receivers = Vec::new();
         for _ in lanes {
@@ -64,8 +77,9 @@ impl Server {
         for ((lane, requests), own) in lanes.iter().zip(receivers).zip(senders.clone()) {
             let (started, opened) = oneshot();
             let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
+            let homes = homes.clone();
             lane.spawn(move || async move {
-                match Front::open(&config, sessions, own, all).await {
+                match Front::open(&config, homes, sessions, own, all).await {
                     Ok(front) => {
                         started.send(Ok(()));
                         front.run(requests).await;
@@ -113,8 +127,18 @@ impl Server {
     }
 }
 
+/// The home of a volume's state, with what was kept of it.
+fn home(lun: &LunSpec) -> Arc<Home> {
+    let unit = SharedUnit::new();
+    if let Some(kept) = &lun.kept {
+        unit.restore(kept);
+    }
+    let turns = Arc::default();
+    Arc::new(Home { turns, unit })
+}
+
 /// Binds each address once, and writes the ports that the system chose into the configuration.
-fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
+async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
     let mut bound: BTreeMap<SocketAddr, SocketAddr> = BTreeMap::new();
     let mut listeners = Vec::new();
     for portal in config
@@ -126,7 +150,7 @@ fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
-                let listener = TcpListener::bind(asked).map_err(|e| StartError::Portal {
+                let listener = listen(asked).await.map_err(|e| StartError::Portal {
                     address: asked,
                     cause: e.to_string(),
                 })?;
@@ -138,6 +162,23 @@ fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
         };
     }
     Ok(listeners)
+}
+
+/// Listens on `address`. One that is in use is tried again for a while: the kernel takes a ring
+/// apart after its process has ended, and a server that was killed listens on until then.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let begun = time::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && time::now() - begun < IN_USE_LIMIT =>
+            {
+                time::sleep(Duration::from_millis(20)).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Hands connections to the lanes in turn until told to stop.
