@@ -13,7 +13,7 @@ use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 use volume::{
-    config::{ConfigError, Node, Size, Volumes, What},
+    config::{ConfigError, Kind, Node, Size, Volumes, What},
     graph::Graph,
 };
 
@@ -61,8 +61,60 @@ struct Target {
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
 #[derive(Debug)]
 enum Luns {
-    List(Vec<Spanned<String>>),
-    Table(BTreeMap<Spanned<String>, Spanned<String>>),
+    List(Vec<Spanned<Lun>>),
+    Table(BTreeMap<Spanned<String>, Spanned<Lun>>),
+}
+
+/// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how it is shown here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lun {
+    pub(crate) volume: String,
+    pub(crate) removable: bool,
+    pub(crate) read_only: bool,
+}
+
+impl<'de> Deserialize<'de> for Lun {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            volume: String,
+            #[serde(default)]
+            removable: bool,
+            #[serde(default)]
+            read_only: bool,
+        }
+
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Lun;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a volume's name as \"log\", or { volume = \"log\", read_only = true }")
+            }
+
+            fn visit_str<E: de::Error>(self, volume: &str) -> Result<Lun, E> {
+                Ok(Lun {
+                    volume: volume.to_owned(),
+                    removable: false,
+                    read_only: false,
+                })
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Lun, A::Error> {
+                let table: Table =
+                    Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(Lun {
+                    volume: table.volume,
+                    removable: table.removable,
+                    read_only: table.read_only,
+                })
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 impl<'de> Deserialize<'de> for Luns {
@@ -95,8 +147,7 @@ impl<'de> Deserialize<'de> for Luns {
 pub(crate) struct TargetTable {
     pub(crate) name: String,
     pub(crate) portals: Vec<SocketAddr>,
-    /// Names of volumes by LUN.
-    pub(crate) luns: BTreeMap<u32, String>,
+    pub(crate) luns: BTreeMap<u32, Lun>,
     /// `None`: everyone.
     pub(crate) allow: Option<Vec<String>>,
 }
@@ -144,6 +195,14 @@ impl Config {
     /// The volumes, ready to be opened.
     pub(crate) fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
+    }
+
+    /// Whether the volume called `name` is plain memory, where a write can be atomic.
+    pub(crate) fn is_ram(&self, name: &str) -> bool {
+        let node = self.file.volume.0.get(name);
+        node.is_some_and(
+            |node| matches!(&node.what, What::Inline(kind) if matches!(**kind, Kind::Ram(_))),
+        )
     }
 
     /// Looks whether the volumes would open, without touching them.
@@ -239,12 +298,8 @@ impl Config {
         })
     }
 
-    fn luns(
-        &self,
-        target: &str,
-        luns: &Spanned<Luns>,
-    ) -> Result<BTreeMap<u32, String>, ConfigError> {
-        let numbered: Vec<(u32, &Spanned<String>)> = match luns.get_ref() {
+    fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
+        let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
             Luns::List(names) => (0..).zip(names).collect(),
             Luns::Table(table) => table
                 .iter()
@@ -256,28 +311,24 @@ impl Config {
             return Err(ConfigError::new(luns.span(), message));
         }
         let mut served = BTreeSet::new();
-        for (number, name) in &numbered {
+        for (number, lun) in &numbered {
+            let name = &lun.get_ref().volume;
             let node = Node {
-                span: name.span(),
-                what: What::Named(name.get_ref().clone()),
+                span: lun.span(),
+                what: What::Named(name.clone()),
             };
-            self.file
-                .volume
-                .find(name.get_ref(), &node)
-                .map_err(|error| {
-                    let message = format!("LUN {number} of \"{target}\": {}", error.message());
-                    ConfigError::new(name.span(), message)
-                })?;
-            if !served.insert(name.get_ref()) {
-                let name_text = name.get_ref();
-                let message =
-                    format!("target \"{target}\" serves \"{name_text}\" twice; name it once");
-                return Err(ConfigError::new(name.span(), message));
+            self.file.volume.find(name, &node).map_err(|error| {
+                let message = format!("LUN {number} of \"{target}\": {}", error.message());
+                ConfigError::new(lun.span(), message)
+            })?;
+            if !served.insert(name) {
+                let message = format!("target \"{target}\" serves \"{name}\" twice; name it once");
+                return Err(ConfigError::new(lun.span(), message));
             }
         }
         Ok(numbered
             .into_iter()
-            .map(|(n, name)| (n, name.get_ref().clone()))
+            .map(|(n, lun)| (n, lun.get_ref().clone()))
             .collect())
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
@@ -14,7 +14,7 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
-use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use target::{Allow, Keep, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::graph::{Graph, Tree};
 
 use crate::{config::Config, failure::Failure, lanes::Lanes, state::State};
@@ -45,11 +45,11 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
             }
         })?;
     let mut graph = config.graph()?;
-    let mut state = State::open(&config.state_directory())?;
+    let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
         let trees = open(&config, &mut graph, &lanes.handles()).await?;
-        let server_config = server_config(&config, &mut state, &trees)?;
+        let server_config = server_config(&config, &state, &trees)?;
         let server = Server::start(server_config, &lanes.handles())
             .await
             .map_err(|error| Failure::Failed(anyhow!("{}: {error}", path.display())))?;
@@ -75,7 +75,7 @@ async fn open(
     let tables = config.targets().map_err(|error| config.wrong(&error))?;
     let names: BTreeSet<&String> = tables
         .iter()
-        .flat_map(|table| table.luns.values())
+        .flat_map(|table| table.luns.values().map(|lun| &lun.volume))
         .collect();
     let mut trees = Vec::new();
     for (name, home) in names.into_iter().zip(lanes.iter().cycle()) {
@@ -88,9 +88,18 @@ async fn open(
     Ok(trees)
 }
 
+/// Keeps logical units' state in the state directory.
+fn keep(state: Arc<Mutex<State>>) -> Keep {
+    Arc::new(move |volume, text| {
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = state.keep(volume, text.as_deref());
+        kept.map_err(|error| format!("{error:#}"))
+    })
+}
+
 fn server_config(
     config: &Config,
-    state: &mut State,
+    state: &Arc<Mutex<State>>,
     trees: &[Tree],
 ) -> Result<ServerConfig, Failure> {
     let mut limits = Limits::default();
@@ -99,17 +108,27 @@ fn server_config(
     let mut targets = Vec::new();
     for table in config.targets().map_err(|error| config.wrong(&error))? {
         let mut luns = BTreeMap::new();
-        for (number, volume) in table.luns {
-            let Some(tree) = trees.iter().find(|tree| tree.name() == volume) else {
+        for (number, lun) in table.luns {
+            let Some(tree) = trees.iter().find(|tree| tree.name() == lun.volume) else {
                 continue;
             };
-            let uuid = *state.identity(&volume)?.as_bytes();
+            let (uuid, kept) = {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                (
+                    *state.identity(&lun.volume)?.as_bytes(),
+                    state.kept(&lun.volume)?,
+                )
+            };
             luns.insert(
                 number,
                 LunSpec {
-                    volume,
+                    volume: lun.volume.clone(),
                     uuid,
                     open: open_on_lane(tree),
+                    kept,
+                    removable: lun.removable,
+                    read_only: lun.read_only,
+                    atomic_writes: config.is_ram(&lun.volume),
                 },
             );
         }
@@ -121,7 +140,11 @@ fn server_config(
             allow,
         });
     }
-    Ok(ServerConfig { targets, limits })
+    Ok(ServerConfig {
+        keep: Some(keep(state.clone())),
+        targets,
+        limits,
+    })
 }
 
 fn open_on_lane(tree: &Tree) -> OpenVolume {

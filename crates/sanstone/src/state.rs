@@ -1,5 +1,6 @@
 //! What outlives a restart: the identity of each volume, a UUID that its NAA name and serial
-//! number derive from. One small file, versioned, replaced atomically; locked while in use.
+//! number derive from, and what its logical unit has to remember (reservations, mode pages). Small
+//! files, versioned, replaced atomically; locked while in use.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const VERSION: u32 = 1;
+/// First line of a logical unit's file, with its version.
+const UNIT_HEADER: &str = "sanstone unit 1\n";
 
 /// The state directory of a running daemon.
 #[derive(Debug)]
@@ -90,16 +93,54 @@ impl State {
         Ok(uuid)
     }
 
-    /// Replaces the file: after a power cut either the old or the new one is there.
-    fn save(&self) -> Result<()> {
-        let new = self.file.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(toml::to_string(&self.identities)?.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &self.file)?;
-        File::open(self.file.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(())
+    /// What [`State::keep`] kept last for the volume called `name`.
+    pub(crate) fn kept(&self, name: &str) -> Result<Option<String>> {
+        let Some(uuid) = self.identities.volume.get(name) else {
+            return Ok(None);
+        };
+        let file = self.unit_file(uuid);
+        match fs::read_to_string(&file) {
+            Ok(text) => match text.strip_prefix(UNIT_HEADER) {
+                Some(text) => Ok(Some(text.to_owned())),
+                None => bail!(
+                    "{} is damaged or from a newer sanstone; restore it from a copy, or remove it \
+                     and with it the reservations and saved mode pages of volume {name}",
+                    file.display()
+                ),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
+        }
     }
+
+    /// Keeps the state of the logical unit of the volume called `name`: reservations with APTPL
+    /// and saved mode pages, or that there are none.
+    pub(crate) fn keep(&self, name: &str, text: Option<&str>) -> Result<()> {
+        let uuid = self.identities.volume.get(name);
+        let uuid = uuid.with_context(|| format!("volume {name} has no identity"))?;
+        let file = self.unit_file(uuid);
+        let text = format!("{UNIT_HEADER}{}", text.unwrap_or_default());
+        replace(&file, &text).with_context(|| format!("writing {}", file.display()))
+    }
+
+    fn unit_file(&self, uuid: &Uuid) -> PathBuf {
+        self.file.with_file_name(format!("unit-{uuid}"))
+    }
+
+    fn save(&self) -> Result<()> {
+        replace(&self.file, &toml::to_string(&self.identities)?)
+    }
+}
+
+/// Replaces a file: after a power cut either the old or the new one is there.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -120,6 +161,14 @@ mod tests {
         let mut state = State::open(&directory).expect("the same directory again");
         assert_eq!(state.identity("db").expect("the kept identity"), first);
         assert_ne!(state.identity("log").expect("another identity"), first);
+        assert_eq!(state.kept("db").expect("nothing yet"), None);
+        state.keep("db", Some("registration 1\n")).expect("kept");
+        assert_eq!(
+            state.kept("db").expect("kept").as_deref(),
+            Some("registration 1\n")
+        );
+        state.keep("db", None).expect("kept");
+        assert_eq!(state.kept("db").expect("nothing").as_deref(), Some(""));
         fs::remove_dir_all(&directory).expect("a clean-up");
     }
 }

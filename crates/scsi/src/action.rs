@@ -4,6 +4,7 @@
 //! [`LogicalUnit::begin`]: crate::LogicalUnit::begin
 //! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
 
+use crate::attention::NexusId;
 use crate::commands::{Command, report_luns::ReportLuns};
 use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
@@ -50,6 +51,12 @@ impl Ending {
         sense: None,
     };
 
+    /// RESERVATION CONFLICT.
+    pub const CONFLICT: Ending = Ending {
+        status: Status::ReservationConflict,
+        sense: None,
+    };
+
     /// CHECK CONDITION with this sense.
     pub fn check(sense: Sense) -> Ending {
         Ending {
@@ -82,6 +89,32 @@ pub enum Action {
     /// Collect a parameter list from data-out, then go on with
     /// [`LogicalUnit::resume`](crate::LogicalUnit::resume).
     Parameters(ParameterList),
+    /// The unit's state has changed; see to the rest, then end the command.
+    Changed(Changed),
+}
+
+/// A change that reaches further than its command. Before the ending is sent, what
+/// [`SharedUnit::save`](crate::SharedUnit::save) gives must be kept (if that fails, end with
+/// [`Changed::not_kept`] instead), and every command of the nexuses named must have been aborted
+/// and its I/O have ended, on every lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// Whether what outlives a restart has changed.
+    pub keep: bool,
+    /// Whose commands to abort, without an answer.
+    pub abort: Vec<NexusId>,
+    /// How the command ends then.
+    pub ending: Ending,
+}
+
+impl Changed {
+    /// The ending when the change could not be kept over a restart.
+    pub fn not_kept() -> Ending {
+        Ending::check(Sense::new(
+            SenseKey::HardwareError,
+            Asc::INTERNAL_TARGET_FAILURE,
+        ))
+    }
 }
 
 impl Action {
@@ -91,7 +124,9 @@ impl Action {
         match self {
             Action::Reply(data) => data.len() as u64,
             Action::Medium(op) => op.data_in_len_bytes(),
-            Action::End(_) | Action::ReportLuns(_) | Action::Parameters(_) => 0,
+            Action::End(_) | Action::ReportLuns(_) | Action::Parameters(_) | Action::Changed(_) => {
+                0
+            }
         }
     }
 
@@ -100,21 +135,31 @@ impl Action {
         match self {
             Action::Medium(op) => op.data_out_len_bytes(),
             Action::Parameters(list) => u64::from(list.len_bytes),
-            Action::End(_) | Action::Reply(_) | Action::ReportLuns(_) => 0,
+            Action::End(_) | Action::Reply(_) | Action::ReportLuns(_) | Action::Changed(_) => 0,
         }
     }
 
     /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
     /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
-    /// doing anything: half a write is never done. More than is wanted is a residual, except
-    /// for the one block of WRITE SAME and VERIFY. Too little room for data-in is no error.
+    /// doing anything. More than is wanted is a residual, except for the one block of WRITE SAME
+    /// and VERIFY and the two halves of COMPARE AND WRITE. Too little room for data-in is no error, and neither is a plain write of fewer
+    /// whole blocks than the CDB says: those are written, the rest is a residual. Half a block
+    /// is never written.
     ///
     /// # Errors
     /// The sense data to end the command with.
     pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
         match self {
             Action::Parameters(list) => list.check_offered(offered_bytes),
+            Action::Medium(op @ MediumOp::CompareAndWrite { .. })
+                if offered_bytes != op.data_out_len_bytes() =>
+            {
+                Err(WRONG_COMPARE_AND_WRITE_LEN)
+            }
             _ if offered_bytes >= self.data_out_len_bytes() => Ok(()),
+            Action::Medium(
+                MediumOp::Write { extent, .. } | MediumOp::WriteVerify { extent, .. },
+            ) if offered_bytes % u64::from(extent.block_size_bytes) == 0 => Ok(()),
             _ => Err(WRONG_DATA_OUT_LEN),
         }
     }
@@ -125,6 +170,9 @@ const WRONG_DATA_OUT_LEN: Sense = Sense::new(
     SenseKey::IllegalRequest,
     Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
 );
+
+/// The same for COMPARE AND WRITE, whose number of blocks stands in byte 13.
+const WRONG_COMPARE_AND_WRITE_LEN: Sense = Sense::invalid_cdb_field(13, None);
 
 impl From<Result<Action, Sense>> for Action {
     fn from(result: Result<Action, Sense>) -> Action {
@@ -137,6 +185,7 @@ impl From<Result<Action, Sense>> for Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterList {
     pub(crate) command: Command,
+    pub(crate) nexus: NexusId,
     pub(crate) len_bytes: u32,
 }
 
@@ -153,12 +202,17 @@ impl ParameterList {
     pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
         let wanted = u64::from(self.len_bytes);
         match self.command {
-            Command::Unmap(_) if offered_bytes >= wanted => Ok(()),
-            Command::Unmap(_) => Err(Sense::new(
+            Command::Unmap(_) | Command::ReserveOut(_) | Command::ModeSelect(_)
+                if offered_bytes >= wanted =>
+            {
+                Ok(())
+            }
+            Command::Unmap(_) | Command::ReserveOut(_) | Command::ModeSelect(_) => Err(Sense::new(
                 SenseKey::IllegalRequest,
                 Asc::PARAMETER_LIST_LENGTH_ERROR,
             )),
             _ if offered_bytes == wanted => Ok(()),
+            Command::CompareAndWrite(_) => Err(WRONG_COMPARE_AND_WRITE_LEN),
             _ => Err(WRONG_DATA_OUT_LEN),
         }
     }

@@ -22,6 +22,14 @@ pub enum Attention {
     NexusLoss,
     /// Another nexus cleared this one's commands (CLEAR TASK SET).
     CommandsCleared,
+    /// The medium was put back.
+    MediumMayHaveChanged,
+    /// A PREEMPT took this nexus's registration.
+    RegistrationsPreempted,
+    /// A CLEAR took the reservation and all registrations.
+    ReservationsPreempted,
+    /// A reservation that let this nexus in is gone.
+    ReservationsReleased,
     /// The disk grew or shrank.
     CapacityChanged,
     /// Mode parameters changed.
@@ -31,17 +39,21 @@ pub enum Attention {
 }
 
 impl Attention {
-    const ALL: [Attention; 7] = [
+    const ALL: [Attention; 11] = [
         Attention::PowerOnOrReset,
         Attention::BusDeviceReset,
         Attention::NexusLoss,
         Attention::CommandsCleared,
+        Attention::MediumMayHaveChanged,
+        Attention::RegistrationsPreempted,
+        Attention::ReservationsPreempted,
+        Attention::ReservationsReleased,
         Attention::CapacityChanged,
         Attention::ModeParametersChanged,
         Attention::ReportedLunsChanged,
     ];
 
-    fn bit(self) -> u8 {
+    fn bit(self) -> u16 {
         1 << self as u8
     }
 
@@ -52,6 +64,10 @@ impl Attention {
             Attention::BusDeviceReset => Asc::BUS_DEVICE_RESET,
             Attention::NexusLoss => Asc::NEXUS_LOSS,
             Attention::CommandsCleared => Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR,
+            Attention::MediumMayHaveChanged => Asc::MEDIUM_MAY_HAVE_CHANGED,
+            Attention::RegistrationsPreempted => Asc::REGISTRATIONS_PREEMPTED,
+            Attention::ReservationsPreempted => Asc::RESERVATIONS_PREEMPTED,
+            Attention::ReservationsReleased => Asc::RESERVATIONS_RELEASED,
             Attention::CapacityChanged => Asc::CAPACITY_DATA_HAS_CHANGED,
             Attention::ModeParametersChanged => Asc::MODE_PARAMETERS_CHANGED,
             Attention::ReportedLunsChanged => Asc::REPORTED_LUNS_DATA_HAS_CHANGED,
@@ -63,7 +79,7 @@ impl Attention {
 /// The conditions that wait, by nexus: a bit each, so a repeated condition waits once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attentions {
-    waiting: BTreeMap<NexusId, u8>,
+    waiting: BTreeMap<NexusId, u16>,
 }
 
 /// A nexus that cannot be remembered because too many are.
@@ -107,6 +123,13 @@ impl Attentions {
     pub(crate) fn withdraw(&mut self, nexus: NexusId, attention: Attention) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
             *waiting &= !attention.bit();
+        }
+    }
+
+    /// Tells one nexus, if it is known. One that is not yet will hear of the power-on.
+    pub(crate) fn post_to(&mut self, attention: Attention, nexus: NexusId) {
+        if let Some(waiting) = self.waiting.get_mut(&nexus) {
+            *waiting |= attention.bit();
         }
     }
 

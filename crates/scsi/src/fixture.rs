@@ -6,6 +6,7 @@ use crate::{
 };
 
 pub(crate) const NEXUS: NexusId = NexusId(7);
+pub(crate) const OTHER: NexusId = NexusId(8);
 /// 1 GiB of 512-byte blocks.
 pub(crate) const LEN_BLOCKS: u64 = 1 << 21;
 
@@ -29,6 +30,7 @@ pub(crate) fn thick() -> Shape {
     Shape::new(512, LEN_BLOCKS)
 }
 
+/// A disk that can all that a disk may.
 pub(crate) fn thin() -> Shape {
     let discard = Discard {
         granularity_blocks: 8,
@@ -39,6 +41,7 @@ pub(crate) fn thin() -> Shape {
     };
     Shape {
         discard: Some(discard),
+        atomic_blocks_max: 64,
         ..thick()
     }
 }
@@ -87,6 +90,31 @@ pub(crate) fn sense(action: Action) -> Sense {
             sense: Some(sense), ..
         }) => sense,
         other => panic!("no sense in {other:?}"),
+    }
+}
+
+/// Two views of one disk, as two lanes have them; [`NEXUS`] is on the first, [`OTHER`] on the
+/// second, and both have heard of the power-on.
+pub(crate) fn two_views(shape: Shape) -> (LogicalUnit, LogicalUnit) {
+    let mut first = LogicalUnit::new(identity(), shape.clone()).unwrap();
+    let mut second = LogicalUnit::sharing(identity(), shape, first.shared().clone()).unwrap();
+    first.introduce(NEXUS, "iqn.2026-11.test:a,i,0x000000000001");
+    second.introduce(OTHER, "iqn.2026-11.test:b,i,0x000000000001");
+    sense(first.begin(NEXUS, &[0; 6]));
+    sense(second.begin(OTHER, &[0; 6]));
+    (first, second)
+}
+
+/// Runs a command with its parameter list to its ending.
+pub(crate) fn settle(unit: &mut LogicalUnit, nexus: NexusId, cdb: &[u8], data: &[u8]) -> Ending {
+    let action = match unit.begin(nexus, cdb) {
+        Action::Parameters(list) => unit.resume(list, data),
+        other => other,
+    };
+    match action {
+        Action::End(ending) => ending,
+        Action::Changed(changed) => changed.ending,
+        other => panic!("{other:?} is no ending"),
     }
 }
 

@@ -14,13 +14,18 @@
 //!   Action::Medium(op)           do it, then complete(result) ──► Ending
 //!   Action::Parameters(list)     collect list.len_bytes() of data-out, then
 //!                                resume(list, data) ──► Action
+//!   Action::Changed(changed)     keep it, abort what it says, then send its ending
 //! ```
+//!
+//! A volume that is served by several threads or targets has a [`LogicalUnit`] for each; they
+//! share a [`SharedUnit`], the home of reservations, mode parameters and unit attentions.
 //!
 //! Each command is one file in `commands/` with its fields, its decoder and its meaning, and one
 //! row in the table of `opcodes.rs`; adding a command is adding these and a variant to `Command`.
 #![forbid(unsafe_code)]
 
 pub mod absent;
+mod access;
 mod action;
 mod attention;
 mod cdb;
@@ -30,12 +35,15 @@ mod fixture;
 mod identity;
 mod lun;
 mod medium;
+mod mode;
 mod opcodes;
+mod reservations;
 pub mod sense;
 mod shape;
+mod shared;
 mod unit;
 
-pub use action::{Action, Ending, ParameterList, Status};
+pub use action::{Action, Changed, Ending, ParameterList, Status};
 pub use attention::{Attention, NexusId};
 pub use commands::report_luns::ReportLuns;
 pub use identity::{Identity, TargetPort};
@@ -43,4 +51,5 @@ pub use lun::{Lun, LunError};
 pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};
 pub use sense::{Asc, Sense, SenseFormat, SenseKey};
 pub use shape::{Discard, Shape, ShapeError};
+pub use shared::SharedUnit;
 pub use unit::LogicalUnit;

@@ -44,6 +44,39 @@ pub enum MediumOp {
         /// Force unit access.
         fua: bool,
     },
+    /// Take data-out as long as `extent`, write it to the non-volatile medium, and check that it
+    /// can be read; with `compare` also that it reads as it was sent (SBC-3 5.36).
+    WriteVerify {
+        /// Where to write.
+        extent: Extent,
+        /// Whether to compare the bytes (BYTCHK = 1).
+        compare: bool,
+    },
+    /// Take data-out twice as long as `extent`; if the medium holds the first half, write the
+    /// second (SBC-3 5.2). Nothing else may touch `extent` in between. A difference is
+    /// [`MediumErrorKind::Miscompare`].
+    CompareAndWrite {
+        /// What to compare and write.
+        extent: Extent,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Take data-out as long as `extent` and write it OR-ed with what is there (SBC-3 5.6).
+    /// Nothing else may touch `extent` in between.
+    OrWrite {
+        /// What to change.
+        extent: Extent,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// As `Write`, but all of it or nothing, also through a power cut and as others see it
+    /// (SBC-4, WRITE ATOMIC).
+    WriteAtomic {
+        /// Where to write.
+        extent: Extent,
+        /// Force unit access.
+        fua: bool,
+    },
     /// Make what was written to `extent` durable (SBC-3 5.26). A volume that flushes only as a
     /// whole does that.
     Flush {
@@ -103,9 +136,65 @@ impl MediumOp {
     /// Bytes this operation still takes from the initiator.
     pub fn data_out_len_bytes(&self) -> u64 {
         match self {
-            MediumOp::Write { extent, .. } | MediumOp::Compare { extent } => extent.len_bytes(),
+            MediumOp::Write { extent, .. }
+            | MediumOp::WriteVerify { extent, .. }
+            | MediumOp::OrWrite { extent, .. }
+            | MediumOp::WriteAtomic { extent, .. }
+            | MediumOp::Compare { extent } => extent.len_bytes(),
+            MediumOp::CompareAndWrite { extent, .. } => 2 * extent.len_bytes(),
             _ => 0,
         }
+    }
+}
+
+impl MediumOp {
+    /// The blocks from the first to the last that this operation reads or changes; `None` where
+    /// it touches no data (a flush).
+    pub fn span(&self) -> Option<Extent> {
+        match self {
+            MediumOp::Read { extent, .. }
+            | MediumOp::Write { extent, .. }
+            | MediumOp::WriteVerify { extent, .. }
+            | MediumOp::CompareAndWrite { extent, .. }
+            | MediumOp::OrWrite { extent, .. }
+            | MediumOp::WriteAtomic { extent, .. }
+            | MediumOp::Verify { extent }
+            | MediumOp::Compare { extent }
+            | MediumOp::CompareSame { extent, .. }
+            | MediumOp::WriteSame { extent, .. }
+            | MediumOp::Zero { extent, .. } => Some(*extent),
+            MediumOp::Unmap { extents } => {
+                let first = extents.iter().map(|e| e.lba).min()?;
+                let end = extents.iter().map(|e| e.lba + e.blocks).max()?;
+                Some(Extent {
+                    lba: first,
+                    blocks: end - first,
+                    ..extents[0]
+                })
+            }
+            MediumOp::Flush { .. } => None,
+        }
+    }
+
+    /// Whether it changes the medium, or asks for changes to be made durable.
+    pub fn changes(&self) -> bool {
+        !matches!(
+            self,
+            MediumOp::Read { .. }
+                | MediumOp::Verify { .. }
+                | MediumOp::Compare { .. }
+                | MediumOp::CompareSame { .. }
+        )
+    }
+
+    /// Whether nothing else may touch its blocks from its beginning to its end.
+    pub fn is_exclusive(&self) -> bool {
+        matches!(
+            self,
+            MediumOp::CompareAndWrite { .. }
+                | MediumOp::OrWrite { .. }
+                | MediumOp::WriteAtomic { .. }
+        )
     }
 }
 

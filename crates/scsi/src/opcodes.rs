@@ -5,8 +5,10 @@
 use crate::cdb::Cdb;
 use crate::commands::Command;
 use crate::commands::{
-    inquiry, mode_sense, read_capacity, read_write, report_luns, report_opcodes, request_sense,
-    start_stop, synchronize_cache, test_unit_ready, unmap, verify, write_same,
+    compare_and_write, inquiry, mode_select, mode_sense, pre_fetch, read_capacity,
+    read_defect_data, read_write, report_luns, report_opcodes, request_sense, reserve_in,
+    reserve_out, reserve_release, start_stop, synchronize_cache, test_unit_ready, unmap, verify,
+    write_atomic, write_same, write_verify,
 };
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
@@ -20,8 +22,8 @@ pub(crate) struct Row {
     /// means something. One longer than this is the CDB.
     pub(crate) usage: &'static [u8],
     pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,
-    /// Whether it works only where discard does.
-    needs_discard: bool,
+    /// Whether a disk of this shape has it.
+    supported: fn(&Shape) -> bool,
 }
 
 const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Command, Sense>) -> Row {
@@ -30,7 +32,7 @@ const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Comman
         service_action: None,
         usage,
         decode,
-        needs_discard: false,
+        supported: |_| true,
     }
 }
 
@@ -45,13 +47,13 @@ const fn action(
         service_action: Some(service_action),
         usage,
         decode,
-        needs_discard: false,
+        supported: |_| true,
     }
 }
 
 const fn discard(row: Row) -> Row {
     Row {
-        needs_discard: true,
+        supported: |shape| shape.discard.is_some(),
         ..row
     }
 }
@@ -71,25 +73,79 @@ pub(crate) static TABLE: &[Row] = &[
         read_write::decode_write_6,
     ),
     row(0x12, &[0x01, 0xFF, 0xFF, 0xFF, 0], inquiry::decode),
+    row(0x15, &[0x11, 0, 0, 0xFF, 0], mode_select::decode_6),
+    row(0x16, usage::NONE_6, reserve_release::decode_reserve),
+    row(0x17, usage::NONE_6, reserve_release::decode_release),
     row(0x1A, &[0x08, 0xFF, 0xFF, 0xFF, 0], mode_sense::decode_6),
     row(0x1B, &[0x01, 0, 0, 0xF7, 0], start_stop::decode),
+    row(0x1E, &[0, 0, 0, 0x01, 0], start_stop::decode_prevent),
     row(0x25, &[0, 0, 0, 0, 0, 0, 0, 0, 0], read_capacity::decode_10),
     row(0x28, &usage::io_10(0x18), read_write::decode_read_10),
     row(0x2A, &usage::io_10(0x18), read_write::decode_write_10),
+    row(0x2E, &usage::io_10(0x12), write_verify::decode_10),
     row(0x2F, &usage::io_10(0x16), verify::decode_10),
+    row(0x34, &usage::io_10(0x02), pre_fetch::decode_10),
     row(0x35, &usage::io_10(0x02), synchronize_cache::decode_10),
+    row(
+        0x37,
+        &[0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0],
+        read_defect_data::decode_10,
+    ),
     row(0x41, &usage::io_10(0x08), write_same::decode_10),
     discard(row(0x42, &[0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], unmap::decode)),
+    row(
+        0x55,
+        &[0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
+        mode_select::decode_10,
+    ),
     row(
         0x5A,
         &[0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0],
         mode_sense::decode_10,
     ),
+    action(0x5E, 0x00, &usage::RESERVE_IN, reserve_in::decode_keys),
+    action(
+        0x5E,
+        0x01,
+        &usage::RESERVE_IN,
+        reserve_in::decode_reservation,
+    ),
+    action(
+        0x5E,
+        0x02,
+        &usage::RESERVE_IN,
+        reserve_in::decode_capabilities,
+    ),
+    action(
+        0x5E,
+        0x03,
+        &usage::RESERVE_IN,
+        reserve_in::decode_full_status,
+    ),
+    action(0x5F, 0x00, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x01, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x02, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x03, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x04, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x05, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x06, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x5F, 0x07, &usage::RESERVE_OUT, reserve_out::decode),
     row(0x88, &usage::io_16(0x18), read_write::decode_read_16),
+    Row {
+        supported: |shape| shape.compare_write_blocks_max > 0,
+        ..row(0x89, &usage::COMPARE_AND_WRITE, compare_and_write::decode)
+    },
     row(0x8A, &usage::io_16(0x18), read_write::decode_write_16),
+    row(0x8B, &usage::io_16(0x18), read_write::decode_or_write_16),
+    row(0x8E, &usage::io_16(0x12), write_verify::decode_16),
     row(0x8F, &usage::io_16(0x16), verify::decode_16),
+    row(0x90, &usage::io_16(0x02), pre_fetch::decode_16),
     row(0x91, &usage::io_16(0x02), synchronize_cache::decode_16),
     row(0x93, &usage::io_16(0x09), write_same::decode_16),
+    Row {
+        supported: |shape| shape.atomic_blocks_max > 0,
+        ..row(0x9C, &usage::WRITE_ATOMIC, write_atomic::decode_16)
+    },
     action(
         0x9E,
         0x10,
@@ -109,12 +165,29 @@ pub(crate) static TABLE: &[Row] = &[
     ),
     row(0xA8, &usage::io_12(0x18), read_write::decode_read_12),
     row(0xAA, &usage::io_12(0x18), read_write::decode_write_12),
+    row(0xAE, &usage::io_12(0x12), write_verify::decode_12),
     row(0xAF, &usage::io_12(0x16), verify::decode_12),
+    row(
+        0xB7,
+        &[0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        read_defect_data::decode_12,
+    ),
 ];
 
 /// CDB shapes that many commands share.
 mod usage {
     pub(super) const NONE_6: &[u8] = &[0, 0, 0, 0, 0];
+
+    pub(super) const RESERVE_IN: [u8; 9] = [0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
+    pub(super) const RESERVE_OUT: [u8; 9] = [0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0];
+
+    pub(super) const COMPARE_AND_WRITE: [u8; 15] = [
+        0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0, 0,
+    ];
+
+    pub(super) const WRITE_ATOMIC: [u8; 15] = [
+        0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, 0, 0,
+    ];
 
     /// Flags, a 4-byte LBA, a group number that is not looked at, a 2-byte length.
     pub(super) const fn io_10(flags: u8) -> [u8; 9] {
@@ -149,7 +222,7 @@ const NO_ROW: u8 = 0xFF;
 impl Row {
     /// Whether a disk of this shape has the command.
     pub(crate) fn supported_by(&self, shape: &Shape) -> bool {
-        shape.discard.is_some() || !self.needs_discard
+        (self.supported)(shape)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Shape {
     pub write_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether initiators may eject the medium and put it back.
+    pub removable: bool,
     /// What discard can do, or `None` if the volume is fully provisioned and stays so.
     pub discard: Option<Discard>,
     /// Longest READ, WRITE or VERIFY in blocks, at least 1: longer ones are refused.
@@ -26,6 +28,11 @@ pub struct Shape {
     pub transfer_blocks_optimal: u32,
     /// Granularity of good transfers, in blocks (a stripe unit, say); 0 says nothing about it.
     pub transfer_blocks_granularity: u16,
+    /// Longest COMPARE AND WRITE in blocks; 0 if there is none.
+    pub compare_write_blocks_max: u8,
+    /// Longest WRITE ATOMIC in blocks, at most `transfer_blocks_max`; 0 if there is none, because
+    /// a power cut could tear a write.
+    pub atomic_blocks_max: u32,
     /// Longest WRITE SAME in blocks, at least 1: longer ones are refused. (libiscsi's suite takes
     /// 65,536 or more for a promise that one WRITE is taken of as many blocks.)
     pub write_same_blocks_max: u64,
@@ -92,10 +99,13 @@ impl Shape {
             len_blocks,
             write_cache: true,
             read_only: false,
+            removable: false,
             discard: None,
             transfer_blocks_max: blocks_in(4 << 20),
             transfer_blocks_optimal: 0,
             transfer_blocks_granularity: 0,
+            compare_write_blocks_max: 128,
+            atomic_blocks_max: 0,
             write_same_blocks_max: u64::from(blocks_in(16 << 20)),
         }
     }
@@ -129,6 +139,12 @@ impl Shape {
             self.write_same_blocks_max,
             1,
             u64::MAX,
+        )?;
+        limit(
+            "atomic_blocks_max",
+            self.atomic_blocks_max.into(),
+            0,
+            self.transfer_blocks_max.into(),
         )?;
         if let Some(discard) = &self.discard {
             let granularity = u64::from(discard.granularity_blocks);

@@ -1,36 +1,61 @@
-//! A logical unit: identity, shape and what it remembers of each nexus; the way through a
-//! command from its CDB to its ending.
-//!
-//! What is remembered of a nexus stays with the nexus, so a transport that spreads sessions over
-//! several threads may give each thread a logical unit of its own for the same volume.
+//! A logical unit: identity, shape and the way through a command from its CDB to its ending. What
+//! initiators can change and what is remembered of each nexus lives in the [`SharedUnit`].
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::access::Access;
 use crate::action::{Action, Ending, ParameterList};
-use crate::attention::{Attention, Attentions, NexusId};
+use crate::attention::{Attention, NexusId};
 use crate::commands::Command;
 use crate::identity::Identity;
-use crate::medium::{MediumError, MediumErrorKind};
+use crate::medium::{MediumError, MediumErrorKind, MediumOp};
+use crate::reservations::NexusName;
 use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
 use crate::shape::{Shape, ShapeError};
+use crate::shared::{Rights, SharedUnit, State};
 
-/// One disk as its initiators see it.
-#[derive(Debug, Clone)]
+/// One disk as its initiators see it, through one target port and on one thread.
+#[derive(Debug)]
 pub struct LogicalUnit {
     identity: Identity,
+    /// As configured, and as it is with software write protection.
+    configured: Shape,
     shape: Shape,
-    attentions: Attentions,
+    shared: Arc<SharedUnit>,
+    rights: Rights,
+    /// Nexuses that are known and have nothing to hear, as of the version of `rights`.
+    quiet: BTreeSet<NexusId>,
 }
 
 impl LogicalUnit {
-    /// A disk that no nexus has reached yet.
+    /// A disk of its own that no nexus has reached yet.
     ///
     /// # Errors
     /// [`ShapeError`] if no disk can have this shape.
     pub fn new(identity: Identity, shape: Shape) -> Result<LogicalUnit, ShapeError> {
+        LogicalUnit::sharing(identity, shape, SharedUnit::new())
+    }
+
+    /// A further view of the disk whose state is `shared`.
+    ///
+    /// # Errors
+    /// [`ShapeError`] if no disk can have this shape.
+    pub fn sharing(
+        identity: Identity,
+        shape: Shape,
+        shared: Arc<SharedUnit>,
+    ) -> Result<LogicalUnit, ShapeError> {
         shape.check()?;
+        let port = identity.port.relative_port;
+        shared.change(|state| state.ports.insert(port));
         Ok(LogicalUnit {
             identity,
+            configured: shape.clone(),
             shape,
-            attentions: Attentions::default(),
+            shared,
+            rights: Rights::default(),
+            quiet: BTreeSet::new(),
         })
     }
 
@@ -44,10 +69,23 @@ impl LogicalUnit {
         &self.shape
     }
 
+    /// What it has in common with other views of the same disk.
+    pub fn shared(&self) -> &Arc<SharedUnit> {
+        &self.shared
+    }
+
+    /// Its mode parameters.
+    pub(crate) fn mode(&self) -> &crate::mode::ModeParameters {
+        &self.rights.mode
+    }
+
     /// The format that sense data of this disk has in a CHECK CONDITION (control mode page,
     /// D_SENSE).
     pub fn sense_format(&self) -> SenseFormat {
-        SenseFormat::Fixed
+        match self.rights.mode.current.descriptor_sense {
+            true => SenseFormat::Descriptor,
+            false => SenseFormat::Fixed,
+        }
     }
 
     /// Gives the disk another shape: it was resized, or became read-only. Every nexus is told
@@ -58,24 +96,67 @@ impl LogicalUnit {
     pub fn set_shape(&mut self, shape: Shape) -> Result<(), ShapeError> {
         shape.check()?;
         let capacity = |shape: &Shape| (shape.len_blocks, shape.block_size_bytes);
-        if capacity(&shape) != capacity(&self.shape) {
-            self.attentions.post(Attention::CapacityChanged, None);
+        if capacity(&shape) != capacity(&self.configured) {
+            self.post(Attention::CapacityChanged, None);
         }
-        self.shape = shape;
+        self.configured = shape;
+        self.protect();
         Ok(())
+    }
+
+    /// The shape as software write protection leaves it.
+    fn protect(&mut self) {
+        self.shape = self.configured.clone();
+        self.shape.read_only |= self.rights.mode.current.write_protect;
     }
 
     /// Has every known nexus told of `attention` once, except the one that caused it. A task
     /// management function or another layer uses it: resets, cleared commands, a changed LUN
-    /// list.
-    pub fn post(&mut self, attention: Attention, except: Option<NexusId>) {
-        self.attentions.post(attention, except);
+    /// list. A reset also ends what belongs to nexuses: RESERVE (6), prevented removal, mode
+    /// parameters that were not saved.
+    pub fn post(&self, attention: Attention, except: Option<NexusId>) {
+        self.shared.change(|state| {
+            if matches!(
+                attention,
+                Attention::PowerOnOrReset | Attention::BusDeviceReset
+            ) {
+                state.reset();
+            }
+            state.attentions.post(attention, except);
+        });
+    }
+
+    /// Makes a nexus known by name before its first command, so that it finds its registrations
+    /// again: `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
+    pub fn introduce(&self, nexus: NexusId, initiator_port: &str) {
+        let name = NexusName {
+            initiator_port: initiator_port.to_ascii_lowercase(),
+            target_port: self.identity.port.relative_port,
+        };
+        self.shared.change(|state| state.names.insert(nexus, name));
     }
 
     /// Forgets a nexus that ended. Transports must call it, or the table of nexuses fills up and
     /// new ones get BUSY.
     pub fn forget(&mut self, nexus: NexusId) {
-        self.attentions.forget(nexus);
+        self.quiet.remove(&nexus);
+        self.shared.change(|state| state.forget(nexus));
+    }
+
+    /// The name of a nexus; one that was not introduced has its number for one.
+    pub(crate) fn name_of(&self, state: &State, nexus: NexusId) -> NexusName {
+        let known = state.names.get(&nexus).cloned();
+        known.unwrap_or_else(|| NexusName {
+            initiator_port: format!("{},i,0x0", nexus.0),
+            target_port: self.identity.port.relative_port,
+        })
+    }
+
+    fn refresh(&mut self) {
+        if self.shared.refresh(&mut self.rights) {
+            self.quiet.clear();
+            self.protect();
+        }
     }
 
     /// Takes a command: `cdb` as received, padded or not. Nothing is transferred yet, and a
@@ -85,34 +166,96 @@ impl LogicalUnit {
     /// answered with a unit attention instead (SAM-5 5.14), and so is the first after a change.
     /// With 4096 nexuses remembered a new one gets BUSY.
     pub fn begin(&mut self, nexus: NexusId, cdb: &[u8]) -> Action {
-        if self.attentions.know(nexus).is_err() {
-            return Action::End(Ending::BUSY);
-        }
+        self.refresh();
         let command = Command::decode(cdb);
-        match &command {
-            Ok(Command::Inquiry(_)) => {}
+        if !self.quiet.contains(&nexus) {
+            if let Some(answer) = self.tell(nexus, &command) {
+                return answer;
+            }
+        }
+        if let Ok(command) = &command {
+            if !self.rights.allow(nexus, command.access()) {
+                return Action::End(Ending::CONFLICT);
+            }
+            if self.rights.ejected && command.needs_medium() {
+                let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
+                return Action::End(Ending::check(sense));
+            }
+        }
+        let mut action = command
+            .and_then(|command| command.begin(self, nexus))
+            .into();
+        if let Action::Parameters(list) = &mut action {
+            list.nexus = nexus;
+        }
+        action
+    }
+
+    /// Tells a nexus what it has to hear first, unless the command is one that does not wait.
+    fn tell(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
+        let shared = self.shared.clone();
+        let mut state = shared.look();
+        if state.attentions.know(nexus).is_err() {
+            return Some(Action::End(Ending::BUSY));
+        }
+        let name = self.name_of(&state, nexus);
+        state.names.entry(nexus).or_insert(name);
+        match command {
+            Ok(Command::Inquiry(_)) => None,
             Ok(Command::ReportLuns(_)) => {
-                self.attentions
+                state
+                    .attentions
                     .withdraw(nexus, Attention::ReportedLunsChanged);
+                None
             }
             Ok(Command::RequestSense(request)) => {
-                let waiting = self.attentions.take(nexus).map(Attention::sense);
-                return Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE)));
+                let waiting = state.attentions.take(nexus).map(Attention::sense);
+                Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
             }
-            _ => {
-                if let Some(attention) = self.attentions.take(nexus) {
-                    return Action::End(Ending::check(attention.sense()));
+            _ => match state.attentions.take(nexus) {
+                Some(attention) => Some(Action::End(Ending::check(attention.sense()))),
+                None => {
+                    self.quiet.insert(nexus);
+                    None
                 }
-            }
+            },
         }
-        command.and_then(|command| command.begin(self)).into()
+    }
+
+    /// Whether a command that waited (for its data-out, say) may still be done: its nexus may
+    /// have been fenced off, or the medium be gone or protected since.
+    ///
+    /// # Errors
+    /// How to end it instead.
+    pub fn recheck(&mut self, nexus: NexusId, op: &MediumOp) -> Result<(), Ending> {
+        self.refresh();
+        let access = match op.changes() {
+            true => Access::Change,
+            false => Access::Read,
+        };
+        if !self.rights.allow(nexus, access) {
+            return Err(Ending::CONFLICT);
+        }
+        if self.rights.ejected {
+            let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
+            return Err(Ending::check(sense));
+        }
+        match op.changes() && !matches!(op, MediumOp::Flush { .. }) {
+            true => self.shape.check_writable().map_err(Ending::check),
+            false => Ok(()),
+        }
     }
 
     /// Goes on with a command whose parameter list has arrived. Never asks for another.
     pub fn resume(&mut self, list: ParameterList, data: &[u8]) -> Action {
+        self.refresh();
+        let (nexus, len) = (list.nexus, list.len_bytes as usize);
+        if !self.rights.allow(nexus, list.command.access()) {
+            return Action::End(Ending::CONFLICT);
+        }
         let result = list.check_offered(data.len() as u64);
         result
-            .and_then(|()| list.command.resume(self, &data[..list.len_bytes as usize]))
+            .and_then(|()| list.command.resume(self, nexus, &data[..len]))
             .into()
     }
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, spawn, sync::Permit};
 use iscsi::{CommandRequest, Outcome, TaskId};
-use scsi::{Action, Ending, MediumOp, NexusId, Status};
+use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
 
 use crate::{
     connection::Connection,
-    front::{Target, Unit},
+    front::{Commands, Target, Unit},
     medium,
     open::{OpenCommand, Pending, WritePart},
 };
@@ -73,6 +73,13 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
     };
     match pending {
         Pending::Medium(op) => {
+            if let Some(unit) = target.units.get(&lun) {
+                // The initiator may have been fenced off while it sent its data.
+                let checked = unit.disk.borrow_mut().recheck(NexusId(connection.id), &op);
+                if let Err(ending) = checked {
+                    return respond(connection, task, Some(unit), &ending, transfer_len);
+                }
+            }
             run(
                 connection,
                 &target,
@@ -110,6 +117,17 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
                         },
                     );
                 }
+                Action::Changed(changed) => {
+                    let work = settle(connection.clone(), target.clone(), lun, changed);
+                    let connection = connection.clone();
+                    let target = target.clone();
+                    spawn(async move {
+                        let ending = work.await;
+                        let unit = target.units.get(&lun);
+                        respond(&connection, task, unit, &ending, transfer_len);
+                        connection.transmit.notify();
+                    });
+                }
                 other => {
                     tracing::error!(?other, "a parameter list asked for data-in");
                     respond(connection, task, Some(unit), &Ending::BUSY, 0);
@@ -129,6 +147,10 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
+        Action::Changed(changed) => {
+            // No command without a parameter list changes what needs more than this.
+            respond(connection, offer.task, unit, &changed.ending, 0);
+        }
         Action::ReportLuns(request) => {
             let luns: Vec<_> = target
                 .units
@@ -150,11 +172,15 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
         Action::Medium(op) => {
             let transfer_len = op.data_in_len_bytes() + op.data_out_len_bytes();
             let is_write = op.data_out_len_bytes() > 0;
-            // An initiator that takes less gets the blocks that fit and an overflow residual.
+            // An initiator that takes or gives less than the command says moves the blocks that
+            // fit, and learns of the rest by an overflow residual (RFC 7143 §11.4.5.1).
             let block = u64::from(target.block_size_bytes(offer.lun));
-            let taken = u64::from(offer.read_len).div_ceil(block) * block;
-            let op = match !is_write && transfer_len > taken {
-                true => medium::shortened(op, taken),
+            let room = match is_write {
+                true => offer.write_len.into(),
+                false => u64::from(offer.read_len).div_ceil(block) * block,
+            };
+            let op = match transfer_len > room {
+                true => medium::shortened(op, room),
                 false => Some(op),
             };
             let Some(op) = op else {
@@ -184,6 +210,37 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
             }
         }
     }
+}
+
+/// Sees to what a change of a unit's state needs before its command is answered.
+async fn settle(
+    connection: Rc<Connection>,
+    target: Rc<Target>,
+    lun: u32,
+    changed: Changed,
+) -> Ending {
+    let unit = &target.units[&lun];
+    if let (true, Some(keep)) = (changed.keep, &connection.front.keep) {
+        if let Err(error) = keep(&unit.volume_name, unit.home.unit.save()) {
+            tracing::error!(
+                volume = unit.volume_name,
+                error,
+                "reservations were not kept"
+            );
+            return Changed::not_kept();
+        }
+    }
+    if !changed.abort.is_empty() {
+        // Without the one that waits here for the answer.
+        let own = NexusId(connection.id);
+        let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
+        let commands = Commands::Nexuses {
+            volume: unit.volume_name.clone(),
+            nexuses: nexuses.collect(),
+        };
+        connection.front.abort_everywhere(commands).await;
+    }
+    changed.ending
 }
 
 impl Offer {
@@ -305,10 +362,21 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             permits = take_memory(&connection, read_len).await;
         }
         let unit = &target.units[&lun];
-        let aborted = connection.open.with(task, |_| ()).is_none();
-        let result = match aborted {
-            true => Ok(Payload::new()),
-            false => medium::perform(&*unit.volume, &op, data).await,
+        let perform = async {
+            match connection.open.with(task, |_| ()) {
+                None => Ok(Payload::new()), // aborted meanwhile
+                Some(()) => medium::perform(&*unit.volume, &op, data).await,
+            }
+        };
+        let result = match op.span() {
+            Some(extent) if op.is_exclusive() => {
+                connection.front.exclusively(unit, extent, perform).await
+            }
+            Some(extent) => {
+                let _at_work = unit.gate.enter(extent).await;
+                perform.await
+            }
+            None => perform.await,
         };
         connection.open.end_io(running);
         match result {

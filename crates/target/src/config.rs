@@ -9,9 +9,17 @@ use volume::SharedVolume;
 pub type OpenVolume =
     Arc<dyn Fn() -> LaneFuture<'static, volume::Result<SharedVolume>> + Send + Sync>;
 
+/// Keeps what a volume's logical unit has to remember over a restart, under the volume's name;
+/// `None` when that is nothing any more. It is on persistent media when the call returns. Called
+/// on a lane, rarely: when reservations with APTPL or saved mode pages change. The error says why
+/// it could not be kept.
+pub type Keep = Arc<dyn Fn(&str, Option<String>) -> Result<(), String> + Send + Sync>;
+
 /// All that a server serves.
 #[derive(Clone)]
 pub struct ServerConfig {
+    /// Keeps the logical units' state over a restart; `None`: nothing is kept.
+    pub keep: Option<Keep>,
     /// The targets.
     pub targets: Vec<TargetSpec>,
     /// Bounds on what initiators can make the server do.
@@ -40,6 +48,14 @@ pub struct LunSpec {
     pub uuid: [u8; 16],
     /// Opens the volume on a lane.
     pub open: OpenVolume,
+    /// What [`Keep`] kept for the volume before a restart.
+    pub kept: Option<String>,
+    /// Whether initiators may eject it and put it back.
+    pub removable: bool,
+    /// Whether writes are refused here, whatever the volume would take.
+    pub read_only: bool,
+    /// Whether the volume writes all or nothing, also through a power cut, whatever the length.
+    pub atomic_writes: bool,
 }
 
 /// Which initiators may log in to a target.

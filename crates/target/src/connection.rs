@@ -223,11 +223,10 @@ impl Connection {
             .running(|io_lun, _| lun.is_none_or(|lun| lun == io_lun))
     }
 
-    pub(crate) fn abort_task(&self, task: TaskId) {
+    /// Forgets a command without an answer; false if it has been answered already.
+    pub(crate) fn abort_task(&self, task: TaskId) -> bool {
         drop(self.open.remove(task));
-        if let Err(error) = self.machine.borrow_mut().abort(task) {
-            tracing::trace!(%error, "abort of a task that has ended");
-        }
+        self.machine.borrow_mut().abort(task).is_ok()
     }
 
     /// Reads until the connection ends; says why it did.

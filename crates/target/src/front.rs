@@ -9,17 +9,18 @@ use std::{
 };
 
 use engine::{
-    cross::{OneshotSender, Receiver, Sender},
+    cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
     sync::{Budget, Notify},
 };
-use scsi::{Attention, Identity, LogicalUnit, NexusId, TargetPort};
+use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
-    config::{Allow, Limits, ServerConfig, TargetSpec},
+    config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
     connection::{self, Connection},
+    exclusion::{Gate, Turns},
     sessions::Sessions,
 };
 
@@ -32,17 +33,35 @@ pub(crate) enum Request {
         connection: u64,
         done: OneshotSender<()>,
     },
-    /// Abort the commands for these LUNs of a target in all sessions, and say when all their I/O
-    /// has ended.
+    /// Abort these commands, and say when all their I/O has ended.
     Abort {
-        target: usize,
-        lun: Option<u32>,
-        by: Option<NexusId>,
-        attention: Attention,
+        commands: Commands,
         done: OneshotSender<()>,
     },
+    /// End all sessions of a target.
+    EndTarget { target: usize },
+    /// Let nobody in to these blocks of a volume, and say when nobody is there any more.
+    Hold {
+        volume: String,
+        extent: Extent,
+        done: OneshotSender<()>,
+    },
+    /// Let all in to a volume again.
+    Release { volume: String },
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
+}
+
+/// Which commands to abort.
+#[derive(Clone)]
+pub(crate) enum Commands {
+    /// Of all sessions of a target, for one LUN or all.
+    Target { target: usize, lun: Option<u32> },
+    /// Of these nexuses, for whatever LUN a volume is.
+    Nexuses {
+        volume: String,
+        nexuses: Vec<NexusId>,
+    },
 }
 
 /// One lane's part of a server.
@@ -50,11 +69,14 @@ pub(crate) struct Front {
     pub(crate) targets: Vec<Rc<Target>>,
     pub(crate) limits: Limits,
     pub(crate) sessions: Arc<Sessions>,
+    /// By volume, which several targets may serve.
+    gates: BTreeMap<String, Rc<Gate>>,
     /// This lane's own address, and those of all lanes.
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     pub(crate) memory: Memory,
+    pub(crate) keep: Option<Keep>,
     pub(crate) stopping: Cell<bool>,
     /// A connection has ended.
     pub(crate) changed: Notify,
@@ -80,9 +102,22 @@ pub(crate) struct Target {
     pub(crate) bare: Identity,
 }
 
+/// What all lanes and targets share of a volume: its logical unit's state, and whose turn it is to
+/// exclude the others.
+pub(crate) struct Home {
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) unit: Arc<SharedUnit>,
+}
+
+/// By the volumes' names.
+pub(crate) type Homes = Arc<BTreeMap<String, Arc<Home>>>;
+
 /// A logical unit and its volume.
 pub(crate) struct Unit {
     pub(crate) disk: RefCell<LogicalUnit>,
+    pub(crate) volume_name: String,
+    pub(crate) gate: Rc<Gate>,
+    pub(crate) home: Arc<Home>,
     pub(crate) volume: SharedVolume,
 }
 
@@ -90,13 +125,16 @@ impl Front {
     /// Opens this lane's views of all volumes.
     pub(crate) async fn open(
         config: &ServerConfig,
+        homes: Homes,
         sessions: Arc<Sessions>,
         own: Sender<Request>,
         lanes: Vec<Sender<Request>>,
     ) -> Result<Rc<Front>, String> {
         let mut targets = Vec::new();
+        let mut gates = BTreeMap::new();
         for (index, spec) in config.targets.iter().enumerate() {
-            targets.push(Rc::new(Target::open(index, spec, &config.limits).await?));
+            let target = Target::open(index, spec, &config.limits, &homes, &mut gates).await?;
+            targets.push(Rc::new(target));
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
         let largest = config.limits.transfer_max_bytes as usize;
@@ -112,10 +150,12 @@ impl Front {
             targets,
             limits,
             sessions,
+            gates,
             own,
             lanes,
             connections,
             memory,
+            keep: config.keep.clone(),
             stopping,
             changed,
         }))
@@ -141,18 +181,41 @@ impl Front {
                         done.send(());
                     });
                 }
-                Request::Abort {
-                    target,
-                    lun,
-                    by,
-                    attention,
-                    done,
-                } => {
+                Request::Abort { commands, done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.abort(target, lun, by, attention).await;
+                        front.abort(&commands).await;
                         done.send(());
                     });
+                }
+                Request::EndTarget { target } => {
+                    let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+                    for connection in connections {
+                        if connection.target().is_some_and(|t| t.index == target) {
+                            // The answer to who asked for it may still be on its way.
+                            connection.close_when_sent();
+                        }
+                    }
+                }
+                Request::Hold {
+                    volume,
+                    extent,
+                    done,
+                } => {
+                    let Some(gate) = self.gates.get(&volume).cloned() else {
+                        done.send(());
+                        continue;
+                    };
+                    gate.hold(extent);
+                    spawn(async move {
+                        gate.empty().await;
+                        done.send(());
+                    });
+                }
+                Request::Release { volume } => {
+                    if let Some(gate) = self.gates.get(&volume) {
+                        gate.release();
+                    }
                 }
                 Request::Stop { done } => {
                     let front = self.clone();
@@ -166,24 +229,41 @@ impl Front {
     }
 
     /// Aborts commands on this lane and waits for their I/O.
-    async fn abort(
-        &self,
-        target: usize,
-        lun: Option<u32>,
-        by: Option<NexusId>,
-        attention: Attention,
-    ) {
-        for (number, unit) in &self.targets[target].units {
-            if lun.is_none_or(|lun| lun == *number) {
-                unit.disk.borrow_mut().post(attention, by);
-            }
-        }
+    async fn abort(&self, commands: &Commands) {
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            if connection.target().is_some_and(|t| t.index == target) {
+            let Some(own) = connection.target() else {
+                continue;
+            };
+            let luns: Vec<Option<u32>> = match commands {
+                Commands::Target { target, lun } if own.index == *target => vec![*lun],
+                Commands::Nexuses { volume, nexuses }
+                    if nexuses.contains(&NexusId(connection.id)) =>
+                {
+                    let served = own.units.iter().filter(|(_, u)| u.volume_name == *volume);
+                    served.map(|(number, _)| Some(*number)).collect()
+                }
+                _ => continue,
+            };
+            for lun in luns {
                 let running = connection.abort_tasks(lun);
                 connection.open.wait_ended(&running).await;
             }
+        }
+    }
+
+    /// Has every lane abort commands, and waits until all their I/O has ended.
+    pub(crate) async fn abort_everywhere(&self, commands: Commands) {
+        let mut answers = Vec::new();
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            let commands = commands.clone();
+            if lane.send(Request::Abort { commands, done }).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            answer.await;
         }
     }
 
@@ -204,19 +284,74 @@ impl Front {
     }
 }
 
+impl Front {
+    /// Runs `operation` while nobody else is at work in `extent` of a unit's volume, on any lane.
+    pub(crate) async fn exclusively<T>(
+        &self,
+        unit: &Unit,
+        extent: Extent,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let turn = unit.home.turns.take().await;
+        let mut answers = Vec::with_capacity(self.lanes.len());
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            let volume = unit.volume_name.clone();
+            let request = Request::Hold {
+                volume,
+                extent,
+                done,
+            };
+            if lane.send(request).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            answer.await;
+        }
+        let result = operation.await;
+        for lane in &self.lanes {
+            let volume = unit.volume_name.clone();
+            // A lane that has ended holds nothing.
+            let _ = lane.send(Request::Release { volume });
+        }
+        // The next in turn sends its own requests behind these.
+        drop(turn);
+        result
+    }
+}
+
 impl Target {
-    async fn open(index: usize, spec: &TargetSpec, limits: &Limits) -> Result<Target, String> {
+    async fn open(
+        index: usize,
+        spec: &TargetSpec,
+        limits: &Limits,
+        homes: &Homes,
+        gates: &mut BTreeMap<String, Rc<Gate>>,
+    ) -> Result<Target, String> {
         let mut units = BTreeMap::new();
         for (&number, lun) in &spec.luns {
             let volume = (lun.open)()
                 .await
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
-            let disk = LogicalUnit::new(identity(spec, lun.uuid), shape_of(volume.shape(), limits))
+            let home = &homes[&lun.volume];
+            let mut shape = shape_of(volume.shape(), limits);
+            shape.removable = lun.removable;
+            shape.read_only |= lun.read_only;
+            if lun.atomic_writes {
+                shape.atomic_blocks_max = shape.transfer_blocks_max;
+            }
+            let port = index as u16 + 1;
+            let identity = identity(spec, lun.uuid, port);
+            let disk = LogicalUnit::sharing(identity, shape, home.unit.clone())
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
             units.insert(
                 number,
                 Unit {
                     disk: RefCell::new(disk),
+                    volume_name: lun.volume.clone(),
+                    gate: gates.entry(lun.volume.clone()).or_default().clone(),
+                    home: home.clone(),
                     volume,
                 },
             );
@@ -227,13 +362,13 @@ impl Target {
             portals: spec.portals.clone(),
             allow: spec.allow.clone(),
             units,
-            bare: identity(spec, [0; 16]),
+            bare: identity(spec, [0; 16], index as u16 + 1),
         })
     }
 }
 
 /// The names of a logical unit; serial number and NAA derive from the volume's UUID.
-fn identity(target: &TargetSpec, uuid: [u8; 16]) -> Identity {
+fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity {
     Identity {
         vendor: "SANSTONE".into(),
         product: "VOLUME".into(),
@@ -248,7 +383,7 @@ fn identity(target: &TargetSpec, uuid: [u8; 16]) -> Identity {
         port: TargetPort {
             target_name: target.name.clone(),
             portal_group_tag: 1,
-            relative_port: 1,
+            relative_port,
             port_group: 1,
         },
     }
@@ -268,7 +403,8 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,
         zeroes_after_discard: discard.reads_zeroes,
-        unmap_blocks_max: (1 << 30) / block,
+        // More is slow to undo by an abort, and libiscsi takes it for a mistake.
+        unmap_blocks_max: ((1 << 30) / block).min(1 << 20),
         unmap_ranges_max: 256,
     });
     shape

@@ -15,6 +15,7 @@
 mod command;
 mod config;
 mod connection;
+mod exclusion;
 mod front;
 mod login;
 mod medium;
@@ -24,5 +25,5 @@ mod sessions;
 mod task_management;
 mod writer;
 
-pub use config::{Allow, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
 pub use server::{Server, StartError};

@@ -5,6 +5,8 @@ use std::{net::SocketAddr, rc::Rc};
 use engine::time;
 use iscsi::{LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord};
 
+use scsi::NexusId;
+
 use crate::{
     connection::Connection,
     front::{Front, Target},
@@ -103,6 +105,12 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
             target = target.name,
             "logged in"
         );
+        // The initiator port, as reservations know it (RFC 7143 §4.4.4).
+        let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
+        let port = format!("{},i,0x{isid}", request.initiator_name);
+        for unit in target.units.values() {
+            unit.disk.borrow().introduce(NexusId(connection.id), &port);
+        }
         *connection.key.borrow_mut() = Some(key);
         if connection.is_ended() {
             return connection.release_key();

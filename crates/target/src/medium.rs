@@ -28,34 +28,54 @@ pub(crate) async fn perform(
                 .await
                 .map_err(|e| told(&e, MediumErrorKind::Read))
         }
-        MediumOp::Write { extent, fua } => volume
+        MediumOp::Write { extent, fua } | MediumOp::WriteAtomic { extent, fua } => volume
             .write(extent.offset_bytes(), data, durability(*fua))
             .await
             .map(nothing)
             .map_err(|e| told(&e, MediumErrorKind::Write)),
+        MediumOp::WriteVerify { extent, compare } => {
+            volume
+                .write(extent.offset_bytes(), data.clone(), Durability::Fua)
+                .await
+                .map_err(|e| told(&e, MediumErrorKind::Write))?;
+            match compare {
+                true => self::compare(volume, extent, &data).await,
+                false => verify(volume, extent).await,
+            }
+        }
+        MediumOp::CompareAndWrite { extent, fua } => {
+            let half = extent.len_bytes() as usize;
+            self::compare(volume, extent, &data.slice(0..half)).await?;
+            volume
+                .write(
+                    extent.offset_bytes(),
+                    data.slice(half..2 * half),
+                    durability(*fua),
+                )
+                .await
+                .map(nothing)
+                .map_err(|e| told(&e, MediumErrorKind::Write))
+        }
+        MediumOp::OrWrite { extent, fua } => {
+            let len = extent.len_bytes() as usize;
+            let stored = read(volume, (extent.offset_bytes(), len)).await?.to_vec();
+            let mut result = Buf::copy_of(&stored);
+            for (byte, given) in result.iter_mut().zip(data.to_vec()) {
+                *byte |= given;
+            }
+            volume
+                .write(extent.offset_bytes(), result.into(), durability(*fua))
+                .await
+                .map(nothing)
+                .map_err(|e| told(&e, MediumErrorKind::Write))
+        }
         MediumOp::Flush { .. } => volume
             .flush()
             .await
             .map(nothing)
             .map_err(|e| told(&e, MediumErrorKind::Flush)),
-        MediumOp::Verify { extent } => {
-            for piece in pieces(extent) {
-                read(volume, piece).await?;
-            }
-            Ok(Payload::new())
-        }
-        MediumOp::Compare { extent } => {
-            let mut done = 0;
-            for piece in pieces(extent) {
-                let stored = read(volume, piece).await?.to_vec();
-                let given = data.slice(done..done + stored.len()).to_vec();
-                if let Some(at) = stored.iter().zip(&given).position(|(a, b)| a != b) {
-                    return Err(miscompare(done + at));
-                }
-                done += stored.len();
-            }
-            Ok(Payload::new())
-        }
+        MediumOp::Verify { extent } => verify(volume, extent).await,
+        MediumOp::Compare { extent } => compare(volume, extent, &data).await,
         MediumOp::CompareSame { extent, block } => {
             let mut done = 0;
             for piece in pieces(extent) {
@@ -106,19 +126,19 @@ pub(crate) async fn perform(
     }
 }
 
-/// The first `len_bytes` of a read: what is left of it when the initiator takes less than the
-/// command says. `None`: not even one block. Other operations are not shortened.
-pub(crate) fn shortened(op: MediumOp, len_bytes: u64) -> Option<MediumOp> {
-    let MediumOp::Read { extent, fua } = op else {
-        return Some(op);
-    };
-    let blocks = extent
-        .blocks
-        .min(len_bytes / u64::from(extent.block_size_bytes));
-    (blocks > 0).then_some(MediumOp::Read {
-        extent: Extent { blocks, ..extent },
-        fua,
-    })
+/// The first `len_bytes` of a read or write: what is left of it when the initiator takes or gives
+/// less than the command says. `None`: not even one block. Other operations are not shortened.
+pub(crate) fn shortened(mut op: MediumOp, len_bytes: u64) -> Option<MediumOp> {
+    match &mut op {
+        MediumOp::Read { extent, .. }
+        | MediumOp::Write { extent, .. }
+        | MediumOp::WriteVerify { extent, .. } => {
+            let block = u64::from(extent.block_size_bytes);
+            extent.blocks = extent.blocks.min(len_bytes / block);
+            (extent.blocks > 0).then_some(op)
+        }
+        _ => Some(op),
+    }
 }
 
 fn durability(fua: bool) -> Durability {
@@ -138,6 +158,32 @@ fn pieces(extent: &Extent) -> impl Iterator<Item = (u64, usize)> + use<> {
     (at..end)
         .step_by(PIECE_BYTES as usize)
         .map(move |start| (start, (end - start).min(PIECE_BYTES) as usize))
+}
+
+/// Reads `extent` and gives nothing.
+async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, MediumError> {
+    for piece in pieces(extent) {
+        read(volume, piece).await?;
+    }
+    Ok(Payload::new())
+}
+
+/// Compares `extent` with `given`, as long as it.
+async fn compare(
+    volume: &dyn Volume,
+    extent: &Extent,
+    given: &Payload,
+) -> Result<Payload, MediumError> {
+    let mut done = 0;
+    for piece in pieces(extent) {
+        let stored = read(volume, piece).await?.to_vec();
+        let given = given.slice(done..done + stored.len()).to_vec();
+        if let Some(at) = stored.iter().zip(&given).position(|(a, b)| a != b) {
+            return Err(miscompare(done + at));
+        }
+        done += stored.len();
+    }
+    Ok(Payload::new())
 }
 
 async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, MediumError> {

@@ -13,9 +13,11 @@ use engine::{
     time,
 };
 
+use scsi::SharedUnit;
+
 use crate::{
-    config::ServerConfig,
-    front::{Front, Request},
+    config::{LunSpec, ServerConfig},
+    front::{Front, Home, Homes, Request},
     sessions::Sessions,
 };
 
@@ -57,6 +59,14 @@ impl Server {
     ) -> Result<Server, StartError> {
         let listeners = bind(&mut config).await?;
         let sessions = Arc::new(Sessions::default());
+        let homes: Homes = Arc::new(
+            config
+                .targets
+                .iter()
+                .flat_map(|target| target.luns.values())
+                .map(|lun| (lun.volume.clone(), home(lun)))
+                .collect(),
+        );
         let mut senders = Vec::new();
         let mut receivers = Vec::new();
         for _ in lanes {
@@ -67,8 +77,9 @@ impl Server {
         for ((lane, requests), own) in lanes.iter().zip(receivers).zip(senders.clone()) {
             let (started, opened) = oneshot();
             let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
+            let homes = homes.clone();
             lane.spawn(move || async move {
-                match Front::open(&config, sessions, own, all).await {
+                match Front::open(&config, homes, sessions, own, all).await {
                     Ok(front) => {
                         started.send(Ok(()));
                         front.run(requests).await;
@@ -114,6 +125,16 @@ impl Server {
             answer.await;
         }
     }
+}
+
+/// The home of a volume's state, with what was kept of it.
+fn home(lun: &LunSpec) -> Arc<Home> {
+    let unit = SharedUnit::new();
+    if let Some(kept) = &lun.kept {
+        unit.restore(kept);
+    }
+    let turns = Arc::default();
+    Arc::new(Home { turns, unit })
 }
 
 /// Binds each address once, and writes the ports that the system chose into the configuration.

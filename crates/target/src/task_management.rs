@@ -3,11 +3,13 @@
 
 use std::rc::Rc;
 
-use engine::cross::oneshot;
 use iscsi::TaskManagementRequest;
 use scsi::{Attention, NexusId};
 
-use crate::{connection::Connection, front::Request};
+use crate::{
+    connection::Connection,
+    front::{Commands, Request, Target},
+};
 
 /// Does one task management function and answers it.
 pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest) {
@@ -28,6 +30,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
     const CLEAR_TASK_SET: u8 = 4;
     const LOGICAL_UNIT_RESET: u8 = 5;
     const TARGET_WARM_RESET: u8 = 6;
+    const TARGET_COLD_RESET: u8 = 7;
 
     let Some(target) = connection.target() else {
         return TaskManagementRequest::REJECTED;
@@ -41,9 +44,13 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
             let Some(task) = request.referenced else {
                 return TaskManagementRequest::TASK_DOES_NOT_EXIST;
             };
-            connection.abort_task(task);
+            let aborted = connection.abort_task(task);
             let running = connection.open.running(|_, io_task| io_task == task);
             connection.open.wait_ended(&running).await;
+            if !aborted {
+                // Its answer was on its way before this function could begin.
+                return TaskManagementRequest::TASK_DOES_NOT_EXIST;
+            }
         }
         (ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET, None) => {
             return TaskManagementRequest::LUN_DOES_NOT_EXIST;
@@ -53,57 +60,55 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
             connection.open.wait_ended(&running).await;
         }
         (CLEAR_TASK_SET, Some(lun)) => {
+            // Who cleared them knows.
+            let by = Some(NexusId(connection.id));
             everywhere(
                 connection,
-                target.index,
+                &target,
                 Some(lun),
                 Attention::CommandsCleared,
+                by,
             )
             .await;
         }
         (LOGICAL_UNIT_RESET, Some(lun)) => {
-            everywhere(
-                connection,
-                target.index,
-                Some(lun),
-                Attention::BusDeviceReset,
-            )
-            .await;
+            reset(connection, &target, Some(lun)).await;
         }
         (TARGET_WARM_RESET, _) => {
-            everywhere(connection, target.index, None, Attention::BusDeviceReset).await;
+            reset(connection, &target, None).await;
+        }
+        (TARGET_COLD_RESET, _) => {
+            reset(connection, &target, None).await;
+            for lane in &connection.front.lanes {
+                let target = target.index;
+                // A lane that has ended has no sessions.
+                let _ = lane.send(Request::EndTarget { target });
+            }
         }
         _ => return TaskManagementRequest::NOT_SUPPORTED,
     }
     TaskManagementRequest::FUNCTION_COMPLETE
 }
 
-/// Aborts commands in all sessions on all lanes and waits for their I/O.
+/// A reset concerns the initiator that asked for it as well (SAM-5 6.3.3).
+async fn reset(connection: &Connection, target: &Target, lun: Option<u32>) {
+    everywhere(connection, target, lun, Attention::BusDeviceReset, None).await;
+}
+
+/// Aborts commands in all sessions on all lanes, waits for their I/O, and has all nexuses told.
 async fn everywhere(
     connection: &Connection,
-    target: usize,
+    target: &Target,
     lun: Option<u32>,
     attention: Attention,
+    by: Option<NexusId>,
 ) {
-    // A reset concerns the initiator that asked for it as well (SAM-5 6.3.3).
-    let by = (attention == Attention::CommandsCleared).then_some(NexusId(connection.id));
-    let mut answers = Vec::new();
-    for lane in &connection.front.lanes {
-        let (done, answer) = oneshot();
-        if lane
-            .send(Request::Abort {
-                target,
-                lun,
-                by,
-                attention,
-                done,
-            })
-            .is_ok()
-        {
-            answers.push(answer);
+    let index = target.index;
+    let commands = Commands::Target { target: index, lun };
+    connection.front.abort_everywhere(commands).await;
+    for (number, unit) in &target.units {
+        if lun.is_none_or(|lun| lun == *number) {
+            unit.disk.borrow().post(attention, by);
         }
-    }
-    for answer in answers {
-        answer.await;
     }
 }

@@ -24,6 +24,10 @@ fn config(open: OpenVolume) -> ServerConfig {
         volume: "disk".into(),
         uuid: [7; 16],
         open,
+        kept: None,
+        removable: false,
+        read_only: false,
+        atomic_writes: true,
     };
     let target = TargetSpec {
         name: IQN.into(),
@@ -32,6 +36,7 @@ fn config(open: OpenVolume) -> ServerConfig {
         allow: Allow::Everyone,
     };
     ServerConfig {
+        keep: None,
         targets: vec![target],
         limits: Limits::default(),
     }

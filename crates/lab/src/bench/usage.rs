@@ -1,6 +1,6 @@
 //! The CPU time that a run costs: the target's process, its whole core, and this process.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use super::Sample;
 use crate::load::Done;
@@ -49,20 +49,17 @@ impl Usage {
     }
 }
 
-/// Time that the threads of a process have been on a CPU, in nanoseconds (schedstat's first field).
+/// CPU time of a process with all its threads, also those that have ended, in nanoseconds
+/// (/proc/PID/stat, utime and stime, in ticks).
 fn process_ns(pid: u32) -> u64 {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command's name may hold anything but ends with the last parenthesis.
+    let Some((_, fields)) = text.rsplit_once(')') else {
         return 0;
     };
-    tasks.flatten().map(|task| thread_ns(&task.path())).sum()
-}
-
-fn thread_ns(task: &Path) -> u64 {
-    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-    text.split_ascii_whitespace()
-        .next()
-        .and_then(|field| field.parse().ok())
-        .unwrap_or(0)
+    let fields = fields.split_ascii_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    ticks * TICK_NS
 }
 
 /// Time that a core was not idle, in nanoseconds: /proc/stat's fields but idle and iowait.

@@ -36,7 +36,7 @@ const NO_LOGICAL_UNIT: u8 = 0x7F;
 impl Inquiry {
     pub(super) fn begin(self, unit: &LogicalUnit) -> Result<Action, Sense> {
         let data = match self.page {
-            None => standard(DIRECT_ACCESS, unit.identity()),
+            None => standard(DIRECT_ACCESS, unit.identity(), unit.shape().removable),
             Some(page) => {
                 let page = vpd::page(page, unit.identity(), unit.shape());
                 page.ok_or(Sense::invalid_cdb_field(2, None))?
@@ -50,7 +50,7 @@ impl Inquiry {
     pub(crate) fn begin_absent(self, identity: &Identity) -> Result<Action, Sense> {
         match self.page {
             None => {
-                let data = standard(NO_LOGICAL_UNIT, identity);
+                let data = standard(NO_LOGICAL_UNIT, identity, false);
                 Ok(reply(data, self.allocation_len_bytes.into()))
             }
             Some(_) => Err(Sense::invalid_cdb_field(2, None)),
@@ -59,7 +59,8 @@ impl Inquiry {
 }
 
 /// Standard INQUIRY data (SPC-4 6.6), 96 bytes.
-fn standard(peripheral: u8, identity: &Identity) -> Vec<u8> {
+fn standard(peripheral: u8, identity: &Identity, removable: bool) -> Vec<u8> {
+    const RMB: u8 = 0x80;
     const VERSION_SPC_4: u8 = 0x06;
     const HISUP: u8 = 0x10;
     const RESPONSE_FORMAT: u8 = 0x02;
@@ -73,6 +74,7 @@ fn standard(peripheral: u8, identity: &Identity) -> Vec<u8> {
     ];
     let mut data = vec![0; 96];
     data[0] = peripheral;
+    data[1] = if removable { RMB } else { 0 };
     data[2] = VERSION_SPC_4;
     data[3] = HISUP | RESPONSE_FORMAT;
     data[4] = (data.len() - 5) as u8;

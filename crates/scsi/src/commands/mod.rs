@@ -1,21 +1,32 @@
 //! The commands, a file each: its fields, how a CDB becomes them, and what they ask for.
 
+pub(crate) mod compare_and_write;
 pub(crate) mod inquiry;
+pub(crate) mod mode_select;
 pub(crate) mod mode_sense;
+pub(crate) mod pre_fetch;
 pub(crate) mod read_capacity;
+pub(crate) mod read_defect_data;
 pub(crate) mod read_write;
 pub(crate) mod report_luns;
 pub(crate) mod report_opcodes;
 pub(crate) mod request_sense;
+pub(crate) mod reserve_in;
+pub(crate) mod reserve_out;
+pub(crate) mod reserve_release;
 pub(crate) mod start_stop;
 pub(crate) mod synchronize_cache;
 pub(crate) mod test_unit_ready;
 pub(crate) mod unmap;
 pub(crate) mod verify;
 mod vpd;
+pub(crate) mod write_atomic;
 pub(crate) mod write_same;
+pub(crate) mod write_verify;
 
+use crate::access::Access;
 use crate::action::{Action, Ending, ParameterList};
+use crate::attention::NexusId;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 
@@ -26,9 +37,21 @@ pub(crate) enum Command {
     RequestSense(request_sense::RequestSense),
     Read(read_write::Transfer),
     Write(read_write::Transfer),
+    OrWrite(read_write::Transfer),
+    WriteAtomic(read_write::Transfer),
+    WriteVerify(write_verify::WriteVerify),
+    CompareAndWrite(compare_and_write::CompareAndWrite),
+    PreFetch(pre_fetch::PreFetch),
+    ReadDefectData(read_defect_data::ReadDefectData),
     Inquiry(inquiry::Inquiry),
     ModeSense(mode_sense::ModeSense),
+    ModeSelect(mode_select::ModeSelect),
+    Reserve,
+    Release,
+    ReserveIn(reserve_in::ReserveIn),
+    ReserveOut(reserve_out::ReserveOut),
     StartStop(start_stop::StartStop),
+    PreventAllow(start_stop::PreventAllow),
     ReadCapacity(read_capacity::ReadCapacity),
     Verify(verify::Verify),
     SynchronizeCache(synchronize_cache::SynchronizeCache),
@@ -40,15 +63,27 @@ pub(crate) enum Command {
 
 impl Command {
     /// What the command asks for on this disk, or why it is refused.
-    pub(crate) fn begin(self, unit: &LogicalUnit) -> Result<Action, Sense> {
+    pub(crate) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         match self {
             Command::TestUnitReady => Ok(Action::End(Ending::GOOD)),
             Command::RequestSense(command) => Ok(Action::Reply(command.reply(Sense::NONE))),
             Command::Read(command) => command.begin_read(unit.shape()),
             Command::Write(command) => command.begin_write(unit.shape()),
+            Command::OrWrite(command) => command.begin_or_write(unit.shape()),
+            Command::WriteAtomic(command) => write_atomic::begin(command, unit.shape()),
+            Command::WriteVerify(command) => command.begin(unit.shape()),
+            Command::CompareAndWrite(command) => command.begin(unit.shape()),
+            Command::PreFetch(command) => command.begin(unit.shape()),
+            Command::ReadDefectData(command) => Ok(command.begin()),
             Command::Inquiry(command) => command.begin(unit),
-            Command::ModeSense(command) => command.begin(unit.shape()),
-            Command::StartStop(command) => command.begin(unit.shape()),
+            Command::ModeSense(command) => command.begin(unit),
+            Command::ModeSelect(command) => command.begin(),
+            Command::Reserve => Ok(reserve_release::reserve(unit, nexus)),
+            Command::Release => Ok(reserve_release::release(unit, nexus)),
+            Command::ReserveIn(command) => Ok(command.begin(unit)),
+            Command::ReserveOut(command) => command.begin(),
+            Command::StartStop(command) => command.begin(unit, nexus),
+            Command::PreventAllow(command) => Ok(command.begin(unit, nexus)),
             Command::ReadCapacity(command) => Ok(command.begin(unit.shape())),
             Command::Verify(command) => command.begin(unit.shape()),
             Command::SynchronizeCache(command) => command.begin(unit.shape()),
@@ -59,10 +94,80 @@ impl Command {
         }
     }
 
+    /// What reservations make of it.
+    pub(crate) fn access(&self) -> Access {
+        match self {
+            Command::Inquiry(_)
+            | Command::ReportLuns(_)
+            | Command::RequestSense(_)
+            | Command::Release => Access::Always,
+            Command::TestUnitReady | Command::ReadCapacity(_) | Command::ReportOpcodes(_) => {
+                Access::Ask
+            }
+            Command::Reserve | Command::ReserveIn(_) | Command::ReserveOut(_) => Access::Own,
+            Command::Read(_)
+            | Command::Verify(_)
+            | Command::PreFetch(_)
+            | Command::ReadDefectData(_) => Access::Read,
+            Command::StartStop(command) => command.access(),
+            Command::PreventAllow(command) => command.access(),
+            Command::Write(_)
+            | Command::OrWrite(_)
+            | Command::WriteAtomic(_)
+            | Command::WriteVerify(_)
+            | Command::CompareAndWrite(_)
+            | Command::ModeSense(_)
+            | Command::ModeSelect(_)
+            | Command::SynchronizeCache(_)
+            | Command::WriteSame(_)
+            | Command::Unmap(_) => Access::Change,
+        }
+    }
+
+    /// Whether it fails while a removable medium is ejected.
+    pub(crate) fn needs_medium(&self) -> bool {
+        match self {
+            Command::TestUnitReady
+            | Command::ReadCapacity(_)
+            | Command::Read(_)
+            | Command::Verify(_)
+            | Command::PreFetch(_)
+            | Command::ReadDefectData(_)
+            | Command::Write(_)
+            | Command::OrWrite(_)
+            | Command::WriteAtomic(_)
+            | Command::WriteVerify(_)
+            | Command::CompareAndWrite(_)
+            | Command::SynchronizeCache(_)
+            | Command::WriteSame(_)
+            | Command::Unmap(_) => true,
+            Command::Inquiry(_)
+            | Command::ReportLuns(_)
+            | Command::RequestSense(_)
+            | Command::ReportOpcodes(_)
+            | Command::Reserve
+            | Command::Release
+            | Command::ReserveIn(_)
+            | Command::ReserveOut(_)
+            | Command::StartStop(_)
+            | Command::PreventAllow(_)
+            | Command::ModeSense(_)
+            | Command::ModeSelect(_) => false,
+        }
+    }
+
     /// Goes on with the parameter list that [`Command::begin`] asked for, whole. The shape is
     /// looked at again: it may have changed while the data came.
-    pub(crate) fn resume(self, unit: &LogicalUnit, data: &[u8]) -> Result<Action, Sense> {
+    pub(crate) fn resume(
+        self,
+        unit: &LogicalUnit,
+        nexus: NexusId,
+        data: &[u8],
+    ) -> Result<Action, Sense> {
         match self {
+            Command::ModeSelect(command) => command.resume(unit, nexus, data),
+            Command::ReserveOut(command) => command.resume(unit, nexus, data),
+            Command::CompareAndWrite(command) => Ok(command.resume()),
             Command::Verify(command) => command.resume(unit.shape(), data),
             Command::WriteSame(command) => command.resume(unit.shape(), data),
             Command::Unmap(command) => command.resume(unit.shape(), data),
@@ -74,6 +179,8 @@ impl Command {
     fn wants(self, len_bytes: u32) -> Action {
         Action::Parameters(ParameterList {
             command: self,
+            // The unit knows better.
+            nexus: NexusId(0),
             len_bytes,
         })
     }

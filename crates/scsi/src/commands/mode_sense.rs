@@ -1,19 +1,19 @@
-//! MODE SENSE (6), (10) (SPC-4 6.13, 6.14) with the pages that a disk needs. Nothing can be
-//! changed, so MODE SELECT is not a command of this disk, the current values are the default
-//! ones, none are saved, and the mask of changeable ones is empty.
+//! MODE SENSE (6), (10) (SPC-4 6.13, 6.14) with the pages that a disk needs. Of the control page
+//! two bits can be changed and saved (see `mode.rs`); all else is as the volume has it.
 
 use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
-use crate::sense::{Asc, Sense, SenseKey};
+use crate::mode::{Control, ModeParameters};
+use crate::sense::Sense;
 use crate::shape::Shape;
+use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModeSense {
     form: Form,
     block_descriptor: BlockDescriptor,
-    /// Asked for the changeable values' mask instead of the values.
-    changeable: bool,
+    values: Values,
     page: u8,
     subpage: u8,
     allocation_len_bytes: u16,
@@ -32,6 +32,16 @@ enum BlockDescriptor {
     Short,
     /// 64 bits of them, if the initiator takes it (LLBAA).
     Long,
+}
+
+/// PC: which values of the pages are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Current,
+    /// A mask: ones where a value can be changed.
+    Changeable,
+    Default,
+    Saved,
 }
 
 const ALL_PAGES: u8 = 0x3F;
@@ -58,13 +68,11 @@ fn decode(
     allocation_len_bytes: u16,
 ) -> Result<Command, Sense> {
     let disable_block_descriptors = cdb.bit(1, 3);
-    let changeable = match cdb.u8(2) >> 6 {
-        0b00 | 0b10 => false,
-        0b01 => true,
-        _ => {
-            let asc = Asc::SAVING_PARAMETERS_NOT_SUPPORTED;
-            return Err(Sense::new(SenseKey::IllegalRequest, asc));
-        }
+    let values = match cdb.u8(2) >> 6 {
+        0b00 => Values::Current,
+        0b01 => Values::Changeable,
+        0b10 => Values::Default,
+        _ => Values::Saved,
     };
     Ok(Command::ModeSense(ModeSense {
         form,
@@ -73,7 +81,7 @@ fn decode(
         } else {
             block_descriptor
         },
-        changeable,
+        values,
         page: cdb.u8(2) & 0x3F,
         subpage: cdb.u8(3),
         allocation_len_bytes,
@@ -81,8 +89,9 @@ fn decode(
 }
 
 impl ModeSense {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
-        let pages = self.pages(shape)?;
+    pub(super) fn begin(self, unit: &LogicalUnit) -> Result<Action, Sense> {
+        let shape = unit.shape();
+        let pages = self.pages(shape, unit.mode())?;
         let descriptor = self.block_descriptor.encode(shape);
         let mut data = self.header(shape, descriptor.len(), pages.len());
         data.extend(descriptor);
@@ -106,20 +115,36 @@ impl ModeSense {
         }
     }
 
-    fn pages(&self, shape: &Shape) -> Result<Vec<u8>, Sense> {
+    fn pages(&self, shape: &Shape, mode: &ModeParameters) -> Result<Vec<u8>, Sense> {
+        const PS: u8 = 0x80;
         if self.subpage != 0 && self.subpage != ALL_SUBPAGES {
             return Err(Sense::invalid_cdb_field(3, None));
         }
-        let asked = |page: &&Page| self.page == ALL_PAGES || self.page == page[0];
-        let pages = [caching(shape), CONTROL];
+        let asked = |page: &Page| self.page == ALL_PAGES || self.page == page[0];
+        let changeable = self.values == Values::Changeable;
         let mut data = Vec::with_capacity(32);
-        for page in pages.iter().filter(asked) {
+        let mut add = |page: Page, bits: Page| {
             let len = 2 + usize::from(page[1]);
-            data.extend_from_slice(&page[..2]);
-            if self.changeable {
-                data.resize(data.len() + len - 2, 0);
+            // The control page can be saved.
+            let savable = if page[0] == CONTROL_CODE { PS } else { 0 };
+            data.extend([page[0] | savable, page[1]]);
+            data.extend_from_slice(if changeable {
+                &bits[2..len]
             } else {
-                data.extend_from_slice(&page[2..len]);
+                &page[2..len]
+            });
+        };
+        let values = match self.values {
+            Values::Current | Values::Changeable => mode.current,
+            Values::Saved => mode.saved,
+            Values::Default => Control::default(),
+        };
+        for (page, bits) in [
+            (caching(shape), [0; 20]),
+            (control(values), control_changeable()),
+        ] {
+            if asked(&page) {
+                add(page, bits);
             }
         }
         if data.is_empty() {
@@ -131,11 +156,11 @@ impl ModeSense {
 }
 
 /// A mode page: its code, the number of bytes that follow these two, and they, zero-padded.
-type Page = [u8; 20];
+pub(super) type Page = [u8; 20];
 
 /// The caching mode page (SBC-3): WCE says whether acknowledged writes wait for a flush; all else
 /// is left to the device.
-fn caching(shape: &Shape) -> Page {
+pub(super) fn caching(shape: &Shape) -> Page {
     const WCE: u8 = 0x04;
     let mut page = [0; 20];
     page[0] = 0x08;
@@ -144,22 +169,43 @@ fn caching(shape: &Shape) -> Page {
     page
 }
 
-/// The control mode page (SPC-4): one task set for all nexuses, commands of the SIMPLE attribute
-/// may be reordered without restriction, sense data in fixed format (D_SENSE = 0), other commands
-/// of the nexus live on after a CHECK CONDITION (QERR = 0), tasks that another nexus aborts end
-/// silently (TAS = 0), and how long the disk may be busy is unlimited.
-const CONTROL: Page = {
+const CONTROL_CODE: u8 = 0x0A;
+const D_SENSE: u8 = 0x04;
+const SWP: u8 = 0x08;
+
+/// The control mode page (SPC-4 7.5.8): one task set for all nexuses, commands of the SIMPLE
+/// attribute may be reordered without restriction, other commands of the nexus live on after a
+/// CHECK CONDITION (QERR = 0), tasks that another nexus aborts end silently (TAS = 0), and how
+/// long the disk may be busy is unlimited.
+pub(super) fn control(values: Control) -> Page {
     const GLTSD: u8 = 0x02;
     const UNRESTRICTED_REORDERING: u8 = 0x10;
     let mut page = [0; 20];
-    page[0] = 0x0A;
+    page[0] = CONTROL_CODE;
     page[1] = 0x0A;
-    page[2] = GLTSD;
+    page[2] = GLTSD | if values.descriptor_sense { D_SENSE } else { 0 };
     page[3] = UNRESTRICTED_REORDERING;
+    page[4] = if values.write_protect { SWP } else { 0 };
     page[8] = 0xFF;
     page[9] = 0xFF;
     page
-};
+}
+
+/// Ones where MODE SELECT may change the control page.
+pub(super) fn control_changeable() -> Page {
+    let mut bits = [0; 20];
+    bits[2] = D_SENSE;
+    bits[4] = SWP;
+    bits
+}
+
+/// What a control page sets.
+pub(super) fn control_values(page: &[u8]) -> Control {
+    Control {
+        descriptor_sense: page[2] & D_SENSE != 0,
+        write_protect: page[4] & SWP != 0,
+    }
+}
 
 impl BlockDescriptor {
     /// The block descriptor of direct access devices (SBC-3): the number of blocks, all ones if the

@@ -1,5 +1,5 @@
 //! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte ones are
-//! SBC-2's).
+//! SBC-2's), and ORWRITE (16) (SBC-3 5.6), which has the form of a WRITE.
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -90,7 +90,21 @@ pub(crate) fn decode_write_16(cdb: &Cdb) -> Result<Command, Sense> {
     decode_16(cdb).map(Command::Write)
 }
 
+pub(crate) fn decode_or_write_16(cdb: &Cdb) -> Result<Command, Sense> {
+    decode_16(cdb).map(Command::OrWrite)
+}
+
 impl Transfer {
+    /// A transfer whose length stands elsewhere than usual.
+    pub(super) fn new(lba: u64, blocks: u32, fua: bool, len_field: u16) -> Transfer {
+        Transfer {
+            lba,
+            blocks,
+            fua,
+            len_field,
+        }
+    }
+
     pub(super) fn begin_read(self, shape: &Shape) -> Result<Action, Sense> {
         let extent = self.extent(shape)?;
         Ok(unless_empty(extent, || MediumOp::Read {
@@ -106,6 +120,24 @@ impl Transfer {
             extent,
             fua: self.fua,
         }))
+    }
+
+    pub(super) fn begin_or_write(self, shape: &Shape) -> Result<Action, Sense> {
+        shape.check_writable()?;
+        let extent = self.extent(shape)?;
+        Ok(unless_empty(extent, || MediumOp::OrWrite {
+            extent,
+            fua: self.fua,
+        }))
+    }
+
+    /// Its extent, if it has no more than `blocks_max` blocks, and whether it forces unit access.
+    pub(super) fn within(&self, shape: &Shape, blocks_max: u32) -> Result<(Extent, bool), Sense> {
+        let extent = shape.extent(self.lba, self.blocks.into())?;
+        if self.blocks > blocks_max {
+            return Err(Sense::invalid_cdb_field(self.len_field, None));
+        }
+        Ok((extent, self.fua))
     }
 
     fn extent(&self, shape: &Shape) -> Result<Extent, Sense> {

@@ -1,40 +1,111 @@
-//! START STOP UNIT (SBC-3 5.25) for a disk that neither spins nor ejects: stopping it flushes,
-//! and everything else that makes sense is done already. Power conditions are accepted and do
-//! nothing; ejecting is refused.
+//! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk
+//! here spins: stopping it flushes, power conditions are accepted and do nothing. A removable one
+//! is ejected and loaded in name, unless an initiator prevents it; another refuses that.
 
 use super::Command;
+use crate::access::Access;
 use crate::action::{Action, Ending};
+use crate::attention::{Attention, NexusId};
 use crate::cdb::Cdb;
 use crate::medium::MediumOp;
-use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::sense::{Asc, Sense, SenseKey};
+use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StartStop {
-    /// Whether the unit stops and has to flush first.
-    flush: bool,
+    what: What,
+    start: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Nothing,
+    /// The unit stops and has to flush first.
+    Flush,
+    /// LOEJ: load or eject, by START.
+    Load,
 }
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let power_condition = cdb.u8(4) >> 4;
-    let (no_flush, start) = (cdb.bit(4, 2), cdb.bit(4, 0));
+    let (no_flush, load, start) = (cdb.bit(4, 2), cdb.bit(4, 1), cdb.bit(4, 0));
     // With a power condition LOEJ and START are not looked at.
-    if power_condition == 0 {
-        const LOEJ: u8 = 0x02;
-        cdb.must_be_zero(4, LOEJ)?;
-    }
-    let flush = power_condition == 0 && !start && !no_flush;
-    Ok(Command::StartStop(StartStop { flush }))
+    let what = match power_condition {
+        0 if load => What::Load,
+        0 if !start && !no_flush => What::Flush,
+        _ => What::Nothing,
+    };
+    Ok(Command::StartStop(StartStop { what, start }))
 }
 
 impl StartStop {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
-        if self.flush {
-            let extent = shape.extent_or_rest(0, 0)?;
-            Ok(Action::Medium(MediumOp::Flush { extent }))
+    pub(super) fn access(self) -> Access {
+        if self.start && self.what == What::Nothing {
+            Access::Ask
         } else {
-            Ok(Action::End(Ending::GOOD))
+            Access::Change
         }
+    }
+
+    pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
+        let shape = unit.shape();
+        match self.what {
+            What::Nothing => Ok(Action::End(Ending::GOOD)),
+            What::Flush => {
+                let extent = shape.extent_or_rest(0, 0)?;
+                Ok(Action::Medium(MediumOp::Flush { extent }))
+            }
+            What::Load if !shape.removable => Err(Sense::invalid_cdb_field(4, Some(1))),
+            What::Load => unit.shared().change(|state| {
+                if !state.preventing.is_empty() {
+                    return Err(Sense::new(
+                        SenseKey::IllegalRequest,
+                        Asc::MEDIUM_REMOVAL_PREVENTED,
+                    ));
+                }
+                let was_ejected = std::mem::replace(&mut state.ejected, !self.start);
+                if was_ejected && self.start {
+                    // Who asked for it knows.
+                    state
+                        .attentions
+                        .post(Attention::MediumMayHaveChanged, Some(nexus));
+                }
+                Ok(Action::End(Ending::GOOD))
+            }),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PreventAllow {
+    prevent: bool,
+}
+
+pub(crate) fn decode_prevent(cdb: &Cdb) -> Result<Command, Sense> {
+    // The upper bit was for a changer's operator and is obsolete.
+    cdb.must_be_zero(4, 0x02)?;
+    let prevent = cdb.bit(4, 0);
+    Ok(Command::PreventAllow(PreventAllow { prevent }))
+}
+
+impl PreventAllow {
+    pub(super) fn access(self) -> Access {
+        match self.prevent {
+            true => Access::Change,
+            false => Access::Always,
+        }
+    }
+
+    pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Action {
+        unit.shared().change(|state| match self.prevent {
+            true => {
+                state.preventing.insert(nexus);
+            }
+            false => {
+                state.preventing.remove(&nexus);
+            }
+        });
+        Action::End(Ending::GOOD)
     }
 }
 

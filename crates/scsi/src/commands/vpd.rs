@@ -146,7 +146,10 @@ fn scsi_name(name: &str) -> Vec<u8> {
 
 /// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
 fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
+    const WSNZ: u8 = 0x01;
     let mut body = vec![0; 60];
+    body[0] = WSNZ;
+    body[1] = shape.compare_write_blocks_max;
     body[2..4].copy_from_slice(&shape.transfer_blocks_granularity.to_be_bytes());
     body[4..8].copy_from_slice(&shape.transfer_blocks_max.to_be_bytes());
     body[8..12].copy_from_slice(&shape.transfer_blocks_optimal.to_be_bytes());
@@ -159,6 +162,10 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
         body[28..32].copy_from_slice(&(UGAVALID | discard.alignment_blocks).to_be_bytes());
     }
     body[32..40].copy_from_slice(&shape.write_same_blocks_max.to_be_bytes());
+    if shape.atomic_blocks_max > 0 {
+        // MAXIMUM ATOMIC TRANSFER LENGTH; alignment and granularity are one block.
+        body[40..44].copy_from_slice(&shape.atomic_blocks_max.to_be_bytes());
+    }
     body
 }
 

@@ -1,9 +1,11 @@
 //! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
-//! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster.
+//! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster. No
+//! blocks do not mean "to the end" (WSNZ in the block limits page): that would nearly always be
+//! more than the limit on a WRITE SAME.
 
 use super::Command;
 use super::read_write::PROTECT;
-use crate::action::{Action, Ending};
+use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
@@ -12,7 +14,6 @@ use crate::shape::Shape;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteSame {
     lba: u64,
-    /// 0: to the end.
     blocks: u32,
     unmap: bool,
     /// No data-out buffer: the block is zeroes.
@@ -54,9 +55,7 @@ fn decode(
 impl WriteSame {
     pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
         let extent = self.extent(shape)?;
-        Ok(if extent.blocks == 0 {
-            Action::End(Ending::GOOD)
-        } else if self.no_data {
+        Ok(if self.no_data {
             Action::Medium(MediumOp::Zero {
                 extent,
                 unmap: self.unmap,
@@ -88,7 +87,10 @@ impl WriteSame {
         if self.unmap && shape.discard.is_none() {
             return Err(Sense::invalid_cdb_field(1, Some(3)));
         }
-        let extent = shape.extent_or_rest(self.lba, self.blocks.into())?;
+        let extent = shape.extent(self.lba, self.blocks.into())?;
+        if extent.blocks == 0 {
+            return Err(Sense::invalid_cdb_field(self.len_field, None));
+        }
         if extent.blocks > shape.write_same_blocks_max {
             return Err(Sense::invalid_cdb_field(self.len_field, None));
         }

@@ -1,6 +1,7 @@
 //! A whole logical unit: commands of several nexuses and what each is told.
 
 use super::*;
+use crate::attention::Attentions;
 use crate::fixture::{self, *};
 use crate::{Lun, MediumOp, Status, absent};
 

@@ -60,15 +60,15 @@ fn write_cache_enable_is_the_volumes() {
 }
 
 #[test]
-fn nothing_is_changeable_and_nothing_saved() {
+fn two_bits_are_changeable_and_the_control_page_can_be_saved() {
     let reply = six(thick(), DBD, CHANGEABLE | 0x3F);
     let mut expected = vec![0; 32];
     expected[..2].copy_from_slice(&[0x08, 0x12]);
-    expected[20..22].copy_from_slice(&[0x0A, 0x0A]);
+    expected[20..25].copy_from_slice(&[0x8A, 0x0A, 0x04, 0, 0x08]);
     assert_eq!(reply[4..], expected);
-    let saved = run(thick(), &[0x1A, 0, 0xC0 | 0x3F, 0, 255, 0]);
-    assert_eq!(sense(saved).asc, Asc::SAVING_PARAMETERS_NOT_SUPPORTED);
-    assert_eq!(six(thick(), 0, 0x80 | 0x3F), six(thick(), 0, 0x3F));
+    for values in [0x80, 0xC0] {
+        assert_eq!(six(thick(), 0, values | 0x3F), six(thick(), 0, 0x3F));
+    }
 }
 
 #[test]

@@ -177,11 +177,15 @@ fn a_read_only_disk_reads_and_does_not_write() {
 }
 
 #[test]
-fn a_write_with_too_little_data_is_refused_and_a_read_into_too_little_room_is_not() {
+fn a_write_of_half_a_block_is_refused_and_a_read_into_too_little_room_is_not() {
     let write = run(thick(), &cdb_10(0x2A, 0, 0, 2));
     assert_eq!(write.check_offered(1024), Ok(()));
     assert_eq!(write.check_offered(10000), Ok(()));
-    for offered in [0, 200, 1023] {
+    // Whole blocks are written, with an overflow residual.
+    for offered in [0, 512] {
+        assert_eq!(write.check_offered(offered), Ok(()));
+    }
+    for offered in [200, 1023] {
         let asc = write.check_offered(offered).unwrap_err().asc;
         assert_eq!(asc, Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
     }

@@ -1,8 +1,8 @@
-//! START STOP UNIT: stopping flushes, and nothing is ejected.
+//! START STOP UNIT: stopping flushes, and only a removable disk is ejected.
 
-use crate::MediumOp;
 use crate::fixture::*;
 use crate::sense::Asc;
+use crate::{MediumOp, Shape};
 
 #[test]
 fn stopping_flushes_the_whole_disk_unless_told_not_to() {
@@ -24,4 +24,40 @@ fn a_disk_that_is_not_removable_does_not_eject() {
             Asc::INVALID_FIELD_IN_CDB
         );
     }
+}
+
+const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
+const LOAD: [u8; 6] = [0x1B, 0, 0, 0, 0x03, 0];
+const PREVENT: [u8; 6] = [0x1E, 0, 0, 0, 1, 0];
+const ALLOW: [u8; 6] = [0x1E, 0, 0, 0, 0, 0];
+
+#[test]
+fn a_removable_medium_goes_and_comes_back_unless_someone_prevents_it() {
+    let removable = Shape {
+        removable: true,
+        ..thick()
+    };
+    let (mut first, mut second) = two_views(removable);
+    assert_eq!(second.begin(OTHER, &PREVENT), good());
+    assert_eq!(
+        sense(first.begin(NEXUS, &EJECT)).asc,
+        Asc::MEDIUM_REMOVAL_PREVENTED
+    );
+    assert_eq!(second.begin(OTHER, &ALLOW), good());
+    assert_eq!(first.begin(NEXUS, &EJECT), good());
+    for cdb in [vec![0; 6], cdb_10(0x28, 0, 0, 1), cdb_10(0x25, 0, 0, 0)] {
+        assert_eq!(
+            sense(second.begin(OTHER, &cdb)).asc,
+            Asc::MEDIUM_NOT_PRESENT
+        );
+    }
+    assert_eq!(first.begin(NEXUS, &LOAD), good());
+    assert_eq!(first.begin(NEXUS, &[0; 6]), good());
+    assert_eq!(
+        sense(second.begin(OTHER, &[0; 6])).asc,
+        Asc::MEDIUM_MAY_HAVE_CHANGED
+    );
+    assert_eq!(second.begin(OTHER, &PREVENT), good());
+    second.forget(OTHER);
+    assert_eq!(first.begin(NEXUS, &EJECT), good());
 }

@@ -92,7 +92,7 @@ fn block_limits_are_the_shapes() {
     (discard.granularity_blocks, discard.alignment_blocks) = (8, 5);
     let page = page(shape, 0xB0);
     assert_eq!(page.len(), 60);
-    assert_eq!(page[..4], [0, 0, 0x12, 0x34]);
+    assert_eq!(page[..4], [1, 128, 0x12, 0x34]);
     assert_eq!(page[4..8], 8192_u32.to_be_bytes());
     assert_eq!(page[8..12], [1, 2, 3, 4]);
     assert_eq!(page[16..20], (1_u32 << 16).to_be_bytes());
@@ -100,7 +100,8 @@ fn block_limits_are_the_shapes() {
     assert_eq!(page[24..28], 8_u32.to_be_bytes());
     assert_eq!(page[28..32], [0x80, 0, 0, 5]);
     assert_eq!(page[32..40], (1_u64 << 15).to_be_bytes());
-    assert_eq!(page[40..], [0; 20]);
+    assert_eq!(page[40..44], [0, 0, 0, 64]);
+    assert_eq!(page[44..], [0; 16]);
 }
 
 #[test]

@@ -1,0 +1,51 @@
+//! PRE-FETCH (10), (16) (SBC-3 5.9, 5.10). The volume decides itself what it keeps, so nothing is
+//! fetched, and GOOD says what the standard has it say then: not all of it is in the cache
+//! (CONDITION MET would say that it is).
+
+use super::Command;
+use crate::action::{Action, Ending};
+use crate::cdb::Cdb;
+use crate::sense::Sense;
+use crate::shape::Shape;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PreFetch {
+    lba: u64,
+    /// 0: to the end.
+    blocks: u32,
+}
+
+pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
+    let (lba, blocks) = (cdb.u32(2).into(), cdb.u16(7).into());
+    Ok(Command::PreFetch(PreFetch { lba, blocks }))
+}
+
+pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
+    let (lba, blocks) = (cdb.u64(2), cdb.u32(10));
+    Ok(Command::PreFetch(PreFetch { lba, blocks }))
+}
+
+impl PreFetch {
+    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+        shape.extent_or_rest(self.lba, self.blocks.into())?;
+        Ok(Action::End(Ending::GOOD))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture::{LEN_BLOCKS, cdb_10, cdb_16, good, out_of_range, run, thick};
+
+    #[test]
+    fn a_range_that_exists_is_good_and_another_is_not() {
+        for cdb in [cdb_10(0x34, 2, 0, 0), cdb_16(0x90, 0, LEN_BLOCKS - 1, 1)] {
+            assert_eq!(run(thick(), &cdb), good());
+        }
+        for cdb in [
+            cdb_10(0x34, 0, LEN_BLOCKS as u32, 0),
+            cdb_16(0x90, 0, LEN_BLOCKS - 1, 2),
+        ] {
+            assert!(out_of_range(run(thick(), &cdb)));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! PERSISTENT RESERVE OUT (SPC-4 6.15): parses the parameter list and has the reservations do it.
+
+use super::Command;
+use crate::action::{Action, Changed, Ending};
+use crate::attention::{Attention, NexusId};
+use crate::cdb::Cdb;
+use crate::reservations::{Effects, Kind, NexusName, Refusal};
+use crate::sense::{Asc, Sense, SenseKey};
+use crate::shared::State;
+use crate::unit::LogicalUnit;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReserveOut {
+    what: What,
+    scope: u8,
+    kind: u8,
+    list_len_bytes: u32,
+}
+
+/// Service actions, by their codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Register = 0,
+    Reserve = 1,
+    Release = 2,
+    Clear = 3,
+    Preempt = 4,
+    PreemptAndAbort = 5,
+    RegisterAndIgnore = 6,
+    RegisterAndMove = 7,
+}
+
+const LIST_LEN: u32 = 24;
+/// TransportIDs of SPEC_I_PT are bounded by this.
+const LIST_LEN_MAX: u32 = 8192;
+const LIST_LENGTH_ERROR: Sense =
+    Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
+
+pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
+    let what = match cdb.u8(1) & 0x1F {
+        0 => What::Register,
+        1 => What::Reserve,
+        2 => What::Release,
+        3 => What::Clear,
+        4 => What::Preempt,
+        5 => What::PreemptAndAbort,
+        6 => What::RegisterAndIgnore,
+        7 => What::RegisterAndMove,
+        _ => return Err(Sense::invalid_cdb_field(1, Some(4))),
+    };
+    Ok(Command::ReserveOut(ReserveOut {
+        what,
+        scope: cdb.u8(2) >> 4,
+        kind: cdb.u8(2) & 0x0F,
+        list_len_bytes: cdb.u32(5),
+    }))
+}
+
+impl ReserveOut {
+    pub(super) fn begin(self) -> Result<Action, Sense> {
+        let reserving = matches!(
+            self.what,
+            What::Reserve | What::Release | What::Preempt | What::PreemptAndAbort
+        );
+        if reserving && self.scope != 0 {
+            return Err(Sense::invalid_cdb_field(2, Some(7)));
+        }
+        if matches!(self.what, What::Reserve | What::Release)
+            && Kind::from_code(self.kind).is_none()
+        {
+            return Err(Sense::invalid_cdb_field(2, Some(3)));
+        }
+        if !(LIST_LEN..=LIST_LEN_MAX).contains(&self.list_len_bytes) {
+            return Err(LIST_LENGTH_ERROR);
+        }
+        Ok(Command::ReserveOut(self).wants(self.list_len_bytes))
+    }
+
+    pub(super) fn resume(
+        self,
+        unit: &LogicalUnit,
+        nexus: NexusId,
+        data: &[u8],
+    ) -> Result<Action, Sense> {
+        let list = List::parse(self.what, data)?;
+        let outcome = unit.shared().change(|state| {
+            // Another may have reserved the unit while the list came.
+            if state.reserved_by.is_some() {
+                return Err(Refusal::Conflict);
+            }
+            let name = unit.name_of(state, nexus);
+            let was_kept = !state.reservations.save().is_empty();
+            let effects = self.perform(state, &name, &list)?;
+            let keep = was_kept || !state.reservations.save().is_empty();
+            let mut abort = Vec::new();
+            if self.what == What::PreemptAndAbort {
+                let lost = &effects.registrations_preempted;
+                abort.extend(state.nexuses(|name| lost.contains(name)));
+            }
+            for (names, attention) in [
+                (
+                    effects.reservations_released,
+                    Attention::ReservationsReleased,
+                ),
+                (
+                    effects.registrations_preempted,
+                    Attention::RegistrationsPreempted,
+                ),
+                (
+                    effects.reservations_preempted,
+                    Attention::ReservationsPreempted,
+                ),
+            ] {
+                state.tell(&names, attention, nexus);
+            }
+            Ok((keep, abort))
+        });
+        match outcome {
+            Ok((keep, abort)) => Ok(Action::Changed(Changed {
+                keep,
+                abort,
+                ending: Ending::GOOD,
+            })),
+            Err(Refusal::Conflict) => Ok(Action::End(Ending::CONFLICT)),
+            Err(Refusal::Parameter(byte)) => Err(Sense::invalid_parameter(byte, None)),
+            Err(Refusal::WrongRelease) => Err(Sense::new(
+                SenseKey::IllegalRequest,
+                Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION,
+            )),
+            Err(Refusal::Resources) => Err(Sense::new(
+                SenseKey::IllegalRequest,
+                Asc::INSUFFICIENT_REGISTRATION_RESOURCES,
+            )),
+        }
+    }
+
+    fn perform(
+        &self,
+        state: &mut State,
+        name: &NexusName,
+        list: &List,
+    ) -> Result<Effects, Refusal> {
+        let State {
+            reservations,
+            ports,
+            ..
+        } = state;
+        let kind = Kind::from_code(self.kind);
+        match self.what {
+            What::Register | What::RegisterAndIgnore => {
+                // SPEC_I_PT names further initiator ports; ALL_TG_PT all ports of this target
+                // device: a volume has one logical unit for each target that serves it.
+                let mut names = vec![name.clone()];
+                if reservations.key_of(name).is_some() && list.spec_i_pt {
+                    return Err(Refusal::Parameter(20));
+                }
+                names.extend(list.initiators.iter().map(|initiator| NexusName {
+                    initiator_port: initiator.clone(),
+                    target_port: name.target_port,
+                }));
+                if list.all_tg_pt {
+                    let own: Vec<NexusName> = names.clone();
+                    for port in ports.iter() {
+                        names.extend(own.iter().map(|name| NexusName {
+                            target_port: *port,
+                            ..name.clone()
+                        }));
+                    }
+                    names = dedup(names);
+                }
+                let existing = (self.what == What::Register).then_some(list.key);
+                reservations.register(
+                    &names,
+                    existing,
+                    list.action_key,
+                    list.all_tg_pt,
+                    list.aptpl,
+                )
+            }
+            What::Reserve => match kind {
+                Some(kind) => reservations.reserve(name, list.key, kind),
+                None => Err(Refusal::Parameter(0)),
+            },
+            What::Release => match kind {
+                Some(kind) => reservations.release(name, list.key, kind),
+                None => Err(Refusal::Parameter(0)),
+            },
+            What::Clear => reservations.clear(name, list.key),
+            What::Preempt | What::PreemptAndAbort => {
+                reservations.preempt(name, list.key, list.action_key, kind)
+            }
+            What::RegisterAndMove => {
+                let Some(initiator) = list.initiators.first() else {
+                    return Err(Refusal::Parameter(20));
+                };
+                let to = NexusName {
+                    initiator_port: initiator.clone(),
+                    target_port: list.target_port,
+                };
+                reservations.move_to(
+                    name,
+                    list.key,
+                    &to,
+                    list.action_key,
+                    list.unregister,
+                    list.aptpl,
+                )
+            }
+        }
+    }
+}
+
+fn dedup(names: Vec<NexusName>) -> Vec<NexusName> {
+    let mut seen = std::collections::BTreeSet::new();
+    names
+        .into_iter()
+        .filter(|name| seen.insert(name.clone()))
+        .collect()
+}
+
+/// The parameter list (SPC-4 6.15.3, 6.15.4).
+#[derive(Debug, Default)]
+struct List {
+    key: u64,
+    action_key: u64,
+    spec_i_pt: bool,
+    all_tg_pt: bool,
+    aptpl: bool,
+    /// REGISTER AND MOVE: UNREG, RELATIVE TARGET PORT IDENTIFIER.
+    unregister: bool,
+    target_port: u16,
+    /// Initiator ports named by TransportIDs.
+    initiators: Vec<String>,
+}
+
+impl List {
+    fn parse(what: What, data: &[u8]) -> Result<List, Sense> {
+        let (Some(head), true) = (data.first_chunk::<24>(), data.len() >= 24) else {
+            return Err(LIST_LENGTH_ERROR);
+        };
+        let u64_at = |at: usize| Cdb::new(&head[at..]).u64(0);
+        let mut list = List {
+            key: u64_at(0),
+            action_key: u64_at(8),
+            ..List::default()
+        };
+        if what == What::RegisterAndMove {
+            list.unregister = head[17] & 0x02 != 0;
+            list.aptpl = head[17] & 0x01 != 0;
+            list.target_port = u16::from_be_bytes([head[18], head[19]]);
+            list.initiators = transport_ids(&data[20..], 20)?;
+            return Ok(list);
+        }
+        let flags = head[20];
+        list.aptpl = flags & 0x01 != 0;
+        if matches!(what, What::Register | What::RegisterAndIgnore) {
+            list.all_tg_pt = flags & 0x04 != 0;
+            list.spec_i_pt = flags & 0x08 != 0;
+        }
+        match (list.spec_i_pt, what) {
+            (true, What::Register) => list.initiators = transport_ids(&data[24..], 24)?,
+            (true, _) => return Err(Sense::invalid_parameter(20, Some(3))),
+            (false, _) if data.len() != 24 => return Err(LIST_LENGTH_ERROR),
+            (false, _) => {}
+        }
+        Ok(list)
+    }
+}
+
+/// A length in four bytes, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b): one
+/// without would name every port of an initiator, which there is no list of.
+fn transport_ids(data: &[u8], at: u16) -> Result<Vec<String>, Sense> {
+    let wrong = Sense::invalid_parameter(at, None);
+    let (len, mut rest) = data.split_first_chunk::<4>().ok_or(LIST_LENGTH_ERROR)?;
+    if u32::from_be_bytes(*len) as usize != rest.len() {
+        return Err(LIST_LENGTH_ERROR);
+    }
+    let mut names = Vec::new();
+    while let Some((head, tail)) = rest.split_first_chunk::<4>() {
+        const ISCSI_PORT: u8 = 0x45;
+        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        if head[0] != ISCSI_PORT || len > tail.len() {
+            return Err(wrong);
+        }
+        let (name, after) = tail.split_at(len);
+        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = std::str::from_utf8(text).map_err(|_| wrong)?;
+        if text.is_empty() || text.contains(char::is_whitespace) || !text.contains(",i,0x") {
+            return Err(wrong);
+        }
+        names.push(text.to_ascii_lowercase());
+        rest = after;
+    }
+    match rest {
+        [] => Ok(names),
+        _ => Err(wrong),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! RESERVE (6) and RELEASE (6) (SPC-2 7.21, 7.16): the whole unit for one nexus until it releases
+//! it or is gone. With persistent registrations they do nothing for a registrant and are refused
+//! to others (SPC-4 5.12.3, compatible reservation handling: CRH).
+
+use super::Command;
+use crate::action::{Action, Ending};
+use crate::attention::NexusId;
+use crate::cdb::Cdb;
+use crate::sense::Sense;
+use crate::unit::LogicalUnit;
+
+/// Third-party reservations and extents are obsolete.
+const OBSOLETE: u8 = 0x1F;
+
+pub(crate) fn decode_reserve(cdb: &Cdb) -> Result<Command, Sense> {
+    cdb.must_be_zero(1, OBSOLETE)?;
+    Ok(Command::Reserve)
+}
+
+pub(crate) fn decode_release(cdb: &Cdb) -> Result<Command, Sense> {
+    cdb.must_be_zero(1, OBSOLETE)?;
+    Ok(Command::Release)
+}
+
+pub(super) fn reserve(unit: &LogicalUnit, nexus: NexusId) -> Action {
+    Action::End(unit.shared().change(|state| {
+        if !state.reservations.registrations().is_empty() {
+            let name = unit.name_of(state, nexus);
+            return match state.reservations.key_of(&name) {
+                Some(_) => Ending::GOOD,
+                None => Ending::CONFLICT,
+            };
+        }
+        state.reserved_by = Some(nexus);
+        Ending::GOOD
+    }))
+}
+
+pub(super) fn release(unit: &LogicalUnit, nexus: NexusId) -> Action {
+    unit.shared().change(|state| {
+        if state.reserved_by == Some(nexus) {
+            state.reserved_by = None;
+        }
+    });
+    Action::End(Ending::GOOD)
+}

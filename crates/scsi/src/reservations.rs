@@ -1,0 +1,450 @@
+//! Persistent reservations (SPC-4 5.12): who is registered with which key, who holds the unit and
+//! how, and what each service action of PERSISTENT RESERVE OUT does to that.
+//!
+//! A registration belongs to an I_T nexus by name (initiator port and target port), not to a
+//! session, so that it survives logouts and, with APTPL, restarts.
+
+use std::fmt::Write as _;
+
+/// Registrations remembered at most; more are refused for want of resources.
+const REGISTRATIONS_MAX: usize = 1024;
+
+/// An I_T nexus by its ports' names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NexusName {
+    /// The initiator port: `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). No white space.
+    pub(crate) initiator_port: String,
+    /// Relative target port identifier.
+    pub(crate) target_port: u16,
+}
+
+/// Reservation types (SPC-4 6.15.3.4). The discriminant is the wire value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    WriteExclusive = 1,
+    ExclusiveAccess = 3,
+    WriteExclusiveRegistrantsOnly = 5,
+    ExclusiveAccessRegistrantsOnly = 6,
+    WriteExclusiveAllRegistrants = 7,
+    ExclusiveAccessAllRegistrants = 8,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 6] = [
+        Kind::WriteExclusive,
+        Kind::ExclusiveAccess,
+        Kind::WriteExclusiveRegistrantsOnly,
+        Kind::ExclusiveAccessRegistrantsOnly,
+        Kind::WriteExclusiveAllRegistrants,
+        Kind::ExclusiveAccessAllRegistrants,
+    ];
+
+    pub(crate) fn from_code(code: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
+    }
+
+    pub(crate) fn excludes_readers(self) -> bool {
+        matches!(
+            self,
+            Kind::ExclusiveAccess
+                | Kind::ExclusiveAccessRegistrantsOnly
+                | Kind::ExclusiveAccessAllRegistrants
+        )
+    }
+
+    /// Every registrant holds it.
+    pub(crate) fn is_all_registrants(self) -> bool {
+        matches!(
+            self,
+            Kind::WriteExclusiveAllRegistrants | Kind::ExclusiveAccessAllRegistrants
+        )
+    }
+
+    /// Every registrant may do what it forbids to others.
+    fn lets_registrants(self) -> bool {
+        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) name: NexusName,
+    pub(crate) key: u64,
+    /// Made with ALL_TG_PT.
+    pub(crate) all_ports: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reservation {
+    kind: Kind,
+    /// Who made it; for the all-registrants types it is all of them.
+    holder: NexusName,
+}
+
+/// Registrations and the reservation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reservations {
+    generation: u32,
+    /// In the order they were made.
+    registrations: Vec<Registration>,
+    reservation: Option<Reservation>,
+    /// Activate persist through power loss, as the last REGISTER said.
+    aptpl: bool,
+}
+
+/// Why a service action was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// ILLEGAL REQUEST, INVALID FIELD IN PARAMETER LIST at this byte.
+    Parameter(u16),
+    /// ILLEGAL REQUEST, INVALID RELEASE OF PERSISTENT RESERVATION.
+    WrongRelease,
+    /// ILLEGAL REQUEST, INSUFFICIENT REGISTRATION RESOURCES.
+    Resources,
+}
+
+/// Whom a service action concerns beside the nexus that asked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    /// Lost their registration to a PREEMPT.
+    pub(crate) registrations_preempted: Vec<NexusName>,
+    /// Lost their reservation and registration to a CLEAR.
+    pub(crate) reservations_preempted: Vec<NexusName>,
+    /// May be interested that the reservation is gone.
+    pub(crate) reservations_released: Vec<NexusName>,
+}
+
+impl Reservations {
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(crate) fn registrations(&self) -> &[Registration] {
+        &self.registrations
+    }
+
+    pub(crate) fn is_aptpl(&self) -> bool {
+        self.aptpl
+    }
+
+    pub(crate) fn key_of(&self, name: &NexusName) -> Option<u64> {
+        let found = self.registrations.iter().find(|r| r.name == *name);
+        found.map(|registration| registration.key)
+    }
+
+    pub(crate) fn held(&self) -> Option<Kind> {
+        self.reservation.as_ref().map(|r| r.kind)
+    }
+
+    /// The reservation's key as READ RESERVATION tells it: 0 if all registrants hold it.
+    pub(crate) fn held_key(&self) -> u64 {
+        match &self.reservation {
+            Some(r) if !r.kind.is_all_registrants() => self.key_of(&r.holder).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn is_holder(&self, name: &NexusName) -> bool {
+        self.reservation.as_ref().is_some_and(|r| {
+            r.holder == *name || r.kind.is_all_registrants() && self.key_of(name).is_some()
+        })
+    }
+
+    /// Whether the reservation lets this nexus do everything.
+    pub(crate) fn may(&self, name: &NexusName) -> bool {
+        self.reservation.as_ref().is_none_or(|r| {
+            r.holder == *name || r.kind.lets_registrants() && self.key_of(name).is_some()
+        })
+    }
+
+    /// REGISTER (with the key that must be there now) and REGISTER AND IGNORE EXISTING KEY (with
+    /// `None`), for `names`, of which the first is the nexus that asks (SPC-4 5.12.7).
+    pub(crate) fn register(
+        &mut self,
+        names: &[NexusName],
+        existing: Option<u64>,
+        key: u64,
+        all_ports: bool,
+        aptpl: bool,
+    ) -> Result<Effects, Refusal> {
+        let own = &names[0];
+        let before = self.key_of(own);
+        if existing.is_some_and(|existing| existing != before.unwrap_or(0)) {
+            return Err(Refusal::Conflict);
+        }
+        let mut effects = Effects::default();
+        if key == 0 {
+            if before.is_some() {
+                effects = self.unregister(own);
+                self.generation = self.generation.wrapping_add(1);
+            }
+            self.aptpl = aptpl && !self.registrations.is_empty();
+            return Ok(effects);
+        }
+        let new = names.iter().filter(|n| self.key_of(n).is_none()).count();
+        if self.registrations.len() + new > REGISTRATIONS_MAX {
+            return Err(Refusal::Resources);
+        }
+        for name in names {
+            match self.registrations.iter_mut().find(|r| r.name == *name) {
+                Some(registration) => registration.key = key,
+                None => self.registrations.push(Registration {
+                    name: name.clone(),
+                    key,
+                    all_ports,
+                }),
+            }
+        }
+        self.aptpl = aptpl;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// Takes a registration out, and the reservation with its (last) holder.
+    fn unregister(&mut self, name: &NexusName) -> Effects {
+        let was_holder = self.is_holder(name);
+        self.registrations.retain(|r| r.name != *name);
+        let mut effects = Effects::default();
+        if let Some(r) = self.reservation.clone().filter(|_| was_holder) {
+            if !r.kind.is_all_registrants() || self.registrations.is_empty() {
+                self.reservation = None;
+                if r.kind.lets_registrants() {
+                    effects.reservations_released = self.names();
+                }
+            }
+        }
+        effects
+    }
+
+    fn names(&self) -> Vec<NexusName> {
+        self.registrations.iter().map(|r| r.name.clone()).collect()
+    }
+
+    fn check_key(&self, name: &NexusName, key: u64) -> Result<(), Refusal> {
+        match self.key_of(name) {
+            Some(registered) if registered == key => Ok(()),
+            _ => Err(Refusal::Conflict),
+        }
+    }
+
+    /// RESERVE (SPC-4 5.12.9).
+    pub(crate) fn reserve(
+        &mut self,
+        name: &NexusName,
+        key: u64,
+        kind: Kind,
+    ) -> Result<Effects, Refusal> {
+        self.check_key(name, key)?;
+        match &self.reservation {
+            None => {
+                self.reservation = Some(Reservation {
+                    kind,
+                    holder: name.clone(),
+                });
+                Ok(Effects::default())
+            }
+            Some(r) if self.is_holder(name) && r.kind == kind => Ok(Effects::default()),
+            Some(_) => Err(Refusal::Conflict),
+        }
+    }
+
+    /// RELEASE (SPC-4 5.12.11.2). Of what one does not hold it is done already.
+    pub(crate) fn release(
+        &mut self,
+        name: &NexusName,
+        key: u64,
+        kind: Kind,
+    ) -> Result<Effects, Refusal> {
+        self.check_key(name, key)?;
+        let Some(held) = self.held().filter(|_| self.is_holder(name)) else {
+            return Ok(Effects::default());
+        };
+        if held != kind {
+            return Err(Refusal::WrongRelease);
+        }
+        self.reservation = None;
+        let mut effects = Effects::default();
+        if held.lets_registrants() {
+            effects.reservations_released = self.names();
+        }
+        Ok(effects)
+    }
+
+    /// CLEAR (SPC-4 5.12.11.6).
+    pub(crate) fn clear(&mut self, name: &NexusName, key: u64) -> Result<Effects, Refusal> {
+        self.check_key(name, key)?;
+        let effects = Effects {
+            reservations_preempted: self.names(),
+            ..Effects::default()
+        };
+        self.registrations.clear();
+        self.reservation = None;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// PREEMPT, and the same part of PREEMPT AND ABORT (SPC-4 5.12.11.4, 5.12.11.5).
+    pub(crate) fn preempt(
+        &mut self,
+        name: &NexusName,
+        key: u64,
+        victim: u64,
+        kind: Option<Kind>,
+    ) -> Result<Effects, Refusal> {
+        self.check_key(name, key)?;
+        let held = self.held();
+        let all = held.is_some_and(Kind::is_all_registrants);
+        if victim == 0 && !all {
+            return Err(Refusal::Parameter(8));
+        }
+        let takes_over = match held {
+            None => false,
+            Some(_) if all => victim == 0,
+            Some(_) => self.held_key() == victim,
+        };
+        let is_victim = |r: &Registration| match all && victim == 0 {
+            true => r.name != *name,
+            false => r.key == victim,
+        };
+        if !takes_over && !self.registrations.iter().any(is_victim) {
+            return Err(Refusal::Conflict);
+        }
+        let kind = match (takes_over, kind) {
+            (true, None) => return Err(Refusal::Parameter(0)),
+            (true, kind) => kind,
+            (false, _) => None,
+        };
+        let lost: Vec<NexusName> = self
+            .registrations
+            .iter()
+            .filter(|r| is_victim(r) && r.name != *name)
+            .map(|r| r.name.clone())
+            .collect();
+        // Who preempts the key that it has itself stays registered only if it takes over.
+        let keeps_own = takes_over
+            || !self
+                .registrations
+                .iter()
+                .any(|r| r.name == *name && r.key == victim);
+        let mut effects = Effects::default();
+        self.registrations
+            .retain(|r| !is_victim(r) || r.name == *name && keeps_own);
+        if let Some(kind) = kind {
+            if held.is_some_and(|held| held != kind) {
+                effects.reservations_released = self.names();
+            }
+            self.reservation = Some(Reservation {
+                kind,
+                holder: name.clone(),
+            });
+        } else if all && self.registrations.is_empty() {
+            self.reservation = None;
+        }
+        effects.registrations_preempted = lost;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// REGISTER AND MOVE (SPC-4 5.12.8): the reservation goes to `to`, registered with `new_key`.
+    pub(crate) fn move_to(
+        &mut self,
+        name: &NexusName,
+        key: u64,
+        to: &NexusName,
+        new_key: u64,
+        unregister: bool,
+        aptpl: bool,
+    ) -> Result<Effects, Refusal> {
+        self.check_key(name, key)?;
+        let Some(kind) = self.held().filter(|_| self.is_holder(name)) else {
+            return Err(Refusal::Conflict);
+        };
+        if kind.is_all_registrants() {
+            return Err(Refusal::Conflict);
+        }
+        if new_key == 0 {
+            return Err(Refusal::Parameter(8));
+        }
+        if to == name {
+            return Err(Refusal::Parameter(24));
+        }
+        let full = self.registrations.len() >= REGISTRATIONS_MAX;
+        match self.registrations.iter_mut().find(|r| r.name == *to) {
+            Some(registration) => registration.key = new_key,
+            None if full => {
+                return Err(Refusal::Resources);
+            }
+            None => self.registrations.push(Registration {
+                name: to.clone(),
+                key: new_key,
+                all_ports: false,
+            }),
+        }
+        self.reservation = Some(Reservation {
+            kind,
+            holder: to.clone(),
+        });
+        if unregister {
+            self.registrations.retain(|r| r.name != *name);
+        }
+        self.aptpl = aptpl;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Effects::default())
+    }
+
+    /// A line for each registration, and one for the reservation, if APTPL says to keep them.
+    pub(crate) fn save(&self) -> String {
+        let mut text = String::new();
+        if !self.aptpl {
+            return text;
+        }
+        for r in &self.registrations {
+            let all = u8::from(r.all_ports);
+            let (port, name) = (r.name.target_port, &r.name.initiator_port);
+            let _ = writeln!(text, "registration {:016x} {port} {all} {name}", r.key);
+        }
+        if let Some(r) = &self.reservation {
+            let (port, name) = (r.holder.target_port, &r.holder.initiator_port);
+            let _ = writeln!(text, "reservation {} {port} {name}", r.kind as u8);
+        }
+        text
+    }
+
+    pub(crate) fn restore(&mut self, text: &str) {
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let name = |port: &str, initiator: &str| {
+                Some(NexusName {
+                    initiator_port: initiator.to_owned(),
+                    target_port: port.parse().ok()?,
+                })
+            };
+            match words[..] {
+                ["registration", key, port, all, initiator] => {
+                    let key = u64::from_str_radix(key, 16).ok();
+                    if let (Some(name), Some(key)) = (name(port, initiator), key) {
+                        self.aptpl = true;
+                        self.registrations.push(Registration {
+                            name,
+                            key,
+                            all_ports: all == "1",
+                        });
+                    }
+                }
+                ["reservation", kind, port, initiator] => {
+                    let kind = kind.parse().ok().and_then(Kind::from_code);
+                    if let (Some(holder), Some(kind)) = (name(port, initiator), kind) {
+                        self.reservation = Some(Reservation { kind, holder });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use super::*;
+
+fn name(n: u16) -> NexusName {
+    NexusName {
+        initiator_port: format!("iqn.2026-11.test:{n},i,0x000000000001"),
+        target_port: 1,
+    }
+}
+
+/// Nexuses 1 to 3, each registered with its number as its key.
+fn three() -> Reservations {
+    let mut reservations = Reservations::default();
+    for n in 1..=3 {
+        reservations
+            .register(&[name(n)], Some(0), n.into(), false, true)
+            .expect("a registration");
+    }
+    reservations
+}
+
+#[test]
+fn a_key_is_changed_only_by_who_knows_it() {
+    let mut reservations = three();
+    let mut register =
+        |existing, key| reservations.register(&[name(1)], existing, key, false, false);
+    assert_eq!(register(Some(7), 8), Err(Refusal::Conflict));
+    assert_eq!(register(Some(0), 8), Err(Refusal::Conflict));
+    assert!(register(Some(1), 8).is_ok());
+    assert!(register(None, 9).is_ok());
+    assert_eq!(reservations.key_of(&name(1)), Some(9));
+    assert_eq!(reservations.generation(), 5);
+}
+
+#[test]
+fn each_type_lets_in_whom_it_should() {
+    for kind in Kind::ALL {
+        let mut reservations = three();
+        reservations
+            .reserve(&name(1), 1, kind)
+            .expect("a reservation");
+        assert!(reservations.may(&name(1)), "{kind:?}: the holder");
+        assert_eq!(
+            reservations.may(&name(2)),
+            kind.lets_registrants(),
+            "{kind:?}"
+        );
+        assert!(!reservations.may(&name(9)), "{kind:?}: a stranger");
+    }
+}
+
+#[test]
+fn the_reservation_goes_with_its_holder_but_all_registrants_keep_theirs() {
+    for kind in Kind::ALL {
+        let mut reservations = three();
+        reservations
+            .reserve(&name(1), 1, kind)
+            .expect("a reservation");
+        let effects = reservations
+            .register(&[name(1)], Some(1), 0, false, true)
+            .expect("gone");
+        assert_eq!(
+            reservations.held().is_some(),
+            kind.is_all_registrants(),
+            "{kind:?}"
+        );
+        let told = kind.lets_registrants() && !kind.is_all_registrants();
+        assert_eq!(!effects.reservations_released.is_empty(), told, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_release_needs_holder_and_type() {
+    let mut reservations = three();
+    let kind = Kind::WriteExclusive;
+    reservations
+        .reserve(&name(1), 1, kind)
+        .expect("a reservation");
+    assert_eq!(
+        reservations.reserve(&name(2), 2, kind),
+        Err(Refusal::Conflict)
+    );
+    assert!(reservations.release(&name(2), 2, kind).is_ok());
+    assert_eq!(reservations.held(), Some(kind), "not its to release");
+    let wrong = reservations.release(&name(1), 1, Kind::ExclusiveAccess);
+    assert_eq!(wrong, Err(Refusal::WrongRelease));
+    assert!(reservations.release(&name(1), 1, kind).is_ok());
+    assert_eq!(reservations.held(), None);
+}
+
+#[test]
+fn a_preempt_takes_over_and_fences() {
+    let mut reservations = three();
+    let kind = Kind::ExclusiveAccessRegistrantsOnly;
+    reservations
+        .reserve(&name(1), 1, kind)
+        .expect("a reservation");
+    let effects = reservations
+        .preempt(&name(2), 2, 1, Some(kind))
+        .expect("taken over");
+    assert_eq!(effects.registrations_preempted, [name(1)]);
+    assert!(reservations.is_holder(&name(2)) && !reservations.may(&name(1)));
+    assert!(reservations.may(&name(3)));
+    // The old owner cannot act with what it had.
+    assert_eq!(
+        reservations.preempt(&name(1), 1, 2, Some(kind)),
+        Err(Refusal::Conflict)
+    );
+    // Without a reservation in its way it only takes a registration out.
+    assert!(reservations.preempt(&name(2), 2, 3, Some(kind)).is_ok());
+    assert_eq!(reservations.registrations().len(), 1);
+    assert_eq!(
+        reservations.preempt(&name(2), 2, 7, Some(kind)),
+        Err(Refusal::Conflict)
+    );
+    assert_eq!(
+        reservations.preempt(&name(2), 2, 0, Some(kind)),
+        Err(Refusal::Parameter(8))
+    );
+}
+
+#[test]
+fn a_preempt_of_all_registrants_with_key_zero_leaves_one() {
+    let mut reservations = three();
+    let kind = Kind::WriteExclusiveAllRegistrants;
+    reservations
+        .reserve(&name(1), 1, kind)
+        .expect("a reservation");
+    reservations
+        .preempt(&name(3), 3, 0, Some(Kind::ExclusiveAccess))
+        .expect("taken over");
+    assert_eq!(reservations.registrations().len(), 1);
+    assert_eq!(reservations.held(), Some(Kind::ExclusiveAccess));
+}
+
+#[test]
+fn a_clear_leaves_nothing() {
+    let mut reservations = three();
+    let effects = reservations.clear(&name(2), 2).expect("cleared");
+    assert_eq!(effects.reservations_preempted.len(), 3);
+    assert_eq!(
+        (
+            reservations.registrations().len(),
+            reservations.generation()
+        ),
+        (0, 4)
+    );
+}
+
+#[test]
+fn a_move_gives_the_reservation_to_another_port() {
+    let mut reservations = three();
+    let kind = Kind::ExclusiveAccess;
+    reservations
+        .reserve(&name(1), 1, kind)
+        .expect("a reservation");
+    reservations
+        .move_to(&name(1), 1, &name(9), 99, true, true)
+        .expect("moved");
+    assert!(reservations.is_holder(&name(9)) && reservations.key_of(&name(1)).is_none());
+}
+
+#[test]
+fn aptpl_decides_what_a_restart_leaves() {
+    let mut reservations = three();
+    reservations
+        .reserve(&name(2), 2, Kind::ExclusiveAccessRegistrantsOnly)
+        .expect("a reservation");
+    let mut after = Reservations::default();
+    after.restore(&reservations.save());
+    assert_eq!(after.registrations(), reservations.registrations());
+    assert!(after.is_holder(&name(2)) && after.is_aptpl());
+    reservations
+        .register(&[name(1)], Some(1), 1, false, false)
+        .expect("registered");
+    assert_eq!(reservations.save(), "");
+}

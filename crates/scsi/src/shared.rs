@@ -1,0 +1,141 @@
+//! What all copies of a logical unit have in common: one for each lane and each target port that a
+//! volume is served through.
+//!
+//! There is one home for it, behind a lock that no plain I/O takes. Each copy keeps what it needs
+//! to judge a command (its [`Rights`]) under the version it was taken at, and looks at the version
+//! before every command. A change raises the version before the command that caused it is
+//! answered, so nobody is judged by what was before once the initiator has heard of the change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::attention::{Attention, Attentions, NexusId};
+use crate::mode::ModeParameters;
+use crate::reservations::{NexusName, Reservations};
+
+/// The common state of a logical unit.
+#[derive(Debug, Default)]
+pub struct SharedUnit {
+    version: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// Everything that initiators can change and that outlives a command.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) attentions: Attentions,
+    /// The names of the nexuses that are logged in.
+    pub(crate) names: BTreeMap<NexusId, NexusName>,
+    /// Relative identifiers of the target ports that it is reached through.
+    pub(crate) ports: BTreeSet<u16>,
+    pub(crate) reservations: Reservations,
+    /// Who holds the unit by RESERVE (6).
+    pub(crate) reserved_by: Option<NexusId>,
+    /// Who prevents the medium's removal.
+    pub(crate) preventing: BTreeSet<NexusId>,
+    pub(crate) ejected: bool,
+    pub(crate) mode: ModeParameters,
+}
+
+/// A copy's extract of the state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rights {
+    version: u64,
+    pub(crate) reserved_by: Option<NexusId>,
+    /// The persistent reservation's type and who may do what it forbids to others.
+    pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
+    pub(crate) ejected: bool,
+    pub(crate) mode: ModeParameters,
+}
+
+impl SharedUnit {
+    /// A logical unit that nobody has reached yet.
+    pub fn new() -> Arc<SharedUnit> {
+        Arc::default()
+    }
+
+    /// What must outlive a restart (registrations made with APTPL, saved mode pages), as text;
+    /// `None` when there is nothing.
+    pub fn save(&self) -> Option<String> {
+        let state = self.look();
+        let text = state.reservations.save() + &state.mode.save();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Takes what [`SharedUnit::save`] gave before a restart. Lines that make no sense are left out.
+    pub fn restore(&self, text: &str) {
+        self.change(|state| {
+            state.reservations.restore(text);
+            state.mode.restore(text);
+        });
+    }
+
+    /// Looks without changing anything that other copies keep.
+    pub(crate) fn look(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state; every copy sees it from its next command on.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.look();
+        let result = change(&mut state);
+        self.version.fetch_add(1, Ordering::Release);
+        result
+    }
+
+    /// Brings a copy's extract up to date; false if it was.
+    pub(crate) fn refresh(&self, rights: &mut Rights) -> bool {
+        if self.version.load(Ordering::Acquire) == rights.version {
+            return false;
+        }
+        let state = self.look();
+        *rights = Rights {
+            version: self.version.load(Ordering::Acquire),
+            reserved_by: state.reserved_by,
+            persistent: state.persistent(),
+            ejected: state.ejected,
+            mode: state.mode.clone(),
+        };
+        true
+    }
+}
+
+impl State {
+    /// The nexuses that are logged in and whose names are `wanted`.
+    pub(crate) fn nexuses(&self, wanted: impl Fn(&NexusName) -> bool) -> BTreeSet<NexusId> {
+        let named = self.names.iter().filter(|(_, name)| wanted(name));
+        named.map(|(nexus, _)| *nexus).collect()
+    }
+
+    fn persistent(&self) -> Option<(crate::reservations::Kind, BTreeSet<NexusId>)> {
+        let kind = self.reservations.held()?;
+        Some((kind, self.nexuses(|name| self.reservations.may(name))))
+    }
+
+    /// Tells the nexuses with these names, except the one that caused it.
+    pub(crate) fn tell(&mut self, names: &[NexusName], attention: Attention, except: NexusId) {
+        for nexus in self.nexuses(|name| names.contains(name)) {
+            if nexus != except {
+                self.attentions.post_to(attention, nexus);
+            }
+        }
+    }
+
+    /// A reset: what belongs to nexuses and not to their names is gone (SAM-5 6.3.3).
+    pub(crate) fn reset(&mut self) {
+        self.reserved_by = None;
+        self.preventing.clear();
+        self.mode.reset();
+    }
+
+    /// A nexus that ended takes with it what was only its own.
+    pub(crate) fn forget(&mut self, nexus: NexusId) {
+        self.attentions.forget(nexus);
+        self.names.remove(&nexus);
+        self.preventing.remove(&nexus);
+        if self.reserved_by == Some(nexus) {
+            self.reserved_by = None;
+        }
+    }
+}
