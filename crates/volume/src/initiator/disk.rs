@@ -30,6 +30,8 @@ const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Between two attempts at something that may work later.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a command is sent again without a pause.
+const AT_ONCE_MAX: u32 = 16;
 
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
@@ -71,10 +73,9 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
-    /// Changes that the target has acknowledged and may still lose, by the command: a write that
-    /// takes several may be cut between them.
-    acknowledged: Cell<u64>,
-    /// How many of those a completed flush has covered.
+    /// Volatile writes that the target has acknowledged so far.
+    written: Cell<u64>,
+    /// How many of them a flush has covered.
     flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
     lost_writes: Cell<bool>,
@@ -115,7 +116,7 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
-            acknowledged: Cell::new(0),
+            written: Cell::new(0),
             flushed: Cell::new(0),
             lost_writes: Cell::new(false),
         };
@@ -308,7 +309,7 @@ impl IscsiDisk {
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
-        if verdict.0 == Verdict::Restarted && self.is_unflushed() {
+        if verdict.0 == Verdict::Restarted && self.has_unflushed() {
             tracing::error!(
                 target_name = self.config.target_name,
                 "the target has restarted with unflushed writes: they may be lost"
@@ -339,7 +340,7 @@ impl IscsiDisk {
             }
             let attempt = Attempt(self);
             tracing::warn!(target_name = self.config.target_name, %error, "session lost; logging in again");
-            match connect(&self.config).await {
+            match self.log_in_again().await {
                 Ok(session) => {
                     *self.session.borrow_mut() = session;
                     drop(attempt);
@@ -354,14 +355,38 @@ impl IscsiDisk {
         }
     }
 
-    /// Whether acknowledged changes may be lost if the target restarts now.
-    fn is_unflushed(&self) -> bool {
-        self.shape.volatile_cache && self.acknowledged.get() > self.flushed.get()
+    /// A new session, of which we know what the target has to say: whether it has restarted has
+    /// to be known before anything is sent again, or a flush could be answered well before the
+    /// unit attention that came with another command is looked at.
+    async fn log_in_again(&self) -> Result<Rc<Session>> {
+        let session = connect(&self.config).await?;
+        for _ in 0..AT_ONCE_MAX {
+            let command = cdb::test_unit_ready();
+            let reply = session.execute(self.lun, &command, Data::None).await?;
+            match self.judge(&reply) {
+                None | Some((Verdict::Fail(_), _)) => return Ok(session),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) => {
+                    session.logout().await;
+                    return Err(Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        }
+        session.logout().await;
+        let message = "the target has a unit attention for every command";
+        Err(Error::new(ErrorKind::Protocol, message))
     }
 
-    /// A change that the target may still lose was acknowledged.
-    fn acknowledge(&self) {
-        self.acknowledged.set(self.acknowledged.get() + 1);
+    /// The target has acknowledged a write that is durable only after a flush. Said before
+    /// anything else is waited for, so that a restart finds it said.
+    fn wrote(&self) {
+        self.written.set(self.written.get() + 1);
+    }
+
+    /// Whether the target's restart loses writes that it has acknowledged. A flush on its way has
+    /// covered nothing yet.
+    fn has_unflushed(&self) -> bool {
+        self.shape.volatile_cache && self.written.get() > self.flushed.get()
     }
 
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
@@ -392,7 +417,7 @@ impl IscsiDisk {
         self.run(&cdb::write(lba, blocks, fua), Data::Out(data))
             .await?;
         if !fua {
-            self.acknowledge();
+            self.wrote();
         }
         Ok(())
     }
@@ -459,16 +484,14 @@ impl Volume for IscsiDisk {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            // Each flush waits for a command of its own: one that another flush has in flight may
-            // still fail, and until it has ended nothing is durable.
-            let covered = self.acknowledged.get();
-            if self.is_unflushed() {
+            if self.has_unflushed() {
+                let covers = self.written.get();
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
                     self.lost_writes.set(true);
                     return Err(error);
                 }
-                self.flushed.set(self.flushed.get().max(covered));
+                self.flushed.set(covers.max(self.flushed.get()));
             }
             if self.lost_writes.get() {
                 let message = "the target failed or restarted before writes were durable; they may be \
@@ -492,7 +515,7 @@ impl Volume for IscsiDisk {
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
                 self.run(&cdb::unmap(list.len() as u16), data).await?;
-                self.acknowledge();
+                self.wrote();
                 (lba, left) = (lba + u64::from(count), left - u64::from(count));
             }
             Ok(())
@@ -524,7 +547,7 @@ impl Volume for IscsiDisk {
                 let lba = (at + done) / block;
                 self.run(&cdb::write_same_16(lba, count, may_discard), zeroes)
                     .await?;
-                self.acknowledge();
+                self.wrote();
                 done += u64::from(count) * block;
             }
             match durability {

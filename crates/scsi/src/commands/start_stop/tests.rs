@@ -1,4 +1,4 @@
-//! START STOP UNIT: stopping flushes, and only a removable disk is ejected.
+//! START STOP UNIT: stopping flushes; a removable medium can be ejected.
 
 use crate::fixture::*;
 use crate::sense::Asc;
