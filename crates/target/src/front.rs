@@ -138,7 +138,10 @@ impl Front {
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
         let largest = config.limits.transfer_max_bytes as usize;
-        let transfers = share - share / 4;
+        // A quarter is for buffers that are free, or memory would be the sum of all that each size
+        // of buffer ever needed at once.
+        engine::buf::keep_at_most(share / 4);
+        let transfers = share / 2;
         let memory = Memory {
             unsolicited: Budget::new(share / 4),
             transfers: Budget::new(transfers),
