@@ -14,6 +14,7 @@
 //!   Action::Medium(op)           do it, then complete(result) ──► Ending
 //!   Action::Parameters(list)     collect list.len_bytes() of data-out, then
 //!                                resume(list, data) ──► Action
+//!   Action::Copy(copy)           copy its segments, then send the ending
 //!   Action::Changed(changed)     keep it, abort what it says, then send its ending
 //! ```
 //!
@@ -45,6 +46,7 @@ mod unit;
 
 pub use action::{Action, Changed, Ending, ParameterList, Status};
 pub use attention::{Attention, NexusId};
+pub use commands::extended_copy::{Copy, CopyError, Segment};
 pub use commands::report_luns::ReportLuns;
 pub use identity::{Identity, TargetPort};
 pub use lun::{Lun, LunError};

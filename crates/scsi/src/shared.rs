@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::attention::{Attention, Attentions, NexusId};
+use crate::commands::extended_copy::CopyResult;
 use crate::mode::ModeParameters;
 use crate::reservations::{NexusName, Reservations};
 
@@ -35,6 +36,8 @@ pub(crate) struct State {
     /// Who prevents the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
+    /// Results of EXTENDED COPY, the oldest first.
+    pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
 }
 
@@ -134,6 +137,7 @@ impl State {
         self.attentions.forget(nexus);
         self.names.remove(&nexus);
         self.preventing.remove(&nexus);
+        self.copies.retain(|result| !result.is_of(nexus));
         if self.reserved_by == Some(nexus) {
             self.reserved_by = None;
         }

@@ -9,6 +9,7 @@ use scsi::{Action, Asc, Changed, Ending, MediumOp, NexusId, Sense, SenseKey, Sta
 
 use crate::{
     connection::Connection,
+    copy,
     front::{Commands, Target, Unit},
     medium,
     open::{OpenCommand, Pending, WritePart},
@@ -117,6 +118,15 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
                         },
                     );
                 }
+                Action::Copy(plan) => {
+                    spawn(extended_copy(
+                        connection.clone(),
+                        target.clone(),
+                        (task, lun),
+                        plan,
+                        transfer_len,
+                    ));
+                }
                 Action::Changed(changed) => {
                     let work = settle(connection.clone(), target.clone(), lun, changed);
                     let connection = connection.clone();
@@ -147,6 +157,10 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
+        Action::Copy(_) => {
+            tracing::error!("a copy came without its parameter list");
+            respond(connection, offer.task, unit, &Ending::BUSY, 0);
+        }
         Action::Changed(changed) => {
             // No command without a parameter list changes what needs more than this.
             respond(connection, offer.task, unit, &changed.ending, 0);
@@ -210,6 +224,35 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
             }
         }
     }
+}
+
+/// Does an EXTENDED COPY. It is known as running from its first poll on; an abort ends it after
+/// the segment in hand.
+async fn extended_copy(
+    connection: Rc<Connection>,
+    target: Rc<Target>,
+    (task, lun): (TaskId, u32),
+    plan: scsi::Copy,
+    transfer_len: u64,
+) {
+    let running = connection.open.begin_io(task, lun);
+    let mut done = 0;
+    let mut ending = Ending::GOOD;
+    for segment in &plan.segments {
+        if connection.open.with(task, |_| ()).is_none() {
+            break; // aborted meanwhile
+        }
+        if let Err(error) = copy::segment(&connection, &target, segment).await {
+            ending = error.ending();
+            break;
+        }
+        done += 1;
+    }
+    connection.open.end_io(running);
+    let unit = &target.units[&lun];
+    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done);
+    respond(&connection, task, Some(unit), &ending, transfer_len);
+    connection.transmit.notify();
 }
 
 /// Sees to what a change of a unit's state needs before its command is answered.

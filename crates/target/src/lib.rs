@@ -15,6 +15,7 @@
 mod command;
 mod config;
 mod connection;
+mod copy;
 mod exclusion;
 mod front;
 mod login;

@@ -1,6 +1,8 @@
 //! The commands, a file each: its fields, how a CDB becomes them, and what they ask for.
 
 pub(crate) mod compare_and_write;
+pub(crate) mod extended_copy;
+pub(crate) mod get_lba_status;
 pub(crate) mod inquiry;
 pub(crate) mod mode_select;
 pub(crate) mod mode_sense;
@@ -42,6 +44,9 @@ pub(crate) enum Command {
     WriteVerify(write_verify::WriteVerify),
     CompareAndWrite(compare_and_write::CompareAndWrite),
     PreFetch(pre_fetch::PreFetch),
+    GetLbaStatus(get_lba_status::GetLbaStatus),
+    ExtendedCopy(extended_copy::ExtendedCopy),
+    CopyResults(extended_copy::CopyResults),
     ReadDefectData(read_defect_data::ReadDefectData),
     Inquiry(inquiry::Inquiry),
     ModeSense(mode_sense::ModeSense),
@@ -74,6 +79,9 @@ impl Command {
             Command::WriteVerify(command) => command.begin(unit.shape()),
             Command::CompareAndWrite(command) => command.begin(unit.shape()),
             Command::PreFetch(command) => command.begin(unit.shape()),
+            Command::GetLbaStatus(command) => command.begin(unit.shape()),
+            Command::ExtendedCopy(command) => command.begin(),
+            Command::CopyResults(command) => command.begin(unit, nexus),
             Command::ReadDefectData(command) => Ok(command.begin()),
             Command::Inquiry(command) => command.begin(unit),
             Command::ModeSense(command) => command.begin(unit),
@@ -108,6 +116,7 @@ impl Command {
             Command::Read(_)
             | Command::Verify(_)
             | Command::PreFetch(_)
+            | Command::GetLbaStatus(_)
             | Command::ReadDefectData(_) => Access::Read,
             Command::StartStop(command) => command.access(),
             Command::PreventAllow(command) => command.access(),
@@ -118,6 +127,8 @@ impl Command {
             | Command::CompareAndWrite(_)
             | Command::ModeSense(_)
             | Command::ModeSelect(_)
+            | Command::ExtendedCopy(_)
+            | Command::CopyResults(_)
             | Command::SynchronizeCache(_)
             | Command::WriteSame(_)
             | Command::Unmap(_) => Access::Change,
@@ -132,6 +143,7 @@ impl Command {
             | Command::Read(_)
             | Command::Verify(_)
             | Command::PreFetch(_)
+            | Command::GetLbaStatus(_)
             | Command::ReadDefectData(_)
             | Command::Write(_)
             | Command::OrWrite(_)
@@ -151,6 +163,8 @@ impl Command {
             | Command::ReserveOut(_)
             | Command::StartStop(_)
             | Command::PreventAllow(_)
+            | Command::ExtendedCopy(_)
+            | Command::CopyResults(_)
             | Command::ModeSense(_)
             | Command::ModeSelect(_) => false,
         }
@@ -165,6 +179,7 @@ impl Command {
         data: &[u8],
     ) -> Result<Action, Sense> {
         match self {
+            Command::ExtendedCopy(command) => command.resume(data),
             Command::ModeSelect(command) => command.resume(unit, nexus, data),
             Command::ReserveOut(command) => command.resume(unit, nexus, data),
             Command::CompareAndWrite(command) => Ok(command.resume()),

@@ -106,6 +106,7 @@ fn check(shape: &Shape, action: &Action) -> Result<(), TestCaseError> {
         Action::Parameters(list) => {
             prop_assert!(list.len_bytes() <= 65535);
         }
+        Action::Copy(copy) => prop_assert!(copy.segments.len() <= 16),
         Action::Changed(changed) => prop_assert_eq!(&changed.ending, &crate::Ending::GOOD),
         Action::ReportLuns(request) => {
             prop_assert!(matches!(request.reply(&[]), Action::Reply(_)));
