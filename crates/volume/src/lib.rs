@@ -14,4 +14,4 @@ mod volume;
 
 pub use error::{Error, ErrorKind, Result};
 pub use initiator::{IscsiConfig, IscsiDisk};
-pub use volume::{Discard, Durability, Shape, SharedVolume, Volume};
+pub use volume::{Allocation, Discard, Durability, Shape, SharedVolume, Volume};
