@@ -6,6 +6,7 @@
 
 use crate::attention::NexusId;
 use crate::commands::extended_copy::Copy;
+use crate::commands::sanitize::Overwrite;
 use crate::commands::{Command, report_luns::ReportLuns};
 use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
@@ -93,6 +94,9 @@ pub enum Action {
     /// Copy between units, say how it went with [`Copy::ended`], then send the ending: GOOD, or
     /// [`CopyError::ending`](crate::CopyError::ending).
     Copy(Copy),
+    /// A sanitize has begun: keep the unit's state, do it, say how it ended with
+    /// [`Overwrite::ended`], keep the state again, then send its ending.
+    Overwrite(Overwrite),
     /// The unit's state has changed; see to the rest, then end the command.
     Changed(Changed),
 }
@@ -132,6 +136,7 @@ impl Action {
             | Action::ReportLuns(_)
             | Action::Parameters(_)
             | Action::Copy(_)
+            | Action::Overwrite(_)
             | Action::Changed(_) => 0,
         }
     }
@@ -145,6 +150,7 @@ impl Action {
             | Action::Reply(_)
             | Action::ReportLuns(_)
             | Action::Copy(_)
+            | Action::Overwrite(_)
             | Action::Changed(_) => 0,
         }
     }

@@ -7,8 +7,8 @@ use crate::commands::Command;
 use crate::commands::{
     compare_and_write, extended_copy, get_lba_status, inquiry, mode_select, mode_sense, pre_fetch,
     read_capacity, read_defect_data, read_write, report_luns, report_opcodes, request_sense,
-    reserve_in, reserve_out, reserve_release, start_stop, synchronize_cache, test_unit_ready,
-    unmap, verify, write_atomic, write_same, write_verify,
+    reserve_in, reserve_out, reserve_release, sanitize, start_stop, synchronize_cache,
+    test_unit_ready, unmap, verify, write_atomic, write_same, write_verify,
 };
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
@@ -93,6 +93,12 @@ pub(crate) static TABLE: &[Row] = &[
     ),
     row(0x41, &usage::io_10(0x08), write_same::decode_10),
     discard(row(0x42, &[0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], unmap::decode)),
+    action(0x48, 0x01, &usage::SANITIZE, sanitize::decode_overwrite),
+    Row {
+        supported: sanitize::can_erase,
+        ..action(0x48, 0x02, &usage::SANITIZE, sanitize::decode_block_erase)
+    },
+    action(0x48, 0x1F, &usage::SANITIZE, sanitize::decode_exit),
     row(
         0x55,
         &[0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
@@ -200,6 +206,7 @@ mod usage {
     pub(super) const RESERVE_IN: [u8; 9] = [0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
     pub(super) const RESERVE_OUT: [u8; 9] = [0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0];
 
+    pub(super) const SANITIZE: [u8; 9] = [0xBF, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
     pub(super) const COPY: [u8; 15] = [0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0];
     pub(super) const COPY_RESULTS: [u8; 15] = [
         0x1F, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,

@@ -1,10 +1,10 @@
-//! GET LBA STATUS (SBC-3 5.4): which blocks have space. Volumes do not tell, so all of them are
-//! "mapped", which SBC-4 5.6.2.2 defines as "mapped or unknown": one descriptor from the block asked
-//! for to the end.
+//! GET LBA STATUS (SBC-3 5.4): which blocks have space, in one descriptor from the block asked for
+//! on. What a volume does not know is "mapped", which SBC-4 5.6.2.2 defines as "mapped or unknown".
 
-use super::{Command, reply};
-use crate::action::Action;
+use super::Command;
+use crate::action::{Action, Ending};
 use crate::cdb::Cdb;
+use crate::medium::{Extent, MediumOp};
 use crate::opcodes;
 use crate::sense::Sense;
 use crate::shape::Shape;
@@ -24,24 +24,38 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 
 impl GetLbaStatus {
     pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
-        const MAPPED: u8 = 0x00;
         if shape.discard.is_none() {
             return Err(opcodes::UNKNOWN);
         }
         let extent = shape.extent_or_rest(self.lba, 0)?;
-        let blocks = u32::try_from(extent.blocks).unwrap_or(u32::MAX);
-        // PARAMETER DATA LENGTH counts what follows it.
-        let mut data = vec![0, 0, 0, 20, 0, 0, 0, 0];
-        data.extend(extent.lba.to_be_bytes());
-        data.extend(blocks.to_be_bytes());
-        data.extend([MAPPED, 0, 0, 0]);
-        Ok(reply(data, self.allocation_len_bytes))
+        let len_bytes = self.allocation_len_bytes.min(LEN as u32);
+        Ok(match len_bytes {
+            0 => Action::End(Ending::GOOD),
+            _ => Action::Medium(MediumOp::LbaStatus { extent, len_bytes }),
+        })
     }
+}
+
+const LEN: usize = 24;
+
+/// The parameter data of GET LBA STATUS for blocks that are all mapped or all not.
+pub fn lba_status(extent: Extent, is_mapped: bool) -> [u8; LEN] {
+    const MAPPED: u8 = 0x00;
+    const DEALLOCATED: u8 = 0x01;
+    let mut data = [0; LEN];
+    // PARAMETER DATA LENGTH counts what follows it.
+    data[3] = LEN as u8 - 4;
+    data[8..16].copy_from_slice(&extent.lba.to_be_bytes());
+    let blocks = u32::try_from(extent.blocks).unwrap_or(u32::MAX);
+    data[16..20].copy_from_slice(&blocks.to_be_bytes());
+    data[20] = if is_mapped { MAPPED } else { DEALLOCATED };
+    data
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::fixture::{LEN_BLOCKS, data, out_of_range, run, thin};
+    use super::*;
+    use crate::fixture::{LEN_BLOCKS, medium, out_of_range, run, thin};
 
     fn cdb(lba: u64) -> Vec<u8> {
         let mut cdb = vec![0x9E, 0x12];
@@ -51,11 +65,15 @@ mod tests {
     }
 
     #[test]
-    fn one_descriptor_reaches_from_the_block_asked_for_to_the_end() {
-        let reply = data(run(thin(), &cdb(LEN_BLOCKS - 3)));
-        assert_eq!(reply.len(), 24);
-        assert_eq!(reply[8..16], (LEN_BLOCKS - 3).to_be_bytes());
-        assert_eq!(reply[16..21], [0, 0, 0, 3, 0]);
+    fn it_looks_from_the_block_asked_for_to_the_end() {
+        let op = medium(run(thin(), &cdb(LEN_BLOCKS - 3)));
+        let MediumOp::LbaStatus { extent, len_bytes } = op else {
+            panic!("{op:?}")
+        };
+        assert_eq!((extent.blocks, len_bytes), (3, 24));
+        let data = lba_status(extent, false);
+        assert_eq!(data[8..16], (LEN_BLOCKS - 3).to_be_bytes());
+        assert_eq!(data[16..21], [0, 0, 0, 3, 1]);
         assert!(out_of_range(run(thin(), &cdb(LEN_BLOCKS))));
     }
 }

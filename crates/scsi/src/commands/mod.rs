@@ -16,6 +16,7 @@ pub(crate) mod request_sense;
 pub(crate) mod reserve_in;
 pub(crate) mod reserve_out;
 pub(crate) mod reserve_release;
+pub(crate) mod sanitize;
 pub(crate) mod start_stop;
 pub(crate) mod synchronize_cache;
 pub(crate) mod test_unit_ready;
@@ -31,6 +32,8 @@ use crate::action::{Action, Ending, ParameterList};
 use crate::attention::NexusId;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
+
+pub(crate) use sanitize::Progress;
 
 /// A command whose CDB made sense by itself; nothing has been held against a disk yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,7 @@ pub(crate) enum Command {
     Inquiry(inquiry::Inquiry),
     ModeSense(mode_sense::ModeSense),
     ModeSelect(mode_select::ModeSelect),
+    Sanitize(sanitize::Sanitize),
     Reserve,
     Release,
     ReserveIn(reserve_in::ReserveIn),
@@ -71,7 +75,12 @@ impl Command {
     pub(crate) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         match self {
             Command::TestUnitReady => Ok(Action::End(Ending::GOOD)),
-            Command::RequestSense(command) => Ok(Action::Reply(command.reply(Sense::NONE))),
+            Command::RequestSense(command) => {
+                let sanitize = unit.shared().look().sanitize.map(Progress::sense);
+                Ok(Action::Reply(
+                    command.reply(sanitize.unwrap_or(Sense::NONE)),
+                ))
+            }
             Command::Read(command) => command.begin_read(unit.shape()),
             Command::Write(command) => command.begin_write(unit.shape()),
             Command::OrWrite(command) => command.begin_or_write(unit.shape()),
@@ -86,6 +95,7 @@ impl Command {
             Command::Inquiry(command) => command.begin(unit),
             Command::ModeSense(command) => command.begin(unit),
             Command::ModeSelect(command) => command.begin(),
+            Command::Sanitize(command) => command.begin(unit),
             Command::Reserve => Ok(reserve_release::reserve(unit, nexus)),
             Command::Release => Ok(reserve_release::release(unit, nexus)),
             Command::ReserveIn(command) => Ok(command.begin(unit)),
@@ -129,10 +139,25 @@ impl Command {
             | Command::ModeSelect(_)
             | Command::ExtendedCopy(_)
             | Command::CopyResults(_)
+            | Command::Sanitize(_)
             | Command::SynchronizeCache(_)
             | Command::WriteSame(_)
             | Command::Unmap(_) => Access::Change,
         }
+    }
+
+    /// Whether it is served during and after a failed sanitize (SBC-3 4.11.2, 4.11.3). A running
+    /// one refuses another by itself.
+    pub(crate) fn passes_sanitize(&self) -> bool {
+        matches!(
+            self,
+            Command::Inquiry(_)
+                | Command::ReportLuns(_)
+                | Command::RequestSense(_)
+                | Command::ReportOpcodes(_)
+                | Command::ReserveIn(_)
+                | Command::Sanitize(_)
+        )
     }
 
     /// Whether it fails while a removable medium is ejected.
@@ -150,6 +175,7 @@ impl Command {
             | Command::WriteAtomic(_)
             | Command::WriteVerify(_)
             | Command::CompareAndWrite(_)
+            | Command::Sanitize(_)
             | Command::SynchronizeCache(_)
             | Command::WriteSame(_)
             | Command::Unmap(_) => true,
@@ -180,6 +206,7 @@ impl Command {
     ) -> Result<Action, Sense> {
         match self {
             Command::ExtendedCopy(command) => command.resume(data),
+            Command::Sanitize(command) => command.resume(unit, data),
             Command::ModeSelect(command) => command.resume(unit, nexus, data),
             Command::ReserveOut(command) => command.resume(unit, nexus, data),
             Command::CompareAndWrite(command) => Ok(command.resume()),
