@@ -13,6 +13,7 @@ use crate::{
     front::{Commands, Target, Unit},
     medium,
     open::{OpenCommand, Pending, WritePart},
+    sanitize,
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
@@ -74,13 +75,6 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
     };
     match pending {
         Pending::Medium(op) => {
-            if let Some(unit) = target.units.get(&lun) {
-                // The initiator may have been fenced off while it sent its data.
-                let checked = unit.disk.borrow_mut().recheck(NexusId(connection.id), &op);
-                if let Err(ending) = checked {
-                    return respond(connection, task, Some(unit), &ending, transfer_len);
-                }
-            }
             run(
                 connection,
                 &target,
@@ -127,6 +121,9 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
                         transfer_len,
                     ));
                 }
+                Action::Overwrite(overwrite) => {
+                    sanitize(connection, &target, (task, lun), overwrite, transfer_len);
+                }
                 Action::Changed(changed) => {
                     let work = settle(connection.clone(), target.clone(), lun, changed);
                     let connection = connection.clone();
@@ -157,6 +154,9 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
+        Action::Overwrite(overwrite) => {
+            sanitize(connection, target, (offer.task, offer.lun), overwrite, 0);
+        }
         Action::Copy(_) => {
             tracing::error!("a copy came without its parameter list");
             respond(connection, offer.task, unit, &Ending::BUSY, 0);
@@ -226,6 +226,32 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     }
 }
 
+/// Does a sanitize in a task of its own, and answers its command at the beginning or the end.
+fn sanitize(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    overwrite: scsi::Overwrite,
+    transfer_len: u64,
+) {
+    let immediate = overwrite.immediate;
+    let front = connection.front.clone();
+    let work = sanitize::overwrite(front, target.clone(), lun, overwrite);
+    if immediate {
+        let unit = target.units.get(&lun);
+        respond(connection, task, unit, &Ending::GOOD, transfer_len);
+    }
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let ending = work.await;
+        if !immediate {
+            let unit = target.units.get(&lun);
+            respond(&connection, task, unit, &ending, transfer_len);
+            connection.transmit.notify();
+        }
+    });
+}
+
 /// Does an EXTENDED COPY. It is known as running from its first poll on; an abort ends it after
 /// the segment in hand.
 async fn extended_copy(
@@ -263,15 +289,8 @@ async fn settle(
     changed: Changed,
 ) -> Ending {
     let unit = &target.units[&lun];
-    if let (true, Some(keep)) = (changed.keep, &connection.front.keep) {
-        if let Err(error) = keep(&unit.volume_name, unit.home.unit.save()) {
-            tracing::error!(
-                volume = unit.volume_name,
-                error,
-                "reservations were not kept"
-            );
-            return Changed::not_kept();
-        }
+    if changed.keep && !connection.front.keep(unit) {
+        return Changed::not_kept();
     }
     if !changed.abort.is_empty() {
         // Without the one that waits here for the answer.
@@ -415,7 +434,13 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
         let perform = async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
-                Some(()) => medium::perform(&*unit.volume, &op, data).await,
+                Some(()) => {
+                    // The initiator may have been fenced off while its data or turn came.
+                    let nexus = NexusId(connection.id);
+                    unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    let result = medium::perform(&*unit.volume, &op, data).await;
+                    result.map_err(|error| unit.disk.borrow().complete(Err(error)))
+                }
             }
         };
         let result = match op.span() {
@@ -434,8 +459,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
                 send_data(&connection, task, read, permits, transfer_len);
             }
             Ok(_) => respond(&connection, task, Some(unit), &Ending::GOOD, transfer_len),
-            Err(error) => {
-                let ending = unit.disk.borrow().complete(Err(error));
+            Err(ending) => {
                 respond(&connection, task, Some(unit), &ending, 0);
             }
         }

@@ -21,6 +21,7 @@ mod front;
 mod login;
 mod medium;
 mod open;
+mod sanitize;
 mod server;
 mod sessions;
 mod task_management;
