@@ -1,3 +1,5 @@
+//! What each service action of PERSISTENT RESERVE OUT does.
+
 use super::*;
 
 fn name(n: u16) -> NexusName {

@@ -1,3 +1,5 @@
+//! Who is let in and who waits.
+
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use engine::{Lane, LaneConfig, spawn, time};

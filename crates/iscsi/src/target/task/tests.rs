@@ -1,3 +1,5 @@
+//! Data-Out in order and out of order.
+
 use super::*;
 
 fn data_out(data_sn: u32, offset: u32, is_final: bool) -> DataOut {

@@ -1,3 +1,5 @@
+//! COMPARE AND WRITE: its data-out, limits and refusals.
+
 use crate::fixture::{
     cdb_16, good, medium, out_of_range, run, run_with, sense, thick, write_protected,
 };

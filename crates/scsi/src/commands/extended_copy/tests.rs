@@ -1,3 +1,5 @@
+//! EXTENDED COPY: right and wrong lists, and what is told of a copy afterwards.
+
 use super::*;
 use crate::fixture::{NEXUS, data, identity, run, sense, thick, unit};
 

@@ -1,3 +1,5 @@
+//! MODE SELECT: what it sets, for whom and for how long, and what it refuses.
+
 use crate::fixture::*;
 use crate::{Asc, Ending, SenseFormat};
 

@@ -1,3 +1,5 @@
+//! Reservations as two lanes see them.
+
 use crate::fixture::*;
 use crate::{Action, Asc, Ending, LogicalUnit, NexusId, SharedUnit};
 

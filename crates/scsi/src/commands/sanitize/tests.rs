@@ -1,3 +1,5 @@
+//! SANITIZE: what it keeps out, how it ends, what it refuses.
+
 use super::*;
 use crate::fixture::*;
 
