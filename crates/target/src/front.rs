@@ -288,6 +288,22 @@ impl Front {
 }
 
 impl Front {
+    /// Keeps what a unit must remember over a restart; false if that failed.
+    pub(crate) fn keep(&self, unit: &Unit) -> bool {
+        let Some(keep) = &self.keep else {
+            return true;
+        };
+        let kept = keep(&unit.volume_name, unit.home.unit.save());
+        if let Err(error) = &kept {
+            tracing::error!(
+                volume = unit.volume_name,
+                error,
+                "a unit's state was not kept"
+            );
+        }
+        kept.is_ok()
+    }
+
     /// Runs `operation` while nobody else is at work in `extent` of a unit's volume, on any lane.
     pub(crate) async fn exclusively<T>(
         &self,
