@@ -96,11 +96,11 @@ fn integer_bytes(value: Option<i64>) -> u64 {
     };
     let magnitude = if value < 0 { !value } else { value };
     match 65 - u64::from(magnitude.leading_zeros()) {
-        ..=8 => 1,
-        ..=16 => 2,
-        ..=24 => 3,
-        ..=32 => 4,
-        ..=48 => 6,
+        0..=8 => 1,
+        9..=16 => 2,
+        17..=24 => 3,
+        25..=32 => 4,
+        33..=48 => 6,
         _ => 8,
     }
 }
