@@ -135,6 +135,20 @@ impl Daemon {
         signal(i64::from(self.pid()), name);
     }
 
+    /// Stops it (SIGSTOP) and waits until every thread of it stands still; `signal("CONT")` lets it
+    /// go on.
+    ///
+    /// # Panics
+    /// If it does not stand still within 10 seconds.
+    pub fn stop(&self) {
+        self.signal("STOP");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !crate::procfs::stands_still(self.pid()) {
+            assert!(Instant::now() < deadline, "{} does not stop", self.name);
+            sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits for its end.
     ///
     /// # Errors

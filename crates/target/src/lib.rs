@@ -15,11 +15,13 @@
 mod command;
 mod config;
 mod connection;
+mod copy;
 mod exclusion;
 mod front;
 mod login;
 mod medium;
 mod open;
+mod sanitize;
 mod server;
 mod sessions;
 mod task_management;
