@@ -8,6 +8,8 @@ pub const LINKS_BITS_PER_S: [u64; 3] = [1_000_000_000, 2_500_000_000, 10_000_000
 
 /// The part of what the machine moves that all links together may ask for.
 const PART_MAX: f64 = 0.5;
+/// If even the smallest links ask for more than this part, the figures are not theirs alone.
+const PART_TOO_MUCH: f64 = 0.8;
 
 /// What limits a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +56,11 @@ pub(super) fn choose(machine: &Machine, shares: usize) -> Choice {
     let all_bytes_per_s = |link: u64| link as f64 / 8.0 * shares as f64;
     let fits = |link: &u64| all_bytes_per_s(*link) <= PART_MAX * slowest.1;
     let fitting = LINKS_BITS_PER_S.into_iter().filter(fits).max();
+    let chosen = fitting.unwrap_or(LINKS_BITS_PER_S[0]);
     Choice {
-        bits_per_s: Some(fitting.unwrap_or(LINKS_BITS_PER_S[0])),
+        bits_per_s: Some(chosen),
         measured: Some(slowest),
-        too_much: fitting.is_none(),
+        too_much: all_bytes_per_s(chosen) > PART_TOO_MUCH * slowest.1,
     }
 }
 
@@ -82,9 +85,8 @@ impl Choice {
             None => format!("{link}, as asked for"),
             Some((statement, bytes_per_s)) => format!(
                 "{link}, chosen: without a limit this machine moves {:.0} MB/s in the slowest \
-                 statement ({statement}), and all links together may ask for {:.0} % of it",
+                 statement ({statement})",
                 bytes_per_s / 1e6,
-                100.0 * PART_MAX,
             ),
         }
     }
@@ -124,8 +126,9 @@ mod tests {
         assert_eq!(chosen(1250.0, 2), (25, false));
         assert_eq!(chosen(1250.0, 3), (10, false));
         assert_eq!(chosen(5000.0, 2), (100, false));
-        assert_eq!(chosen(500.0, 2), (10, false));
-        assert_eq!(chosen(499.0, 2), (10, true));
+        // Two of 1 Gbit/s carry 250 MB/s: 80 % of 312.5.
+        assert_eq!(chosen(313.0, 2), (10, false));
+        assert_eq!(chosen(312.0, 2), (10, true));
         assert_eq!(chosen(500.0, 4), (10, true));
     }
 

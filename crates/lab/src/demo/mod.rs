@@ -119,10 +119,10 @@ fn conditions(options: &Options, plan: &Plan, choice: &Choice) -> Vec<(String, S
             "shares",
             format!("{} processes on 127.0.0.1", options.shares),
         ),
-        ("link", choice.reason()),
+        ("each link", choice.reason()),
         (
-            "share files",
-            format!("{CACHING}, WCE 1: a flush is a SYNCHRONIZE CACHE is an fdatasync"),
+            "shares' files",
+            format!("{CACHING} (WCE 1): a sync is a SYNCHRONIZE CACHE is an fdatasync"),
         ),
         (
             "stripe unit",
