@@ -423,6 +423,14 @@ impl IscsiDisk {
     }
 }
 
+impl Drop for IscsiDisk {
+    fn drop(&mut self) {
+        // Its tasks would keep it alive, and answer pings for ever.
+        let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
+        self.session.borrow().end(closed);
+    }
+}
+
 /// The one attempt to log in again; however it ends, others may try.
 struct Attempt<'a>(&'a IscsiDisk);
 

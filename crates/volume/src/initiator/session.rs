@@ -206,7 +206,7 @@ impl Session {
     }
 
     /// Ends the session: whoever waits gets `error`.
-    fn end(&self, error: Error) {
+    pub(super) fn end(&self, error: Error) {
         {
             let mut ended = self.ended.borrow_mut();
             if ended.is_some() {
