@@ -97,7 +97,11 @@ impl Daemon {
         self.wait_until(|| UnixStream::connect(socket).is_ok());
     }
 
-    fn wait_until(&mut self, listens: impl Fn() -> bool) {
+    /// Waits until `listens` says so.
+    ///
+    /// # Panics
+    /// Like [`Daemon::wait_for_port`].
+    pub fn wait_until(&mut self, listens: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !listens() {
             if let Some(status) = self.ended() {
