@@ -11,7 +11,7 @@ use sim::{
     Setup, Site,
     workload::{self, Load, Tally, check_all, random_time},
 };
-use volume::ErrorKind;
+use volume::{ErrorKind, SharedVolume};
 
 use crate::MS;
 
@@ -43,12 +43,11 @@ async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
         all.failed.extend(tally.failed);
         all.flush_failed.extend(tally.flush_failed);
         if site.model.borrow().flush_failed() {
-            volume = site.open().await;
-            site.model.borrow_mut().reopened();
+            volume = site.reopen(volume).await;
             check_all(site, &volume).await;
         }
     }
-    end(site, &volume).await;
+    end(site, volume).await;
     all
 }
 
@@ -69,8 +68,8 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
 
 /// The last word: after a flush that was good, nothing but what was written survives a loss of
 /// all power.
-async fn end(site: &Rc<Site>, volume: &volume::SharedVolume) {
-    let flushed = workload::flush(site, volume).await;
+async fn end(site: &Rc<Site>, volume: SharedVolume) {
+    let flushed = workload::flush(site, &volume).await;
     if let Err(error) = flushed {
         assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
     }
@@ -78,7 +77,7 @@ async fn end(site: &Rc<Site>, volume: &volume::SharedVolume) {
         site.power_cut(index);
         site.targets[index].restart();
     }
-    let volume = site.open().await;
+    let volume = site.reopen(volume).await;
     check_all(site, &volume).await;
 }
 
@@ -170,10 +169,9 @@ fn a_target_that_stays_away_is_an_error_and_no_hang() {
             assert!(tally.longest < bound, "{:?}", tally.longest);
             away.await;
             check_all(&site, &volume).await;
-            let volume = site.open().await;
-            site.model.borrow_mut().reopened();
+            let volume = site.reopen(volume).await;
             check_all(&site, &volume).await;
-            end(&site, &volume).await;
+            end(&site, volume).await;
         });
     });
 }
