@@ -50,7 +50,10 @@ pub fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
     }
     match (0..WORDS).find(|&index| word_at(index) != word(sector, version, index)) {
         None => Ok(version),
-        Some(index) => Err(format!("version {version} is damaged at byte {}", 8 * index)),
+        Some(index) => Err(format!(
+            "version {version} is damaged at byte {}",
+            8 * index
+        )),
     }
 }
 

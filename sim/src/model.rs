@@ -160,7 +160,10 @@ impl Model {
     pub fn end_write(&mut self, write: Write, ending: Ending) {
         let now = self.now();
         for sector in &mut self.sectors[write.sectors] {
-            let found = sector.entries.iter_mut().find(|e| e.version == write.version);
+            let found = sector
+                .entries
+                .iter_mut()
+                .find(|e| e.version == write.version);
             let entry = found.expect("a pending write is not forgotten");
             entry.ended = Some(now);
             entry.fate = match ending {
@@ -261,7 +264,10 @@ impl Model {
             if chosen(index) {
                 sector.crashed = now;
                 sector.remembered = self.cached;
-                sector.entries.iter_mut().for_each(|entry| entry.live = true);
+                sector
+                    .entries
+                    .iter_mut()
+                    .for_each(|entry| entry.live = true);
                 sector.after_crash = sector.live().collect();
             }
         }

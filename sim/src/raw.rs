@@ -152,7 +152,11 @@ impl RawSession {
 
     /// Sends a task management function for the disk and waits for the response code.
     pub async fn task_management(&self, function: u8) -> Result<u8, Over> {
-        let task = self.state.borrow_mut().machine.task_management(function, LUN);
+        let task = self
+            .state
+            .borrow_mut()
+            .machine
+            .task_management(function, LUN);
         let task = task.map_err(|_| Over)?;
         self.transmit.notify();
         self.wait(|state| state.answered.remove(&task)).await

@@ -49,7 +49,14 @@ impl Setup {
     pub fn draw(seed: u64) -> Setup {
         let mut random = Random::new(seed ^ 0x5e7);
         // Volatile caches twice as often: they have more to lose.
-        let modes = ["write-back", "direct", "write-back", "direct", "write-through", "direct-sync"];
+        let modes = [
+            "write-back",
+            "direct",
+            "write-back",
+            "direct",
+            "write-through",
+            "direct-sync",
+        ];
         Setup {
             world: Config::default(),
             served: Served {

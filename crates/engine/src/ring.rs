@@ -50,6 +50,8 @@ pub(crate) struct Ring {
 /// An operation in flight with all that the kernel may point to.
 struct Slot {
     id: OpId,
+    /// Counts the uses of the slot, so that a cancellation cannot hit the next one.
+    generation: u32,
     op: Option<Op>,
     iov: Vec<libc::iovec>,
     message: libc::msghdr,
@@ -116,8 +118,8 @@ impl Ring {
             match entry.user_data() {
                 BELL => rearm = true,
                 CANCEL => {}
-                index => {
-                    let index = index as u32;
+                name => {
+                    let index = name as u32;
                     let slot = &mut self.slots[index as usize];
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
@@ -178,6 +180,7 @@ impl Ring {
             let (message, address) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
             self.slots.push(Box::new(Slot {
                 id,
+                generation: 0,
                 op: None,
                 iov: Vec::new(),
                 message,
@@ -189,9 +192,17 @@ impl Ring {
             self.by_id.resize(id.0 as usize + 1, u32::MAX);
         }
         self.by_id[id.0 as usize] = index;
-        self.slots[index as usize].id = id;
+        let slot = &mut self.slots[index as usize];
+        slot.id = id;
+        // Stays below the names that are not slots: BELL and CANCEL have all high bits set.
+        slot.generation = (slot.generation + 1) & 0x7fff_ffff;
         index
     }
+}
+
+/// What the kernel calls an operation: its slot and which use of the slot it is.
+fn user_data(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
 }
 
 /// A ring with what this kernel offers of what saves work; the plain one works everywhere.
@@ -330,7 +341,8 @@ impl Reactor for Ring {
                     .build()
             }
         };
-        self.push(entry.user_data(u64::from(index)));
+        let name = user_data(index, slot.generation);
+        self.push(entry.user_data(name));
     }
 
     fn cancel(&mut self, id: OpId) {
@@ -341,11 +353,8 @@ impl Reactor for Ring {
             return;
         };
         if slot.id == id && slot.op.is_some() {
-            self.push(
-                opcode::AsyncCancel::new(u64::from(index))
-                    .build()
-                    .user_data(CANCEL),
-            );
+            let name = user_data(index, slot.generation);
+            self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
         }
     }
 
@@ -423,16 +432,10 @@ impl Drop for Ring {
         // The kernel may still write into buffers of operations in flight. Cancel what can be and
         // wait for all: then every slot can go.
         for index in 0..self.slots.len() {
-            if self.slots[index]
-                .op
-                .as_ref()
-                .is_some_and(Op::is_cancellable)
-            {
-                self.push(
-                    opcode::AsyncCancel::new(index as u64)
-                        .build()
-                        .user_data(CANCEL),
-                );
+            let slot = &self.slots[index];
+            if slot.op.as_ref().is_some_and(Op::is_cancellable) {
+                let name = user_data(index as u32, slot.generation);
+                self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
             }
         }
         let mut completed = Vec::new();

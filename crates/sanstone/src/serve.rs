@@ -26,6 +26,7 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
         let message = "there is no target to serve; write a [target.\"iqn.…\"] table".to_owned();
         return Err(Failure::Wrong(format!("{}: {message}", path.display())));
     }
+    config.check_system()?;
     // A lane that panics has lost its connections' state: ending the process tells everyone.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -9,7 +9,6 @@ use sim::{
     workload::{self, Load, check_all, random_time},
 };
 
-
 use crate::MS;
 
 #[test]

@@ -1,3 +1,5 @@
+//! A whole logical unit: commands of several nexuses and what each is told.
+
 use super::*;
 use crate::attention::Attentions;
 use crate::fixture::{self, *};

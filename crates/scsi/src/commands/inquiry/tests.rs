@@ -1,3 +1,5 @@
+//! INQUIRY: the standard data, and which pages and lengths are refused or cut.
+
 use crate::fixture::*;
 use crate::sense::Asc;
 
