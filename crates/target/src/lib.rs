@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod exclusion;
 mod front;
+mod introduction;
 mod login;
 mod medium;
 mod open;
