@@ -19,6 +19,8 @@ use crate::MS;
 enum Stop {
     Kill,
     PowerCut,
+    /// With connections that break again and again after the restart.
+    PowerCutAndResets,
     InGoodOrder,
 }
 
@@ -57,13 +59,19 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
     let target = &site.targets[index];
     match stop {
         Stop::Kill => target.kill(),
-        Stop::PowerCut => site.power_cut(index),
+        Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
         // All that was acknowledged is durable then: the model is told of no loss.
         Stop::InGoodOrder => target.stop().await,
     }
     time::sleep(random_time(random, 500 * MS)).await;
     target.restart();
     target.ready().await;
+    if let Stop::PowerCutAndResets = stop {
+        for _ in 0..100 {
+            time::sleep(random_time(random, 2 * MS)).await;
+            site.client.reset_connections(&target.host);
+        }
+    }
 }
 
 /// The last word: after a flush that was good, nothing but what was written survives a loss of
@@ -100,6 +108,15 @@ fn a_power_cut_of_a_target_loses_nothing_that_was_promised() {
         told += tally.flush_failed.len();
     });
     assert!(told > 0 || std::env::var("SANSTONE_SEED").is_ok());
+}
+
+#[test]
+fn a_restart_is_heard_of_though_the_answer_that_tells_of_it_is_lost() {
+    seeds(40, |seed| {
+        let site = Site::new(seed, Setup::draw(seed).volatile());
+        let tally = site.run(rounds(&site, Stop::PowerCutAndResets, 1));
+        only_flushes_failed(&tally);
+    });
 }
 
 #[test]
