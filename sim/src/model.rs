@@ -51,6 +51,8 @@ struct Sector {
     entries: Vec<Entry>,
     /// When its target last lost what was not durable.
     crashed: u64,
+    /// What a read might have found right after that.
+    after_crash: Vec<u64>,
     /// A cache may still know what that crash has taken away.
     remembered: bool,
 }
@@ -111,6 +113,7 @@ impl Model {
         let sector = Sector {
             entries: vec![blank],
             crashed: 0,
+            after_crash: Vec::new(),
             remembered: false,
         };
         Model {
@@ -208,6 +211,7 @@ impl Model {
                 .map_err(|what| format!("sector {index}: {what}"))?;
             let meanwhile = |entry: &Entry| entry.live || entry.began > read.began;
             let is_allowed = at_first.contains(&found)
+                || (sector.crashed > read.began && sector.after_crash.contains(&found))
                 || sector
                     .entries
                     .iter()
@@ -264,6 +268,7 @@ impl Model {
                     .entries
                     .iter_mut()
                     .for_each(|entry| entry.live = true);
+                sector.after_crash = sector.live().collect();
             }
         }
     }

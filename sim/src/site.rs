@@ -99,6 +99,8 @@ pub struct Site {
     pub targets: Vec<TargetMachine>,
     /// What the client may see.
     pub model: RefCell<Model>,
+    /// What the volume that is open is made of.
+    disks: RefCell<Vec<Rc<IscsiDisk>>>,
     setup: Setup,
 }
 
@@ -118,6 +120,7 @@ impl Site {
                 TARGETS as u64 * (CHILD_BYTES - (1 << 20)),
                 setup.cached,
             )),
+            disks: RefCell::default(),
             world,
             client,
             setup,
@@ -145,11 +148,28 @@ impl Site {
         }
     }
 
+    /// Closes `volume`, of which the caller keeps nothing, and opens it again.
+    pub async fn reopen(&self, volume: SharedVolume) -> SharedVolume {
+        drop(volume);
+        for disk in self.disks.take() {
+            // What was read ahead may still be on its way, and would log in again.
+            while Rc::strong_count(&disk) > 1 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            disk.close().await;
+        }
+        let volume = self.open().await;
+        self.model.borrow_mut().reopened();
+        volume
+    }
+
     /// Opens the volume; waits for the targets if they are not there yet.
     pub async fn open(&self) -> SharedVolume {
         let mut children = Vec::new();
         for index in 0..self.targets.len() {
-            let volume = self.open_disk(index).await;
+            let disk = self.open_disk(index).await;
+            self.disks.borrow_mut().push(disk.clone());
+            let volume: SharedVolume = disk;
             let name = self.targets[index].iqn.clone();
             children.push(Child { name, volume });
         }
@@ -169,7 +189,7 @@ impl Site {
     }
 
     /// Opens the disk of target `index`.
-    pub async fn open_disk(&self, index: usize) -> SharedVolume {
+    async fn open_disk(&self, index: usize) -> Rc<IscsiDisk> {
         let mut attempts = 0;
         loop {
             match IscsiDisk::open(self.iscsi(index)).await {

@@ -6,7 +6,7 @@
 //! before every command. A change raises the version before the command that caused it is
 //! answered, so nobody is judged by what was before once the initiator has heard of the change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
+    /// Who knows since when the unit runs, logged in or not; the latest to be met is the last.
+    met: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that it is reached through.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -111,6 +113,32 @@ impl SharedUnit {
 }
 
 impl State {
+    /// Names remembered at most; who is forgotten hears of the power-on once more.
+    const MET_MAX: usize = 1024;
+
+    pub(crate) fn has_met(&self, name: &NexusName) -> bool {
+        self.met.contains(name)
+    }
+
+    /// Remembers the name of a nexus that has heard of the power-on.
+    pub(crate) fn meet(&mut self, nexus: NexusId) {
+        let Some(name) = self.names.get(&nexus).cloned() else {
+            return;
+        };
+        if self.has_met(&name) {
+            return;
+        }
+        if self.met.len() >= State::MET_MAX {
+            self.met.pop_front();
+        }
+        self.met.push_back(name);
+    }
+
+    /// Nobody knows of the power-on that is being told now.
+    pub(crate) fn forget_met(&mut self) {
+        self.met.clear();
+    }
+
     /// The nexuses that are logged in and whose names are `wanted`.
     pub(crate) fn nexuses(&self, wanted: impl Fn(&NexusName) -> bool) -> BTreeSet<NexusId> {
         let named = self.names.iter().filter(|(_, name)| wanted(name));

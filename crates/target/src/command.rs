@@ -45,13 +45,16 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     if connection.is_finishing() {
         return respond(connection, offer.task, None, &Ending::BUSY, 0);
     }
+    let nexus = NexusId(connection.id);
+    connection.introductions.heard(
+        |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
+        |lun| target.units[&lun].disk.borrow().meet(nexus),
+    );
     let action = match target.units.get(&lun) {
-        Some(unit) => unit
-            .disk
-            .borrow_mut()
-            .begin(NexusId(connection.id), &request.cdb),
+        Some(unit) => unit.disk.borrow_mut().begin(nexus, &request.cdb),
         None => scsi::absent::begin(&target.bare, &request.cdb),
     };
+    connection.introductions.answered(lun, offer.task, &action);
     act(connection, &target, offer, action);
 }
 

@@ -18,6 +18,7 @@ mod connection;
 mod copy;
 mod exclusion;
 mod front;
+mod introduction;
 mod login;
 mod medium;
 mod open;

@@ -51,8 +51,7 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         // The target opens its file again, and so does the client.
         site.targets[index].kill();
         site.targets[index].restart();
-        let volume = site.open().await;
-        site.model.borrow_mut().reopened();
+        let volume = site.reopen(volume).await;
         check_all(&site, &volume).await;
         let load = Load {
             requests: 20,
@@ -62,7 +61,7 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         workload::flush(&site, &volume).await.expect("a new start");
         site.power_cut(index);
         site.targets[index].restart();
-        check_all(&site, &site.open().await).await;
+        check_all(&site, &site.reopen(volume).await).await;
     });
 }
 

@@ -11,7 +11,7 @@ use sim::{
     Setup, Site,
     workload::{self, Load, Tally, check_all, random_time},
 };
-use volume::ErrorKind;
+use volume::{ErrorKind, SharedVolume};
 
 use crate::MS;
 
@@ -19,6 +19,8 @@ use crate::MS;
 enum Stop {
     Kill,
     PowerCut,
+    /// With connections that break again and again after the restart.
+    PowerCutAndResets,
     InGoodOrder,
 }
 
@@ -43,12 +45,11 @@ async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
         all.failed.extend(tally.failed);
         all.flush_failed.extend(tally.flush_failed);
         if site.model.borrow().flush_failed() {
-            volume = site.open().await;
-            site.model.borrow_mut().reopened();
+            volume = site.reopen(volume).await;
             check_all(site, &volume).await;
         }
     }
-    end(site, &volume).await;
+    end(site, volume).await;
     all
 }
 
@@ -58,19 +59,25 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
     let target = &site.targets[index];
     match stop {
         Stop::Kill => target.kill(),
-        Stop::PowerCut => site.power_cut(index),
+        Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
         // All that was acknowledged is durable then: the model is told of no loss.
         Stop::InGoodOrder => target.stop().await,
     }
     time::sleep(random_time(random, 500 * MS)).await;
     target.restart();
     target.ready().await;
+    if let Stop::PowerCutAndResets = stop {
+        for _ in 0..100 {
+            time::sleep(random_time(random, 2 * MS)).await;
+            site.client.reset_connections(&target.host);
+        }
+    }
 }
 
 /// The last word: after a flush that was good, nothing but what was written survives a loss of
 /// all power.
-async fn end(site: &Rc<Site>, volume: &volume::SharedVolume) {
-    let flushed = workload::flush(site, volume).await;
+async fn end(site: &Rc<Site>, volume: SharedVolume) {
+    let flushed = workload::flush(site, &volume).await;
     if let Err(error) = flushed {
         assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
     }
@@ -78,7 +85,7 @@ async fn end(site: &Rc<Site>, volume: &volume::SharedVolume) {
         site.power_cut(index);
         site.targets[index].restart();
     }
-    let volume = site.open().await;
+    let volume = site.reopen(volume).await;
     check_all(site, &volume).await;
 }
 
@@ -101,6 +108,15 @@ fn a_power_cut_of_a_target_loses_nothing_that_was_promised() {
         told += tally.flush_failed.len();
     });
     assert!(told > 0 || std::env::var("SANSTONE_SEED").is_ok());
+}
+
+#[test]
+fn a_restart_is_heard_of_though_the_answer_that_tells_of_it_is_lost() {
+    seeds(40, |seed| {
+        let site = Site::new(seed, Setup::draw(seed).volatile());
+        let tally = site.run(rounds(&site, Stop::PowerCutAndResets, 1));
+        only_flushes_failed(&tally);
+    });
 }
 
 #[test]
@@ -170,10 +186,9 @@ fn a_target_that_stays_away_is_an_error_and_no_hang() {
             assert!(tally.longest < bound, "{:?}", tally.longest);
             away.await;
             check_all(&site, &volume).await;
-            let volume = site.open().await;
-            site.model.borrow_mut().reopened();
+            let volume = site.reopen(volume).await;
             check_all(&site, &volume).await;
-            end(&site, &volume).await;
+            end(&site, volume).await;
         });
     });
 }

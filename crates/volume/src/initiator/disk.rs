@@ -264,14 +264,15 @@ impl IscsiDisk {
     async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         let mut pause = PAUSE_FIRST;
         let mut lost_since: Option<Instant> = None;
+        let mut at_once = 0..AT_ONCE_MAX;
         loop {
             let session = self.session.borrow().clone();
             match session.execute(self.lun, cdb, data.clone()).await {
                 Ok(reply) => match self.judge(&reply) {
                     None => return Ok(reply),
                     Some((Verdict::Fail(kind), why)) => return Err(Error::new(kind, why)),
-                    Some((Verdict::Retry | Verdict::Restarted, _)) => {}
-                    Some((Verdict::RetryLater, why)) => {
+                    Some((Verdict::Retry | Verdict::Restarted, _)) if at_once.next().is_some() => {}
+                    Some((_, why)) => {
                         let since = *lost_since.get_or_insert_with(time::now);
                         if time::now() - since > self.config.reconnect_timeout {
                             return Err(Error::new(ErrorKind::TimedOut, why));

@@ -83,6 +83,13 @@ struct Task {
     detached: bool,
 }
 
+impl Task {
+    /// Whether it has been answered with a status other than GOOD.
+    fn was_told(&self) -> bool {
+        matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
+    }
+}
+
 enum TaskData {
     None,
     In(Buf),
@@ -332,11 +339,15 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     async fn reply(mut self) -> Result<Reply> {
         let ended = std::future::poll_fn(|cx| {
-            if let Some(error) = self.session.error() {
-                return Poll::Ready(Some(error));
-            }
             let mut tasks = self.session.tasks.borrow_mut();
-            match &mut tasks.entries[self.key] {
+            let task = &mut tasks.entries[self.key];
+            if let Some(error) = self.session.error() {
+                // What the target had to say is heard all the same: it does not say it twice. A
+                // good answer is not: the target may have lost what it answers for since.
+                let told = task.as_ref().is_some_and(Task::was_told);
+                return Poll::Ready((!told).then_some(error));
+            }
+            match task {
                 Some(task) if task.result.is_none() => {
                     task.waker = Some(cx.waker().clone());
                     Poll::Pending
