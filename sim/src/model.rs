@@ -15,7 +15,7 @@
 //!
 //! So losing an acknowledged write is a violation exactly when a later flush was told to be good.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use crate::content::{self, SECTOR_BYTES, ZEROES};
 
@@ -51,8 +51,8 @@ struct Sector {
     entries: Vec<Entry>,
     /// When its target last lost what was not durable.
     crashed: u64,
-    /// What a read might have found right after that.
-    after_crash: Vec<u64>,
+    /// When which value may have come to be there, as far back as the oldest read in flight.
+    appeared: Vec<(u64, u64)>,
     /// A cache may still know what that crash has taken away.
     remembered: bool,
 }
@@ -94,6 +94,8 @@ pub struct Flush {
 pub struct Model {
     sectors: Vec<Sector>,
     cached: bool,
+    /// When the reads in flight began.
+    reading: BTreeSet<u64>,
     tick: u64,
     version: u64,
     flush_failed: Option<u64>,
@@ -113,12 +115,13 @@ impl Model {
         let sector = Sector {
             entries: vec![blank],
             crashed: 0,
-            after_crash: Vec::new(),
+            appeared: Vec::new(),
             remembered: false,
         };
         Model {
             sectors: vec![sector; len_bytes as usize / SECTOR_BYTES],
             cached,
+            reading: BTreeSet::new(),
             tick: 1,
             version: 0,
             flush_failed: None,
@@ -144,7 +147,9 @@ impl Model {
         let mut bytes = Vec::with_capacity(sectors.len() * SECTOR_BYTES);
         for index in sectors.clone() {
             content::append(index as u64, value, &mut bytes);
-            self.sectors[index].entries.push(Entry {
+            let sector = &mut self.sectors[index];
+            sector.appears(began, value, self.reading.first());
+            sector.entries.push(Entry {
                 version,
                 value,
                 began,
@@ -188,6 +193,7 @@ impl Model {
     /// A read begins.
     pub fn begin_read(&mut self, sectors: Range<usize>) -> Read {
         let began = self.now();
+        self.reading.insert(began);
         let allowed = self.sectors[sectors.clone()].iter();
         let allowed = allowed.map(|sector| sector.live().collect()).collect();
         Read {
@@ -204,18 +210,14 @@ impl Model {
     pub fn end_read(&mut self, read: Read, bytes: &[u8]) -> Result<(), String> {
         assert_eq!(bytes.len(), read.sectors.len() * SECTOR_BYTES);
         self.now();
+        self.reading.remove(&read.began);
         let sectors = read.sectors.zip(bytes.chunks(SECTOR_BYTES));
         for ((index, bytes), at_first) in sectors.zip(read.allowed) {
             let sector = &mut self.sectors[index];
             let found = content::version_of(index as u64, bytes)
                 .map_err(|what| format!("sector {index}: {what}"))?;
-            let meanwhile = |entry: &Entry| entry.live || entry.began > read.began;
-            let is_allowed = at_first.contains(&found)
-                || (sector.crashed > read.began && sector.after_crash.contains(&found))
-                || sector
-                    .entries
-                    .iter()
-                    .any(|entry| entry.value == found && meanwhile(entry));
+            let meanwhile = |&(when, value): &(u64, u64)| when > read.began && value == found;
+            let is_allowed = at_first.contains(&found) || sector.appeared.iter().any(meanwhile);
             if !is_allowed {
                 return Err(format!(
                     "sector {index} holds version {found}; it may hold {at_first:?}, or what was \
@@ -226,6 +228,11 @@ impl Model {
             sector.seen(found, read.began);
         }
         Ok(())
+    }
+
+    /// A read has failed.
+    pub fn failed_read(&mut self, read: &Read) {
+        self.reading.remove(&read.began);
     }
 
     /// A flush begins.
@@ -268,7 +275,10 @@ impl Model {
                     .entries
                     .iter_mut()
                     .for_each(|entry| entry.live = true);
-                sector.after_crash = sector.live().collect();
+                let values: Vec<u64> = sector.live().collect();
+                for value in values {
+                    sector.appears(now, value, self.reading.first());
+                }
             }
         }
     }
@@ -298,6 +308,12 @@ impl Model {
 impl Sector {
     fn live(&self) -> impl Iterator<Item = u64> + '_ {
         self.entries.iter().filter(|e| e.live).map(|e| e.value)
+    }
+
+    fn appears(&mut self, when: u64, value: u64, oldest_read: Option<&u64>) {
+        let oldest = oldest_read.copied().unwrap_or(when);
+        self.appeared.retain(|&(when, _)| when > oldest);
+        self.appeared.push((when, value));
     }
 
     /// A read that began at `began` found `value`: what had ended before and is another is not

@@ -157,8 +157,13 @@ impl Client {
     async fn read(&self, sectors: Range<usize>) -> Result<(), Error> {
         let (at, len) = bytes(&sectors);
         let read = self.model().begin_read(sectors);
-        let data = self.volume.read(at, len as usize).await?;
-        hold(self.model().end_read(read, &data.to_vec()));
+        match self.volume.read(at, len as usize).await {
+            Ok(data) => hold(self.model().end_read(read, &data.to_vec())),
+            Err(error) => {
+                self.model().failed_read(&read);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 

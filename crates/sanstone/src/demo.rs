@@ -5,6 +5,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     thread,
+    time::Duration,
 };
 
 use ::lab::{
@@ -159,16 +160,23 @@ fn remove_when_interrupted(directory: &Path) -> Result<(), Failure> {
     let directory = directory.to_owned();
     let watch = move || {
         for signal in signals.forever() {
-            // A share that is just starting may make a file meanwhile.
-            for _ in 0..10 {
-                if fs::remove_dir_all(&directory).is_ok() || !directory.exists() {
-                    break;
-                }
-                thread::sleep(std::time::Duration::from_millis(20));
-            }
+            remove_for_good(&directory);
             let _ = emulate_default_handler(signal);
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
     Ok(())
+}
+
+/// Removes a directory in which shares may just be starting, each of which makes it again with
+/// its files in it; after so many rounds every one has.
+fn remove_for_good(directory: &Path) {
+    const ROUNDS: u32 = 15;
+    if !directory.exists() {
+        return;
+    }
+    for _ in 0..ROUNDS {
+        let _ = fs::remove_dir_all(directory);
+        thread::sleep(Duration::from_millis(20));
+    }
 }
