@@ -1,6 +1,6 @@
 //! The harness of the tests from outside: it starts targets (Sanstone, tgt, istgt) on free
-//! loopback ports, runs other people's initiators against them with a time limit, and looks at
-//! processes the way an administrator would, through /proc.
+//! loopback ports, runs other people's initiators against them with a time limit, or our own, and
+//! looks at processes the way an administrator would, through /proc.
 //!
 //! A test asks for a [`disk::Disk`] and gets a URL; which target serves it is `SANSTONE_TEST_TARGET`
 //! (`sanstone` if unset, else `tgt` or `istgt`), so that the same test can be tried on a target
@@ -11,7 +11,9 @@
 pub mod conformance;
 pub mod directory;
 pub mod disk;
+pub mod initiator;
 pub mod istgt;
+pub mod link;
 pub mod process;
 pub mod procfs;
 pub mod run;

@@ -75,7 +75,14 @@ impl Sanstone {
     /// # Panics
     /// If it does not come up; the message holds its log.
     pub fn serve(directory: &Path, volumes_toml: &str, volumes: &[&str]) -> Sanstone {
-        let port = crate::free_port();
+        Sanstone::serve_on(crate::free_port(), directory, volumes_toml, volumes)
+    }
+
+    /// The same on this port of 127.0.0.1: where an earlier one was, for clients that come back.
+    ///
+    /// # Panics
+    /// If it does not come up; the message holds its log.
+    pub fn serve_on(port: u16, directory: &Path, volumes_toml: &str, volumes: &[&str]) -> Sanstone {
         let configuration = format!("{volumes_toml}{}", target_table(port, volumes));
         Sanstone::serve_configuration(directory, &configuration, port)
     }

@@ -62,21 +62,20 @@ impl Tgt {
     /// # Panics
     /// If tgtd refuses it.
     pub fn add_disk(&mut self, backing_file: &Path) -> String {
+        self.add_disk_of_blocks(backing_file, 512)
+    }
+
+    /// The same with logical blocks of this size in bytes.
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn add_disk_of_blocks(&mut self, backing_file: &Path, block_size_bytes: u32) -> String {
         self.luns += 1;
         let (lun, file) = (self.luns.to_string(), backing_file.to_string_lossy());
-        let new = [
-            "--op",
-            "new",
-            "--mode",
-            "logicalunit",
-            "--tid",
-            "1",
-            "--lun",
-            &lun,
-            "-b",
-            &file,
-        ];
-        self.admin(&new);
+        let block_size = block_size_bytes.to_string();
+        let new = ["--op", "new", "--mode", "logicalunit", "--tid", "1"];
+        let disk = ["--lun", &lun, "-b", &file, "--blocksize", &block_size];
+        self.admin(&[new, disk].concat());
         format!("{}/{IQN}/{lun}", self.portal())
     }
 
@@ -90,6 +89,15 @@ impl Tgt {
         self.admin(&[&["--op", "new"], &account[..], &["--password", secret]].concat());
         let direction: &[&str] = if outgoing { &["--outgoing"] } else { &[] };
         self.admin(&[&["--op", "bind", "--tid", "1"], &account[..], direction].concat());
+    }
+
+    /// Sets an operational parameter of RFC 7143 §13, for sessions that begin from now on.
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn set(&self, key: &str, value: &str) {
+        let update = ["--op", "update", "--mode", "target", "--tid", "1"];
+        self.admin(&[&update[..], &["--name", key, "--value", value]].concat());
     }
 
     /// The portal as libiscsi and QEMU write it.

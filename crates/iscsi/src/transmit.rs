@@ -2,7 +2,9 @@
 //! The driver gathers these parts, adds padding and digests, and sends them in order.
 
 use crate::frame::{Digests, digest_bytes, padding};
+use crate::pdu::Numbers;
 use crate::task::TaskId;
+use zerocopy::transmute_ref;
 
 /// One PDU to send. Order on the wire: `header`, header digest, data, padding, data digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,12 @@ pub enum TransmitData {
 }
 
 impl Transmit {
+    /// The StatSN in the header; of no meaning in a Data-In PDU without status.
+    pub fn stat_sn(&self) -> u32 {
+        let numbers: &Numbers = transmute_ref!(&self.header);
+        numbers.stat_sn.get()
+    }
+
     /// Length of the data segment in bytes, without padding.
     pub fn data_len(&self) -> usize {
         match &self.data {

@@ -101,6 +101,14 @@ impl Attentions {
         Ok(())
     }
 
+    /// Makes known a nexus that a port that was met before has established again: it finds
+    /// [`Attention::NexusLoss`] instead.
+    pub(crate) fn know_again(&mut self, nexus: NexusId) {
+        if self.waiting.len() < Attentions::NEXUSES_MAX {
+            self.waiting.insert(nexus, Attention::NexusLoss.bit());
+        }
+    }
+
     /// Drops a nexus that ended.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.waiting.remove(&nexus);

@@ -6,11 +6,13 @@
 //! before every command. A change raises the version before the command that caused it is
 //! answered, so nobody is judged by what was before once the initiator has heard of the change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::attention::{Attention, Attentions, NexusId};
+use crate::commands::extended_copy::CopyResult;
+use crate::commands::sanitize::Progress;
 use crate::mode::ModeParameters;
 use crate::reservations::{NexusName, Reservations};
 
@@ -27,6 +29,8 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
+    /// Who knows since when the unit runs, logged in or not; the latest to be met is the last.
+    met: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that it is reached through.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -35,6 +39,9 @@ pub(crate) struct State {
     /// Who prevents the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
+    pub(crate) sanitize: Option<Progress>,
+    /// Results of EXTENDED COPY, the oldest first.
+    pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
 }
 
@@ -46,6 +53,8 @@ pub(crate) struct Rights {
     /// The persistent reservation's type and who may do what it forbids to others.
     pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
     pub(crate) ejected: bool,
+    /// A sanitize runs or has failed.
+    pub(crate) sanitizing: bool,
     pub(crate) mode: ModeParameters,
 }
 
@@ -59,7 +68,7 @@ impl SharedUnit {
     /// `None` when there is nothing.
     pub fn save(&self) -> Option<String> {
         let state = self.look();
-        let text = state.reservations.save() + &state.mode.save();
+        let text = state.reservations.save() + &state.mode.save() + &Progress::save(state.sanitize);
         (!text.is_empty()).then_some(text)
     }
 
@@ -68,6 +77,7 @@ impl SharedUnit {
         self.change(|state| {
             state.reservations.restore(text);
             state.mode.restore(text);
+            state.sanitize = Progress::restore(text);
         });
     }
 
@@ -95,6 +105,7 @@ impl SharedUnit {
             reserved_by: state.reserved_by,
             persistent: state.persistent(),
             ejected: state.ejected,
+            sanitizing: state.sanitize.is_some(),
             mode: state.mode.clone(),
         };
         true
@@ -102,6 +113,32 @@ impl SharedUnit {
 }
 
 impl State {
+    /// Names remembered at most; who is forgotten hears of the power-on once more.
+    const MET_MAX: usize = 1024;
+
+    pub(crate) fn has_met(&self, name: &NexusName) -> bool {
+        self.met.contains(name)
+    }
+
+    /// Remembers the name of a nexus that has heard of the power-on.
+    pub(crate) fn meet(&mut self, nexus: NexusId) {
+        let Some(name) = self.names.get(&nexus).cloned() else {
+            return;
+        };
+        if self.has_met(&name) {
+            return;
+        }
+        if self.met.len() >= State::MET_MAX {
+            self.met.pop_front();
+        }
+        self.met.push_back(name);
+    }
+
+    /// Nobody knows of the power-on that is being told now.
+    pub(crate) fn forget_met(&mut self) {
+        self.met.clear();
+    }
+
     /// The nexuses that are logged in and whose names are `wanted`.
     pub(crate) fn nexuses(&self, wanted: impl Fn(&NexusName) -> bool) -> BTreeSet<NexusId> {
         let named = self.names.iter().filter(|(_, name)| wanted(name));
@@ -134,6 +171,7 @@ impl State {
         self.attentions.forget(nexus);
         self.names.remove(&nexus);
         self.preventing.remove(&nexus);
+        self.copies.retain(|result| !result.is_of(nexus));
         if self.reserved_by == Some(nexus) {
             self.reserved_by = None;
         }

@@ -122,18 +122,36 @@ impl LogicalUnit {
             ) {
                 state.reset();
             }
+            if attention == Attention::PowerOnOrReset {
+                state.forget_met();
+            }
             state.attentions.post(attention, except);
         });
     }
 
     /// Makes a nexus known by name before its first command, so that it finds its registrations
-    /// again: `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
-    pub fn introduce(&self, nexus: NexusId, initiator_port: &str) {
+    /// again: `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). One that was
+    /// [met](LogicalUnit::meet) before is told that its nexus was lost, not of a power-on: nothing
+    /// that it had cached here is gone. Gives whether it was.
+    pub fn introduce(&self, nexus: NexusId, initiator_port: &str) -> bool {
         let name = NexusName {
             initiator_port: initiator_port.to_ascii_lowercase(),
             target_port: self.identity.port.relative_port,
         };
-        self.shared.change(|state| state.names.insert(nexus, name));
+        self.shared.change(|state| {
+            let met = state.has_met(&name);
+            if met {
+                state.attentions.know_again(nexus);
+            }
+            state.names.insert(nexus, name);
+            met
+        })
+    }
+
+    /// Remembers that a nexus has *received* the unit attention of the power-on: until the unit
+    /// is powered on again, its port does not have to hear of it.
+    pub fn meet(&self, nexus: NexusId) {
+        self.shared.look().meet(nexus);
     }
 
     /// Forgets a nexus that ended. Transports must call it, or the table of nexuses fills up and
@@ -177,6 +195,12 @@ impl LogicalUnit {
             if !self.rights.allow(nexus, command.access()) {
                 return Action::End(Ending::CONFLICT);
             }
+            if self.rights.sanitizing && !command.passes_sanitize() {
+                // Another sanitize may follow a failed one; two at a time may not.
+                if let Some(progress) = self.shared.look().sanitize {
+                    return Action::End(Ending::check(progress.sense()));
+                }
+            }
             if self.rights.ejected && command.needs_medium() {
                 let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
                 return Action::End(Ending::check(sense));
@@ -210,6 +234,7 @@ impl LogicalUnit {
             }
             Ok(Command::RequestSense(request)) => {
                 let waiting = state.attentions.take(nexus).map(Attention::sense);
+                let waiting = waiting.or(state.sanitize.map(crate::commands::Progress::sense));
                 Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
             }
             _ => match state.attentions.take(nexus) {
@@ -235,6 +260,11 @@ impl LogicalUnit {
         };
         if !self.rights.allow(nexus, access) {
             return Err(Ending::CONFLICT);
+        }
+        if self.rights.sanitizing {
+            if let Some(progress) = self.shared.look().sanitize {
+                return Err(Ending::check(progress.sense()));
+            }
         }
         if self.rights.ejected {
             let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);

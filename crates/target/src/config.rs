@@ -91,7 +91,8 @@ impl Allow {
 /// Bounds on what initiators can make the server do. Memory is shared out to the lanes evenly.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Memory for the payload of commands, over all connections, in bytes.
+    /// Memory for the payload of commands, over all connections, with the buffers that are kept
+    /// for the next ones, in bytes.
     pub memory_bytes: usize,
     /// Connections at a time, over all lanes.
     pub connections_max: usize,

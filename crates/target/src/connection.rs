@@ -25,6 +25,7 @@ use iscsi::{
 use crate::{
     command,
     front::{Front, Target},
+    introduction::Introductions,
     login,
     open::{OpenCommands, RunningId},
     sessions::SessionKey,
@@ -46,6 +47,7 @@ pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
+    pub(crate) introductions: Introductions,
     /// What this session may hold of the lane's memory for transfers.
     pub(crate) memory: Rc<Budget>,
     /// The machine may have something to send.
@@ -124,6 +126,7 @@ impl Connection {
             memory: Budget::new(front.memory.session_max),
             stream,
             open: OpenCommands::default(),
+            introductions: Introductions::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             key: RefCell::default(),

@@ -146,7 +146,10 @@ impl Front {
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
         let largest = config.limits.transfer_max_bytes as usize;
-        let transfers = share - share / 4;
+        // A quarter is for buffers that are free, or memory would be the sum of all that each size
+        // of buffer ever needed at once.
+        engine::buf::keep_at_most(share / 4);
+        let transfers = share / 2;
         let memory = Memory {
             unsolicited: Budget::new(share / 4),
             transfers: Budget::new(transfers),
@@ -295,6 +298,22 @@ impl Front {
 }
 
 impl Front {
+    /// Keeps what a unit must remember over a restart; false if that failed.
+    pub(crate) fn keep(&self, unit: &Unit) -> bool {
+        let Some(keep) = &self.keep else {
+            return true;
+        };
+        let kept = keep(&unit.volume_name, unit.home.unit.save());
+        if let Err(error) = &kept {
+            tracing::error!(
+                volume = unit.volume_name,
+                error,
+                "a unit's state was not kept"
+            );
+        }
+        kept.is_ok()
+    }
+
     /// Runs `operation` while nobody else is at work in `extent` of a unit's volume, on any lane.
     pub(crate) async fn exclusively<T>(
         &self,

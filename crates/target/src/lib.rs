@@ -15,13 +15,16 @@
 mod command;
 mod config;
 mod connection;
+mod copy;
 mod exclusion;
 mod failures;
 mod front;
+mod introduction;
 mod login;
 mod medium;
 mod open;
 mod prefix;
+mod sanitize;
 mod server;
 mod sessions;
 mod task_management;

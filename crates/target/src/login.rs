@@ -162,8 +162,11 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
         // The initiator port, as reservations know it (RFC 7143 §4.4.4).
         let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
         let port = format!("{},i,0x{isid}", request.initiator_name);
-        for unit in target.units.values() {
-            unit.disk.borrow().introduce(NexusId(connection.id), &port);
+        for (&lun, unit) in &target.units {
+            let nexus = NexusId(connection.id);
+            if !unit.disk.borrow().introduce(nexus, &port) {
+                connection.introductions.begin(lun);
+            }
         }
         *connection.key.borrow_mut() = Some(key);
         if connection.is_ended() {

@@ -21,6 +21,9 @@ use crate::{
     sessions::Sessions,
 };
 
+/// How long an address may stay in use before that is an error.
+const IN_USE_LIMIT: Duration = Duration::from_secs(2);
+
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
@@ -55,7 +58,7 @@ impl Server {
         mut config: ServerConfig,
         lanes: &[LaneHandle],
     ) -> Result<Server, StartError> {
-        let listeners = bind(&mut config)?;
+        let listeners = bind(&mut config).await?;
         let sessions = Arc::new(Sessions::default());
         let homes: Homes = Arc::new(
             config
@@ -142,7 +145,7 @@ fn home(lun: &LunSpec) -> Arc<Home> {
 }
 
 /// Binds each address once, and writes the ports that the system chose into the configuration.
-fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
+async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
     let mut bound: BTreeMap<SocketAddr, SocketAddr> = BTreeMap::new();
     let mut listeners = Vec::new();
     for portal in config
@@ -154,7 +157,7 @@ fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
-                let listener = TcpListener::bind(asked).map_err(|e| StartError::Portal {
+                let listener = listen(asked).await.map_err(|e| StartError::Portal {
                     address: asked,
                     cause: e.to_string(),
                 })?;
@@ -166,6 +169,23 @@ fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
         };
     }
     Ok(listeners)
+}
+
+/// Listens on `address`. One that is in use is tried again for a while: the kernel takes a ring
+/// apart after its process has ended, and a server that was killed listens on until then.
+async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let begun = time::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && time::now() - begun < IN_USE_LIMIT =>
+            {
+                time::sleep(Duration::from_millis(20)).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Hands connections to the lanes in turn until told to stop.

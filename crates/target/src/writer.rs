@@ -50,6 +50,7 @@ fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather, permits: &m
     if let Some(digest) = pdu.header_digest() {
         gather.push_bytes(&digest);
     }
+    connection.introductions.sent(pdu);
     let mut digest = pdu.has_data_digest().then(DataDigest::default);
     match &pdu.data {
         TransmitData::None => {}

@@ -252,8 +252,10 @@ impl State {
         };
         let event = match event {
             DiskEvent::Read(len) if short => DiskEvent::Read(shorter(len, align, &mut self.random)),
+            // A page cache takes whole sectors, or the rest: a cut within one would let a power cut
+            // tear what no disk tears.
             DiskEvent::Write(len) if short => {
-                DiskEvent::Write(shorter(len, align, &mut self.random))
+                DiskEvent::Write(shorter(len, align.max(SECTOR), &mut self.random))
             }
             event => event,
         };

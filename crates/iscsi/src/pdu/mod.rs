@@ -119,5 +119,11 @@ pub(crate) fn u24(len: usize) -> [u8; 3] {
     [a, b, c]
 }
 
+/// ExpStatSN, which every request in full feature phase has in the same place.
+pub(crate) fn exp_stat_sn(bhs: &[u8; BHS_LEN]) -> u32 {
+    let [.., a, b, c, d] = *bhs.first_chunk::<32>().expect("a header has 48 bytes");
+    u32::from_be_bytes([a, b, c, d])
+}
+
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ use crate::frame::FrameLimits;
 use crate::login::{Authentication, LOGIN_TEXT_LEN_MAX, LoginStatus, SessionType, TargetLogin};
 use crate::params::SessionParameters;
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
-use crate::sequence::CommandWindow;
+use crate::sequence::{CommandWindow, before};
 use crate::task::{Direction, RxData, Slab, TaskId};
 use crate::text::TargetRecord;
 use crate::transmit::Transmit;
@@ -43,6 +43,8 @@ pub struct TargetConnection {
     session_type: SessionType,
     window: CommandWindow,
     stat_sn: u32,
+    /// What the initiator waits for: it has every StatSN before.
+    exp_stat_sn: u32,
     tasks: Slab<Entry>,
     tags: HashMap<u32, TaskId, BuildHasherDefault<TagHasher>>,
     /// Immediate commands and functions among `tasks`.
@@ -147,6 +149,7 @@ impl TargetConnection {
             session_type: SessionType::Normal,
             window: CommandWindow::new(0, config.command_window.max(1)),
             stat_sn: 0,
+            exp_stat_sn: 0,
             tasks: Slab::new(tasks_max),
             tags: HashMap::default(),
             immediate_open: 0,
@@ -200,9 +203,18 @@ impl TargetConnection {
         }
         match self.phase {
             Phase::Login { .. } => self.receive_login(bhs, data),
-            Phase::FullFeature => self.receive_request(bhs, ahs, data),
+            Phase::FullFeature => {
+                self.exp_stat_sn = pdu::exp_stat_sn(bhs);
+                self.receive_request(bhs, ahs, data);
+            }
             Phase::Closed => {}
         }
+    }
+
+    /// Whether the initiator has said (by ExpStatSN) that it has received the status with this
+    /// StatSN, which [`Transmit::stat_sn`] tells.
+    pub fn is_acknowledged(&self, stat_sn: u32) -> bool {
+        before(stat_sn, self.exp_stat_sn)
     }
 
     /// The next event, in order.

@@ -155,6 +155,11 @@ impl TargetSide {
                     }
                 }
                 TargetEvent::DataComplete { task } => self.data_complete(*task),
+                // The machine answers: what was begun for it goes.
+                TargetEvent::Failed { task } => {
+                    self.jobs.remove(task);
+                    self.ready.retain(|ready| ready != task);
+                }
                 TargetEvent::TaskManagement(request) => self.function(request),
                 TargetEvent::Logout { .. } => self.machine.logout_response(0).unwrap(),
                 _ => {}

@@ -1,3 +1,5 @@
+//! Unit attentions: who is told what, how often, and in which order.
+
 use super::*;
 
 const A: NexusId = NexusId(1);

@@ -1,3 +1,5 @@
+//! LUNs in their eight-byte field: what is written is read back, anything else refused.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! The table of commands: sorted, indexed, and strict about CDBs.
+
 use super::*;
 use crate::fixture::*;
 use crate::{Action, sense::KeySpecific};

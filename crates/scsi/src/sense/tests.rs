@@ -1,3 +1,5 @@
+//! Sense data in both formats, byte by byte.
+
 use super::*;
 
 const INVALID: Sense = Sense::invalid_cdb_field(8, Some(2));

@@ -1,3 +1,5 @@
+//! Shapes of disks: which are possible, and where an extent may end.
+
 use super::*;
 use crate::fixture::{LEN_BLOCKS, thick, thin};
 

@@ -1,3 +1,5 @@
+//! A whole logical unit: commands of several nexuses and what each is told.
+
 use super::*;
 use crate::attention::Attentions;
 use crate::fixture::{self, *};
@@ -28,6 +30,43 @@ fn each_new_nexus_hears_of_the_power_on_once() {
     unit.forget(NexusId(1));
     assert_ne!(unit.begin(NexusId(1), &TEST_UNIT_READY), good());
     assert_eq!(unit.begin(NexusId(2), &TEST_UNIT_READY), good());
+}
+
+#[test]
+fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
+    const PORT: &str = "iqn.2026-11.test:a,i,0x000000000001";
+    let mut unit = new_unit();
+    let hears = |unit: &mut LogicalUnit, nexus: u64, meet: bool| {
+        let nexus = NexusId(nexus);
+        unit.introduce(nexus, PORT);
+        let asc = fixture::sense(unit.begin(nexus, &TEST_UNIT_READY)).asc;
+        assert_eq!(unit.begin(nexus, &TEST_UNIT_READY), good());
+        if meet {
+            unit.meet(nexus);
+        }
+        unit.forget(nexus);
+        asc
+    };
+    assert_eq!(hears(&mut unit, 1, false), Asc::POWER_ON_OR_RESET);
+    assert_eq!(hears(&mut unit, 2, true), Asc::POWER_ON_OR_RESET);
+    assert_eq!(hears(&mut unit, 3, false), Asc::NEXUS_LOSS);
+    unit.post(Attention::PowerOnOrReset, None);
+    assert_eq!(hears(&mut unit, 4, false), Asc::POWER_ON_OR_RESET);
+}
+
+#[test]
+fn those_who_were_met_are_remembered_within_a_bound() {
+    let mut unit = new_unit();
+    for number in 0..5000 {
+        let nexus = NexusId(number);
+        let port = format!("iqn.2026-11.test:{number},i,0x0");
+        assert!(!unit.introduce(nexus, &port));
+        unit.begin(nexus, &TEST_UNIT_READY);
+        unit.meet(nexus);
+        unit.forget(nexus);
+    }
+    assert!(!unit.introduce(NexusId(6000), "iqn.2026-11.test:0,i,0x0"));
+    assert!(unit.introduce(NexusId(6001), "iqn.2026-11.test:4999,i,0x0"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod authentication;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, task};
+use engine::{Buf, Lane, LaneConfig, LaneFuture, task, time};
 use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::{
     Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region,
@@ -198,4 +198,24 @@ fn many_readers_on_another_lane_are_all_answered() {
     });
     drop(stop);
     server.join().expect("the server ends");
+}
+
+#[test]
+fn a_disk_that_is_let_go_ends_its_session() {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let mut config = config(ram(1 << 20, 512));
+    config.limits.connections_max = 1;
+    lane.block_on(async {
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        for session in 0..3 {
+            let mut config = disk_at(server.portals()[0]);
+            config.isid = iscsi::Isid::random([1, 2, 3], session);
+            let disk = IscsiDisk::open(config).await;
+            drop(disk.expect("the one connection is free again"));
+            // The target hears of the end in its own time.
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        server.stop().await;
+    });
 }

@@ -84,7 +84,8 @@ macro_rules! kinds {
             ) -> Result<Kind, A::Error> {
                 match name {
                     $($name => map.next_value().map(Kind::$variant),)*
-                    other => Err(de::Error::custom(format!(
+                    // Refused where its value stands, so that the error has that place.
+                    other => map.next_value_seed(Refuse(format!(
                         "\"{other}\" is no kind of volume; the kinds are {}",
                         [$($name),*].join(", ")
                     ))),
@@ -113,6 +114,17 @@ kinds! {
     "recorder" => Recorder,
     /// A volume whose requests are counted and timed.
     "stats" => Stats,
+}
+
+/// Refuses a value with this message, whatever it is.
+struct Refuse(String);
+
+impl<'de> de::DeserializeSeed<'de> for Refuse {
+    type Value = Kind;
+
+    fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<Kind, D::Error> {
+        Err(de::Error::custom(self.0))
+    }
 }
 
 impl Kind {

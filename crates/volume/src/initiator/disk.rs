@@ -33,6 +33,8 @@ const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Between two attempts at something that may work later.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a command is sent again without a pause.
+const AT_ONCE_MAX: u32 = 16;
 
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
@@ -80,8 +82,10 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
-    /// Writes have been acknowledged that no flush has covered.
-    unflushed: Cell<bool>,
+    /// Volatile writes that the target has acknowledged so far.
+    written: Cell<u64>,
+    /// How many of them a flush has covered.
+    flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
     lost_writes: Cell<bool>,
 }
@@ -121,7 +125,8 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
-            unflushed: Cell::new(false),
+            written: Cell::new(0),
+            flushed: Cell::new(0),
             lost_writes: Cell::new(false),
         };
         disk.learn().await.map_err(|e| e.context(&what))?;
@@ -273,14 +278,15 @@ impl IscsiDisk {
     async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         let mut pause = PAUSE_FIRST;
         let mut lost_since: Option<Instant> = None;
+        let mut at_once = 0..AT_ONCE_MAX;
         loop {
             let session = self.session.borrow().clone();
             match session.execute(self.lun, cdb, data.clone()).await {
                 Ok(reply) => match self.judge(&reply) {
                     None => return Ok(reply),
                     Some((Verdict::Fail(kind), why)) => return Err(Error::new(kind, why)),
-                    Some((Verdict::Retry | Verdict::Restarted, _)) => {}
-                    Some((Verdict::RetryLater, why)) => {
+                    Some((Verdict::Retry | Verdict::Restarted, _)) if at_once.next().is_some() => {}
+                    Some((_, why)) => {
                         let since = *lost_since.get_or_insert_with(time::now);
                         if time::now() - since > self.config.reconnect_timeout {
                             return Err(Error::new(ErrorKind::TimedOut, why));
@@ -318,7 +324,7 @@ impl IscsiDisk {
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
-        if verdict.0 == Verdict::Restarted && self.unflushed.get() && self.shape.volatile_cache {
+        if verdict.0 == Verdict::Restarted && self.has_unflushed() {
             tracing::error!(
                 target_name = self.config.target_name,
                 "the target has restarted with unflushed writes: they may be lost"
@@ -349,7 +355,7 @@ impl IscsiDisk {
             }
             let attempt = Attempt(self);
             tracing::warn!(target_name = self.config.target_name, %error, "session lost; logging in again");
-            match connect(&self.config).await {
+            match self.log_in_again().await {
                 Ok(session) => {
                     *self.session.borrow_mut() = session;
                     drop(attempt);
@@ -362,6 +368,40 @@ impl IscsiDisk {
             time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// A new session, of which we know what the target has to say: whether it has restarted has
+    /// to be known before anything is sent again, or a flush could be answered well before the
+    /// unit attention that came with another command is looked at.
+    async fn log_in_again(&self) -> Result<Rc<Session>> {
+        let session = connect(&self.config).await?;
+        for _ in 0..AT_ONCE_MAX {
+            let command = cdb::test_unit_ready();
+            let reply = session.execute(self.lun, &command, Data::None).await?;
+            match self.judge(&reply) {
+                None | Some((Verdict::Fail(_), _)) => return Ok(session),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) => {
+                    session.logout().await;
+                    return Err(Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        }
+        session.logout().await;
+        let message = "the target has a unit attention for every command";
+        Err(Error::new(ErrorKind::Protocol, message))
+    }
+
+    /// The target has acknowledged a write that is durable only after a flush. Said before
+    /// anything else is waited for, so that a restart finds it said.
+    fn wrote(&self) {
+        self.written.set(self.written.get() + 1);
+    }
+
+    /// Whether the target's restart loses writes that it has acknowledged. A flush on its way has
+    /// covered nothing yet.
+    fn has_unflushed(&self) -> bool {
+        self.shape.volatile_cache && self.written.get() > self.flushed.get()
     }
 
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
@@ -390,8 +430,19 @@ impl IscsiDisk {
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
         let (lba, blocks) = self.blocks(at, data.len() as u64);
         self.run(&cdb::write(lba, blocks, fua), Data::Out(data))
-            .await
-            .map(drop)
+            .await?;
+        if !fua {
+            self.wrote();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for IscsiDisk {
+    fn drop(&mut self) {
+        // Its tasks would keep it alive, and answer pings for ever.
+        let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
+        self.session.borrow().end(closed);
     }
 }
 
@@ -454,29 +505,26 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             self.shape.check_write(at, data.len() as u64)?;
             let fua = durability == Durability::Fua && self.shape.volatile_cache;
-            let result = if data.len() <= self.transfer_max_bytes {
-                self.write_part(at, data, fua).await
-            } else {
-                let parts = self.parts(data.len()).map(|(start, len)| {
-                    self.write_part(at + start as u64, data.slice(start..start + len), fua)
-                });
-                task::join_all(parts).await.into_iter().collect()
-            };
-            if !fua {
-                self.unflushed.set(true);
+            if data.len() <= self.transfer_max_bytes {
+                return self.write_part(at, data, fua).await;
             }
-            result
+            let parts = self.parts(data.len()).map(|(start, len)| {
+                self.write_part(at + start as u64, data.slice(start..start + len), fua)
+            });
+            task::join_all(parts).await.into_iter().collect()
         })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.shape.volatile_cache && self.unflushed.replace(false) {
+            if self.has_unflushed() {
+                let covers = self.written.get();
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
                     self.lost_writes.set(true);
                     return Err(error);
                 }
+                self.flushed.set(covers.max(self.flushed.get()));
             }
             if self.lost_writes.get() {
                 let message = "the target failed or restarted before writes were durable; they may be \
@@ -500,9 +548,9 @@ impl Volume for IscsiDisk {
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
                 self.run(&cdb::unmap(list.len() as u16), data).await?;
+                self.wrote();
                 (lba, left) = (lba + u64::from(count), left - u64::from(count));
             }
-            self.unflushed.set(true);
             Ok(())
         })
     }
@@ -532,7 +580,7 @@ impl Volume for IscsiDisk {
                 let lba = (at + done) / block;
                 self.run(&cdb::write_same_16(lba, count, may_discard), zeroes)
                     .await?;
-                self.unflushed.set(true);
+                self.wrote();
                 done += u64::from(count) * block;
             }
             match durability {

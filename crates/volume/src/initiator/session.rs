@@ -18,13 +18,13 @@ use engine::{
     time,
 };
 use iscsi::{
-    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LoginStatus, Lun,
-    RxData, TaskId, TaskResult, TransmitData,
+    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
+    TaskResult, TransmitData,
     frame::{DataDigest, Frame, frame},
 };
 use smallvec::SmallVec;
 
-use super::cdb::Cdb;
+use super::{cdb::Cdb, ended};
 use crate::{Error, ErrorKind, Result};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
@@ -81,6 +81,13 @@ struct Task {
     result: Option<TaskResult>,
     /// Whoever asked has gone.
     detached: bool,
+}
+
+impl Task {
+    /// Whether it has been answered with a status other than GOOD.
+    fn was_told(&self) -> bool {
+        matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
+    }
 }
 
 enum TaskData {
@@ -210,7 +217,7 @@ impl Session {
     }
 
     /// Ends the session: whoever waits gets `error`.
-    fn end(&self, error: Error) {
+    pub(super) fn end(&self, error: Error) {
         {
             let mut ended = self.ended.borrow_mut();
             if ended.is_some() {
@@ -336,11 +343,15 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     async fn reply(mut self) -> Result<Reply> {
         let ended = std::future::poll_fn(|cx| {
-            if let Some(error) = self.session.error() {
-                return Poll::Ready(Some(error));
-            }
             let mut tasks = self.session.tasks.borrow_mut();
-            match &mut tasks.entries[self.key] {
+            let task = &mut tasks.entries[self.key];
+            if let Some(error) = self.session.error() {
+                // What the target had to say is heard all the same: it does not say it twice. A
+                // good answer is not: the target may have lost what it answers for since.
+                let told = task.as_ref().is_some_and(Task::was_told);
+                return Poll::Ready((!told).then_some(error));
+            }
+            match task {
                 Some(task) if task.result.is_none() => {
                     task.waker = Some(cx.waker().clone());
                     Poll::Pending
@@ -482,7 +493,7 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 tracing::info!(event, "the target sent an asynchronous message");
             }
             InitiatorEvent::Closed(reason) => {
-                return Err(Error::new(kind_of(&reason), message_of(&reason)));
+                return Err(ended::error_of(&reason));
             }
             _ => {}
         }
@@ -547,34 +558,6 @@ async fn finish_payload(
         .expect("four bytes are at hand");
     reader.consume(4);
     digest.verify(received).map_err(protocol)
-}
-
-fn kind_of(reason: &iscsi::CloseReason) -> ErrorKind {
-    match reason {
-        iscsi::CloseReason::LoginRefused { status, .. } if status.class() == 2 => {
-            ErrorKind::Configuration
-        }
-        // Trying again would not make it right.
-        iscsi::CloseReason::Protocol(iscsi::Error::Authentication(_)) => ErrorKind::Configuration,
-        iscsi::CloseReason::PingTimeout => ErrorKind::TimedOut,
-        iscsi::CloseReason::Protocol(_) => ErrorKind::Protocol,
-        _ => ErrorKind::Unreachable,
-    }
-}
-
-fn message_of(reason: &iscsi::CloseReason) -> String {
-    match reason {
-        iscsi::CloseReason::LoginRefused { status, .. } => {
-            let mend = match *status {
-                LoginStatus::AUTHENTICATION_FAILURE => "; look at user and secret of `chap`",
-                LoginStatus::AUTHORIZATION_FAILURE => "; allow this initiator's name there",
-                _ => "",
-            };
-            format!("the target refused the login: {status}{mend}")
-        }
-        iscsi::CloseReason::Protocol(error) => error.to_string(),
-        other => format!("the session ended: {other:?}"),
-    }
 }
 
 async fn require(reader: &mut FramedReader, len: usize) -> Result<()> {

@@ -1,3 +1,5 @@
+//! MODE SENSE (6) and (10): headers, the caching page, and what is not there.
+
 use crate::Shape;
 use crate::fixture::*;
 use crate::sense::Asc;

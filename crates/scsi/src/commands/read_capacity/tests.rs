@@ -1,3 +1,5 @@
+//! READ CAPACITY (10) and (16): size, physical block and thin provisioning.
+
 use crate::Shape;
 use crate::fixture::*;
 

@@ -1,3 +1,5 @@
+//! READ and WRITE of every length: which blocks they name, and what is refused.
+
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::{Asc, KeySpecific};

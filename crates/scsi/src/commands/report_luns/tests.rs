@@ -1,3 +1,5 @@
+//! REPORT LUNS: the list, its order, and a reply that is cut short.
+
 use crate::fixture::*;
 use crate::sense::Asc;
 use crate::{Action, Lun};

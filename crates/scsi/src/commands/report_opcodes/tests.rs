@@ -1,3 +1,5 @@
+//! REPORT SUPPORTED OPERATION CODES: agrees with the table that dispatches.
+
 use crate::fixture::*;
 use crate::opcodes::TABLE;
 use crate::sense::Asc;

@@ -1,3 +1,5 @@
+//! START STOP UNIT: stopping flushes; a removable medium can be ejected.
+
 use crate::fixture::*;
 use crate::sense::Asc;
 use crate::{MediumOp, Shape};

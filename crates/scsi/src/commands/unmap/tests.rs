@@ -1,3 +1,5 @@
+//! UNMAP: its parameter list, whole or broken, and its limits.
+
 use crate::fixture::*;
 use crate::medium::MediumOp;
 use crate::sense::Asc;

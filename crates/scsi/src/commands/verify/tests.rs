@@ -1,3 +1,5 @@
+//! VERIFY of every length, with and without data to compare.
+
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Asc;

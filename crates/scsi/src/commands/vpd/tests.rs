@@ -1,3 +1,5 @@
+//! The vital product data pages: names, limits and provisioning.
+
 use crate::fixture::*;
 use crate::{Identity, LogicalUnit, Shape};
 

@@ -1,3 +1,5 @@
+//! WRITE SAME (10) and (16): repeated blocks, zeroes, and UNMAP.
+
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Asc;

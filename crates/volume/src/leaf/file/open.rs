@@ -7,9 +7,10 @@ use std::{
 };
 
 use engine::{
-    Payload,
+    Duration, Payload,
     fs::{OpenOptions, SharedFile},
     op::AllocateMode,
+    time,
 };
 
 use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
@@ -17,6 +18,9 @@ use crate::{Discard, Error, ErrorKind, Result, Shape, config::Caching};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
 const PHYSICAL_BYTES: u32 = 4096;
+
+/// How long a file may stay locked before that is an error.
+const LOCKED_LIMIT: Duration = Duration::from_secs(2);
 
 /// What to open.
 #[derive(Clone, Debug)]
@@ -66,7 +70,7 @@ impl OpenFile {
     /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
     pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
         let shown = options.path.display();
-        let medium = open_twice(options)?;
+        let medium = open_twice(options).await?;
         let align_bytes = medium.io.io_align_bytes().max(align_bytes);
         let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
             (0, Some(len)) if !options.read_only => {
@@ -147,20 +151,30 @@ fn configuration(message: String) -> Error {
     Error::new(ErrorKind::Configuration, message)
 }
 
-fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
+async fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
     let explain = |error: io::Error| explain_open(options, &error);
-    let io = SharedFile::open(
-        &options.path,
-        &OpenOptions {
-            write: !options.read_only,
-            direct: options.caching.is_direct(),
-            durable: options.caching.is_synchronous() && !options.read_only,
-            create: options.len_bytes.is_some() && !options.read_only,
-            lock: true,
-            ..OpenOptions::default()
-        },
-    )
-    .map_err(explain)?;
+    let locked = OpenOptions {
+        write: !options.read_only,
+        direct: options.caching.is_direct(),
+        durable: options.caching.is_synchronous() && !options.read_only,
+        create: options.len_bytes.is_some() && !options.read_only,
+        lock: true,
+        ..OpenOptions::default()
+    };
+    let begun = time::now();
+    let io = loop {
+        match SharedFile::open(&options.path, &locked) {
+            // A process that was killed with I/O in flight keeps its lock until the kernel has
+            // taken its ring apart.
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && time::now() - begun < LOCKED_LIMIT =>
+            {
+                time::sleep(Duration::from_millis(20)).await;
+            }
+            opened => break opened.map_err(explain)?,
+        }
+    };
     let sync = SharedFile::open(
         &options.path,
         &OpenOptions {

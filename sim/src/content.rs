@@ -1,0 +1,78 @@
+//! What a sector holds: its own address and the version that wrote it, spread over all its bytes,
+//! so that data that is torn, misplaced, stale or foreign is seen and can be named.
+
+/// The unit that the model looks at, in bytes: what no disk here tears.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The version of a sector that reads as zeroes: never written, or discarded.
+pub const ZEROES: u64 = 0;
+
+const WORDS: usize = SECTOR_BYTES / 8;
+
+fn word(sector: u64, version: u64, index: usize) -> u64 {
+    match index {
+        0 => sector,
+        1 => version,
+        _ => (version ^ sector.rotate_left(32))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(index as u32),
+    }
+}
+
+/// Appends the bytes of `sector` as `version` writes it.
+pub fn append(sector: u64, version: u64, to: &mut Vec<u8>) {
+    if version == ZEROES {
+        to.resize(to.len() + SECTOR_BYTES, 0);
+        return;
+    }
+    for index in 0..WORDS {
+        to.extend_from_slice(&word(sector, version, index).to_le_bytes());
+    }
+}
+
+/// Which version of `sector` the bytes are.
+///
+/// # Errors
+/// What is wrong with bytes that no version of this sector has.
+pub fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
+    let word_at = |index: usize| {
+        let bytes = &bytes[8 * index..8 * index + 8];
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    };
+    let (address, version) = (word_at(0), word_at(1));
+    if address == 0 && version == ZEROES && bytes.iter().all(|&byte| byte == 0) {
+        return Ok(ZEROES);
+    }
+    if address != sector {
+        return Err(format!(
+            "it holds sector {address} in version {version}: data in the wrong place"
+        ));
+    }
+    match (0..WORDS).find(|&index| word_at(index) != word(sector, version, index)) {
+        None => Ok(version),
+        Some(index) => Err(format!(
+            "version {version} is damaged at byte {}",
+            8 * index
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sector_knows_its_place_its_version_and_damage() {
+        for (sector, version) in [(0, 1), (7, 3), (7, ZEROES), (1 << 40, u64::MAX)] {
+            let mut bytes = Vec::new();
+            append(sector, version, &mut bytes);
+            assert_eq!(bytes.len(), SECTOR_BYTES);
+            assert_eq!(version_of(sector, &bytes), Ok(version));
+            if version != ZEROES {
+                assert!(version_of(sector + 1, &bytes).is_err());
+            }
+            bytes[300] ^= 1;
+            assert!(version_of(sector, &bytes).is_err());
+        }
+    }
+}

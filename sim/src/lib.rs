@@ -1,0 +1,23 @@
+//! The whole system in one process under a seeded, faulty, virtual world: targets on simulated
+//! machines with simulated disks, our initiator, stripe and cache on another, a network that
+//! delays, splits, resets and parts them, and a client that knows what it may see.
+//!
+//! ```text
+//!  client:  workload ──► cache? ──► stripe ──► iscsi, iscsi        (model checks every read)
+//!                                                │      │            network: engine::sim
+//!  target A, target B:      target::Server ──► fault? ──► file     disk: engine::sim
+//! ```
+//!
+//! Nothing of the product is replaced: the code that runs here is the code that runs on a ring. A
+//! [`Site`] is one such world, drawn from a seed; the scenarios in `tests/` are what happens to it.
+#![forbid(unsafe_code)]
+
+pub mod content;
+pub mod model;
+pub mod raw;
+pub mod site;
+pub mod target_machine;
+pub mod workload;
+
+pub use site::{Setup, Site};
+pub use target_machine::TargetMachine;

@@ -1,0 +1,267 @@
+//! A bare session: commands and task management functions one by one, as no volume sends them.
+//! It has no patience and mends nothing; a session that breaks fails whoever waits.
+
+use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc};
+
+use engine::{
+    Buf, Gather, Payload,
+    net::{FramedReader, TcpStream},
+    spawn,
+    sync::Notify,
+};
+use iscsi::{
+    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
+    TaskResult, TransmitData, frame::frame,
+};
+
+const LUN: Lun = Lun(0);
+
+/// ABORT TASK SET (RFC 7143 §11.5.1).
+pub const ABORT_TASK_SET: u8 = 2;
+/// CLEAR TASK SET.
+pub const CLEAR_TASK_SET: u8 = 4;
+/// LOGICAL UNIT RESET.
+pub const LOGICAL_UNIT_RESET: u8 = 5;
+/// TARGET WARM RESET.
+pub const TARGET_WARM_RESET: u8 = 6;
+
+/// A session from its login on.
+pub struct RawSession {
+    stream: TcpStream,
+    state: RefCell<State>,
+    transmit: Notify,
+    changed: Notify,
+}
+
+struct State {
+    machine: InitiatorConnection,
+    data_out: BTreeMap<TaskId, Payload>,
+    data_in: BTreeMap<TaskId, Vec<u8>>,
+    done: BTreeMap<TaskId, TaskResult>,
+    answered: BTreeMap<TaskId, u8>,
+    logged_in: bool,
+    over: bool,
+}
+
+/// What became of a command: its SCSI status, with sense key, code and qualifier, and its data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// Status byte; `None`: aborted.
+    pub status: Option<u8>,
+    /// Sense key, additional sense code and qualifier; zeroes when there are none.
+    pub sense: [u8; 3],
+    /// Data-in.
+    pub data: Vec<u8>,
+}
+
+/// The session is over: it broke, or the target ended it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Over;
+
+impl RawSession {
+    /// Connects and logs in.
+    pub async fn login(addr: SocketAddr, config: InitiatorConfig) -> Result<Rc<RawSession>, Over> {
+        let stream = TcpStream::connect(addr).await.map_err(|_| Over)?;
+        let session = Rc::new(RawSession {
+            stream,
+            state: RefCell::new(State {
+                machine: InitiatorConnection::new(config),
+                data_out: BTreeMap::new(),
+                data_in: BTreeMap::new(),
+                done: BTreeMap::new(),
+                answered: BTreeMap::new(),
+                logged_in: false,
+                over: false,
+            }),
+            transmit: Notify::new(),
+            changed: Notify::new(),
+        });
+        spawn(send(session.clone()));
+        let reading = session.clone();
+        spawn(async move {
+            let _ = receive(&reading).await;
+            reading.end();
+        });
+        session.wait(|state| state.logged_in.then_some(())).await?;
+        Ok(session)
+    }
+
+    /// Sends a command with `data_out`, or for `in_len` bytes.
+    pub fn submit(&self, cdb: &[u8], data_out: &[u8], in_len: u32) -> Result<TaskId, Over> {
+        let (direction, data_len) = match (data_out.len(), in_len) {
+            (0, 0) => (Direction::None, 0),
+            (0, len) => (Direction::Read, len),
+            (len, _) => (Direction::Write, len as u32),
+        };
+        let command = Command {
+            lun: LUN,
+            cdb,
+            attribute: 1,
+            direction,
+            data_len,
+        };
+        let mut state = self.state.borrow_mut();
+        let task = state.machine.submit(command).map_err(|_| Over)?;
+        if !data_out.is_empty() {
+            let payload = Buf::copy_of(data_out).into();
+            state.data_out.insert(task, payload);
+        }
+        state.data_in.insert(task, vec![0; in_len as usize]);
+        drop(state);
+        self.transmit.notify();
+        Ok(task)
+    }
+
+    /// Waits for the end of a command.
+    pub async fn answer(&self, task: TaskId) -> Result<Answer, Over> {
+        let result = self.wait(|state| state.done.remove(&task)).await?;
+        let mut state = self.state.borrow_mut();
+        state.data_out.remove(&task);
+        let data = state.data_in.remove(&task).unwrap_or_default();
+        let (status, sense) = match result {
+            TaskResult::Completed { status, sense, .. } => (Some(status), sense),
+            _ => (None, Vec::new()),
+        };
+        let byte = |index: usize| sense.get(index).copied().unwrap_or(0);
+        Ok(Answer {
+            status,
+            sense: [byte(2) & 0xf, byte(12), byte(13)],
+            data,
+        })
+    }
+
+    /// Sends a command and waits for its end, past any unit attention.
+    pub async fn execute(&self, cdb: &[u8], data_out: &[u8], in_len: u32) -> Result<Answer, Over> {
+        const UNIT_ATTENTION: u8 = 6;
+        loop {
+            let task = self.submit(cdb, data_out, in_len)?;
+            let answer = self.answer(task).await?;
+            if answer.sense[0] != UNIT_ATTENTION {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Sends ABORT TASK for `task` and waits for the response code.
+    pub async fn abort(&self, task: TaskId) -> Result<u8, Over> {
+        let function = self.state.borrow_mut().machine.abort(task);
+        let function = function.map_err(|_| Over)?;
+        self.transmit.notify();
+        self.wait(|state| state.answered.remove(&function)).await
+    }
+
+    /// Sends a task management function for the disk and waits for the response code.
+    pub async fn task_management(&self, function: u8) -> Result<u8, Over> {
+        let task = self
+            .state
+            .borrow_mut()
+            .machine
+            .task_management(function, LUN);
+        let task = task.map_err(|_| Over)?;
+        self.transmit.notify();
+        self.wait(|state| state.answered.remove(&task)).await
+    }
+
+    /// Ends it without a word in the protocol.
+    pub fn end(&self) {
+        self.state.borrow_mut().over = true;
+        self.stream.shutdown();
+        self.transmit.notify();
+        self.changed.notify();
+    }
+
+    async fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T, Over> {
+        self.changed
+            .wait_for(|| {
+                let mut state = self.state.borrow_mut();
+                match look(&mut state) {
+                    Some(found) => Some(Ok(found)),
+                    None => state.over.then_some(Err(Over)),
+                }
+            })
+            .await
+    }
+}
+
+async fn send(session: Rc<RawSession>) {
+    let mut gather = Gather::new();
+    loop {
+        let notified = session.transmit.notified();
+        {
+            let mut state = session.state.borrow_mut();
+            if state.over {
+                return;
+            }
+            while let Some(pdu) = state.machine.poll_transmit() {
+                gather.push_bytes(&pdu.header);
+                match &pdu.data {
+                    TransmitData::None => {}
+                    TransmitData::Inline(bytes) => gather.push_bytes(bytes),
+                    TransmitData::Task { task, offset, len } => {
+                        let (start, end) = (*offset as usize, (*offset + *len) as usize);
+                        let payload = &state.data_out[task];
+                        gather.push_payload(payload, start..end);
+                    }
+                }
+                gather.push_bytes(&[0; 3][..pdu.padding()]);
+            }
+        }
+        if gather.is_empty() {
+            notified.await;
+            continue;
+        }
+        let (result, back) = session.stream.send_all(gather).await;
+        gather = back;
+        if result.is_err() {
+            return session.end();
+        }
+    }
+}
+
+/// Reads until the session is over.
+async fn receive(session: &RawSession) -> std::io::Result<()> {
+    let mut reader = FramedReader::new(session.stream.clone(), 128 << 10);
+    while reader.fill(iscsi::pdu::BHS_LEN).await? {
+        let limits = session.state.borrow().machine.frame_limits();
+        let pdu = match frame(reader.bytes(), &limits) {
+            Ok(Some(pdu)) => pdu,
+            _ => return Ok(()),
+        };
+        if !reader.fill(pdu.total_len).await? {
+            return Ok(());
+        }
+        let bytes = reader.bytes();
+        let bhs = bytes.first_chunk().expect("48 bytes are at hand");
+        let (ahs, data) = (&bytes[pdu.ahs()], &bytes[pdu.data()]);
+        let mut state = session.state.borrow_mut();
+        let now = engine::time::now().as_ns();
+        state.machine.receive(now, bhs, ahs, RxData::Inline(data));
+        while let Some(event) = state.machine.poll_event() {
+            match event {
+                InitiatorEvent::LoggedIn { .. } => state.logged_in = true,
+                InitiatorEvent::DataIn { task, offset, len } => {
+                    let range = offset as usize..(offset + len) as usize;
+                    let place = state.data_in.get_mut(&task);
+                    place.expect("data of a command of ours")[range].copy_from_slice(data);
+                }
+                InitiatorEvent::Done { task, result } => {
+                    state.done.insert(task, result);
+                }
+                InitiatorEvent::TaskManagementDone { task, response } => {
+                    state.answered.insert(task, response);
+                }
+                InitiatorEvent::Closed(_) => state.over = true,
+                _ => {}
+            }
+        }
+        let over = state.over;
+        drop(state);
+        reader.consume(pdu.total_len);
+        session.changed.notify();
+        session.transmit.notify();
+        if over {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

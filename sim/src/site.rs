@@ -1,0 +1,256 @@
+//! One world of client and targets, drawn from a seed, and the volume that the client opens there.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use engine::{
+    sim::{Config, Host, Random, World},
+    time,
+};
+use uuid::Uuid;
+use volume::{
+    IscsiConfig, IscsiDisk, SharedVolume,
+    cache::{Cache, CacheConfig},
+    leaf::file::{FileOptions, OpenFile},
+    stripe::{self, Child, CreateOptions},
+};
+
+use crate::{
+    content::SECTOR_BYTES,
+    model::Model,
+    target_machine::{PORT, Served, TargetMachine},
+};
+
+/// What each target stores.
+const CHILD_BYTES: u64 = (1 << 20) + (192 << 10);
+const UNIT_BYTES: u32 = 8 << 10;
+const CACHE_BYTES: u64 = 256 << 10;
+const TARGETS: usize = 2;
+
+/// How a site is made.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The world: its network and its disks.
+    pub world: Config,
+    /// How the targets serve.
+    pub served: Served,
+    /// A cache before the stripe.
+    pub cached: bool,
+    /// For a lost session to come back.
+    pub reconnect_timeout: Duration,
+}
+
+impl Setup {
+    /// A setup drawn from `seed`: caching mode, block size, lanes, layers.
+    pub fn draw(seed: u64) -> Setup {
+        let mut random = Random::new(seed ^ 0x5e7);
+        // Volatile caches twice as often: they have more to lose.
+        let modes = [
+            "write-back",
+            "direct",
+            "write-back",
+            "direct",
+            "write-through",
+            "direct-sync",
+        ];
+        Setup {
+            world: Config::default(),
+            served: Served {
+                caching: modes[random.index(modes.len())],
+                block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
+                behind_faults: random.chance(0.3),
+                lanes: 1 + random.index(2),
+            },
+            cached: random.chance(0.4),
+            reconnect_timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// With a disk that may lose what was not flushed.
+    #[must_use]
+    pub fn volatile(mut self) -> Setup {
+        self.served.caching = match self.served.caching {
+            "write-through" => "write-back",
+            "direct-sync" => "direct",
+            other => other,
+        };
+        self
+    }
+
+    /// With a fault layer before each file.
+    #[must_use]
+    pub fn behind_faults(mut self) -> Setup {
+        self.served.behind_faults = true;
+        self
+    }
+}
+
+/// A world with two targets and a client.
+pub struct Site {
+    /// The world.
+    pub world: World,
+    /// Where the volume is opened.
+    pub client: Host,
+    /// The targets.
+    pub targets: Vec<TargetMachine>,
+    /// What the client may see.
+    pub model: RefCell<Model>,
+    /// What the volume that is open is made of.
+    disks: RefCell<Vec<Rc<IscsiDisk>>>,
+    setup: Setup,
+}
+
+impl Site {
+    /// The site of `seed`.
+    pub fn new(seed: u64, setup: Setup) -> Rc<Site> {
+        let world = World::with_config(seed, setup.world.clone());
+        let client = world.host("client");
+        let targets = ["target-a", "target-b"].iter().zip(images());
+        let targets = targets.map(|(name, image)| {
+            let host = world.host_with_lanes(name, setup.served.lanes);
+            TargetMachine::new(host, name, &setup.served, image)
+        });
+        Rc::new(Site {
+            targets: targets.collect(),
+            model: RefCell::new(Model::new(
+                TARGETS as u64 * (CHILD_BYTES - (1 << 20)),
+                setup.cached,
+            )),
+            disks: RefCell::default(),
+            world,
+            client,
+            setup,
+        })
+    }
+
+    /// Runs `scenario` on the client until it ends.
+    pub fn run<T>(self: &Rc<Site>, scenario: impl Future<Output = T>) -> T {
+        self.world.block_on(&self.client, scenario)
+    }
+
+    /// How the client logs in to target `index`. The same initiator port each time, so that a
+    /// session that was left behind ends first.
+    pub fn iscsi(&self, index: usize) -> IscsiConfig {
+        let target = &self.targets[index];
+        IscsiConfig {
+            address: target.host.addr(PORT),
+            target_name: target.iqn.clone(),
+            lun: 0,
+            initiator_name: "iqn.2026-11.io.sanstone:client".into(),
+            isid: iscsi::Isid::random([0; 3], 1),
+            chap: None,
+            header_digest: false,
+            data_digest: false,
+            connect_timeout: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(2),
+            reconnect_timeout: self.setup.reconnect_timeout,
+        }
+    }
+
+    /// Closes `volume`, of which the caller keeps nothing, and opens it again.
+    pub async fn reopen(&self, volume: SharedVolume) -> SharedVolume {
+        drop(volume);
+        for disk in self.disks.take() {
+            // What was read ahead may still be on its way, and would log in again.
+            while Rc::strong_count(&disk) > 1 {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            disk.close().await;
+        }
+        let volume = self.open().await;
+        self.model.borrow_mut().reopened();
+        volume
+    }
+
+    /// Opens the volume; waits for the targets if they are not there yet.
+    pub async fn open(&self) -> SharedVolume {
+        let mut children = Vec::new();
+        for index in 0..self.targets.len() {
+            let disk = self.open_disk(index).await;
+            self.disks.borrow_mut().push(disk.clone());
+            let volume: SharedVolume = disk;
+            let name = self.targets[index].iqn.clone();
+            children.push(Child { name, volume });
+        }
+        let opened = stripe::Opened::open(&children, Some(UNIT_BYTES)).await;
+        let volumes: Vec<_> = children.into_iter().map(|child| child.volume).collect();
+        let stripe = opened.and_then(|opened| opened.on_lane(&volumes));
+        let stripe: SharedVolume = Rc::new(stripe.expect("the images hold a stripe"));
+        if !self.setup.cached {
+            return stripe;
+        }
+        let config = CacheConfig {
+            size_bytes: CACHE_BYTES,
+            block_bytes: 4096,
+            read_ahead_max_bytes: CACHE_BYTES / 8,
+        };
+        Rc::new(Cache::new(stripe, &config).expect("the sizes fit"))
+    }
+
+    /// Opens the disk of target `index`.
+    async fn open_disk(&self, index: usize) -> Rc<IscsiDisk> {
+        let mut attempts = 0;
+        loop {
+            match IscsiDisk::open(self.iscsi(index)).await {
+                Ok(disk) => return disk,
+                Err(error) if attempts == 100 => panic!("the target does not come up: {error}"),
+                Err(_) => time::sleep(Duration::from_millis(100)).await,
+            }
+            attempts += 1;
+        }
+    }
+
+    /// Takes the power of target `index` away, and tells the model.
+    pub fn power_cut(&self, index: usize) {
+        self.targets[index].power_cut();
+        self.model
+            .borrow_mut()
+            .crashed(|sector| child_of(sector) == index);
+    }
+}
+
+/// The target that stores a sector.
+fn child_of(sector: usize) -> usize {
+    sector * SECTOR_BYTES / UNIT_BYTES as usize % TARGETS
+}
+
+/// The disks of a fresh stripe, made once by the code that makes every stripe.
+fn images() -> &'static [Vec<u8>] {
+    static IMAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    IMAGES.get_or_init(|| {
+        let world = World::new(0);
+        let maker = world.host("maker");
+        let paths = ["/a", "/b"];
+        world.block_on(&maker, async {
+            let mut children = Vec::new();
+            for path in paths {
+                let options = FileOptions {
+                    path: path.into(),
+                    len_bytes: Some(CHILD_BYTES),
+                    caching: volume::config::Caching::WriteBack,
+                    block_size_bytes: 512,
+                    read_only: false,
+                };
+                let file: Arc<OpenFile> = OpenFile::open(&options).await.expect("a new file");
+                children.push(Child {
+                    name: path.into(),
+                    volume: Rc::new(file.on_lane()),
+                });
+            }
+            let options = CreateOptions {
+                unit_bytes: UNIT_BYTES,
+                uuid: Uuid::from_u128(1),
+                created_unix_s: 0,
+                force: false,
+            };
+            let created = stripe::create(&children, &options).await;
+            created.expect("blank files become a stripe");
+        });
+        let image = |path| maker.read_file(path).expect("it was made");
+        paths.map(image).to_vec()
+    })
+}

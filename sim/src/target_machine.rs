@@ -1,0 +1,186 @@
+//! A machine that serves one disk: a file leaf on its simulated disk, perhaps behind a fault layer,
+//! on one or two lanes. Its software can be stopped in good order, killed, and started again.
+
+use std::{cell::RefCell, collections::BTreeMap, path::Path, rc::Rc, sync::Arc, time::Duration};
+
+use engine::{
+    LaneFuture,
+    sim::Host,
+    task::{self, JoinHandle},
+    time,
+};
+use target::{Allow, Limits, LunSpec, Server, ServerConfig, TargetSpec};
+use volume::{
+    config::Volumes,
+    graph::Graph,
+    layer::fault::{FaultHandle, Rule},
+};
+
+/// Where every target listens.
+pub const PORT: u16 = 3260;
+/// The file that is served.
+pub const FILE: &str = "/disk";
+
+/// How a target serves its file.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The caching mode, as the configuration writes it.
+    pub caching: &'static str,
+    /// 512 or 4096.
+    pub block_size_bytes: u32,
+    /// With a fault layer before the file, which also gives the volume one home.
+    pub behind_faults: bool,
+    /// Lanes of the machine.
+    pub lanes: usize,
+}
+
+/// One target machine.
+pub struct TargetMachine {
+    /// The machine.
+    pub host: Host,
+    /// The name of the target that it serves.
+    pub iqn: String,
+    served: Served,
+    server: Rc<RefCell<Option<Server>>>,
+    faults: Rc<RefCell<FaultHandle>>,
+}
+
+impl TargetMachine {
+    /// Puts `image` on the disk of `host` and starts serving it.
+    pub fn new(host: Host, name: &str, served: &Served, image: &[u8]) -> TargetMachine {
+        host.put_file(FILE, image);
+        let machine = TargetMachine {
+            host,
+            iqn: format!("iqn.2026-11.io.sanstone:{name}"),
+            served: served.clone(),
+            server: Rc::default(),
+            faults: Rc::default(),
+        };
+        machine.start();
+        machine
+    }
+
+    /// Starts the software, on a machine that runs and where none serves.
+    pub fn start(&self) {
+        let (host, iqn) = (self.host.clone(), self.iqn.clone());
+        let (server, faults) = (self.server.clone(), self.faults.clone());
+        let served = self.served.clone();
+        self.host.spawn(async move {
+            let mut graph = graph(&served);
+            let tree = graph.open("disk", &host.lane(0)).await;
+            let tree = tree.expect("the file is there and fits");
+            if let Some(handle) = graph.handles().faults.values().next() {
+                faults.replace(handle.clone());
+            }
+            let lun = LunSpec {
+                volume: "disk".into(),
+                uuid: [1; 16],
+                open: Arc::new(move || {
+                    let tree = tree.clone();
+                    LaneFuture::new(async move { tree.on_lane().await })
+                }),
+                kept: None,
+                removable: false,
+                read_only: false,
+                atomic_writes: false,
+            };
+            let config = ServerConfig {
+                keep: None,
+                targets: vec![TargetSpec {
+                    name: iqn,
+                    portals: vec![host.addr(PORT)],
+                    luns: BTreeMap::from([(0, lun)]),
+                    allow: Allow::Everyone,
+                    allow_from: Vec::new(),
+                    chap: None,
+                }],
+                discovery: None,
+                digests: true,
+                limits: limits(),
+            };
+            let lanes: Vec<_> = (0..served.lanes).map(|n| host.lane(n)).collect();
+            let started = Server::start(config, &lanes).await;
+            server.replace(Some(started.unwrap_or_else(|error| panic!("{error}"))));
+        });
+    }
+
+    /// Tells the software to stop in good order, as SIGTERM does, and then takes the power away.
+    pub async fn stop(&self) {
+        let server = self.server.take().expect("it serves");
+        self.host.spawn(async move { server.stop().await }).await;
+        self.power_cut();
+    }
+
+    /// Kills the software. What it had written is in the page cache of a system that lives on.
+    pub fn kill(&self) {
+        self.host.kill();
+        self.server.take();
+    }
+
+    /// Takes the machine's power away.
+    pub fn power_cut(&self) {
+        self.host.power_cut();
+        self.server.take();
+    }
+
+    /// Starts machine and software again after [`TargetMachine::kill`] or a power cut.
+    pub fn restart(&self) {
+        self.host.restart();
+        self.start();
+    }
+
+    /// Adds a rule to the fault layer.
+    pub fn add_rule(&self, rule: Rule) {
+        self.faults.borrow().add(rule);
+    }
+
+    /// Ends all rules of the fault layer.
+    pub fn clear_rules(&self) {
+        self.faults.borrow().clear();
+    }
+
+    /// How many requests the fault layer has acted on.
+    pub fn acted(&self) -> u64 {
+        self.faults.borrow().acted()
+    }
+
+    /// Waits until it serves.
+    pub fn ready(&self) -> JoinHandle<()> {
+        let server = self.server.clone();
+        task::spawn(async move {
+            while server.borrow().is_none() {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    }
+}
+
+fn graph(served: &Served) -> Graph {
+    let Served {
+        caching,
+        block_size_bytes,
+        ..
+    } = served;
+    let file = format!(
+        r#"file = {{ path = "{FILE}", cache = "{caching}", block_size = {block_size_bytes} }}"#
+    );
+    let text = match served.behind_faults {
+        true => format!("disk.fault = {{ of = {{ {file} }} }}"),
+        false => format!("disk.{file}"),
+    };
+    let volumes: Volumes = toml::from_str(&text).expect("it parses");
+    Graph::new(volumes, Path::new("/")).expect("it can be meant")
+}
+
+/// Narrow enough that every bound is met.
+fn limits() -> Limits {
+    Limits {
+        memory_bytes: 2 << 20,
+        connections_max: 16,
+        command_window: 16,
+        transfer_max_bytes: 64 << 10,
+        login_timeout: Duration::from_secs(5),
+        ping_interval: Duration::from_secs(2),
+        peer_timeout: Duration::from_secs(5),
+    }
+}

@@ -1,0 +1,236 @@
+//! The client's load: workers that read, write, zero, discard and flush at random places of one
+//! volume, all at once, and hold every answer against the model.
+
+use std::{cell::RefCell, ops::Range, rc::Rc, time::Duration};
+
+use engine::{Buf, sim::Random, spawn, task, time};
+use volume::{Durability, Error, ErrorKind, SharedVolume};
+
+use crate::{
+    content::SECTOR_BYTES,
+    model::{Ending, Model},
+    site::Site,
+};
+
+/// How much a client does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Workers, each with one request at a time.
+    pub workers: usize,
+    /// Requests of each.
+    pub requests: usize,
+    /// The longest pause of a worker between two requests.
+    pub pause_max: Duration,
+    /// Whether requests may fail. If not, an error is a failure of the test.
+    pub errors: bool,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Load {
+            workers: 6,
+            requests: 50,
+            pause_max: Duration::from_millis(2),
+            errors: false,
+        }
+    }
+}
+
+/// What a load has met.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Requests that ended well.
+    pub good: u64,
+    /// Errors of reads and writes.
+    pub failed: Vec<ErrorKind>,
+    /// Errors of flushes.
+    pub flush_failed: Vec<ErrorKind>,
+    /// The longest that a request took.
+    pub longest: Duration,
+}
+
+struct Client {
+    site: Rc<Site>,
+    volume: SharedVolume,
+    load: Load,
+    tally: RefCell<Tally>,
+}
+
+/// Runs `load` on `volume` and gives what it met.
+pub async fn run(site: &Rc<Site>, volume: &SharedVolume, load: Load) -> Tally {
+    let client = Rc::new(Client {
+        site: site.clone(),
+        volume: volume.clone(),
+        load,
+        tally: RefCell::default(),
+    });
+    let workers = (0..load.workers).map(|_| {
+        let (client, random) = (client.clone(), site.world.random());
+        spawn(async move { client.work(random).await })
+    });
+    let workers: Vec<_> = workers.collect();
+    task::join_all(workers).await;
+    client.tally.take()
+}
+
+/// Reads all of `volume` and holds it against the model.
+pub async fn check_all(site: &Rc<Site>, volume: &SharedVolume) {
+    let all = site.model.borrow().sectors_len();
+    for start in (0..all).step_by(128) {
+        let sectors = start..(start + 128).min(all);
+        let read = site.model.borrow_mut().begin_read(sectors.clone());
+        let len = sectors.len() * SECTOR_BYTES;
+        let data = volume.read((start * SECTOR_BYTES) as u64, len).await;
+        let data = data.unwrap_or_else(|error| panic!("a read of a healthy site: {error}"));
+        hold(site.model.borrow_mut().end_read(read, &data.to_vec()));
+    }
+}
+
+/// Flushes `volume`; whether it was good.
+pub async fn flush(site: &Rc<Site>, volume: &SharedVolume) -> Result<(), Error> {
+    let flush = site.model.borrow_mut().begin_flush();
+    let result = volume.flush().await;
+    hold(site.model.borrow_mut().end_flush(&flush, result.is_ok()));
+    result
+}
+
+#[track_caller]
+fn hold(result: Result<(), String>) {
+    if let Err(violation) = result {
+        panic!("{violation}");
+    }
+}
+
+impl Client {
+    async fn work(&self, mut random: Random) {
+        for _ in 0..self.load.requests {
+            time::sleep(random_time(&mut random, self.load.pause_max)).await;
+            let began = time::now();
+            let sectors = self.choose(&mut random);
+            let result = match random.below(20) {
+                0..=7 => self.read(sectors).await,
+                8..=15 => self.write(sectors, durability(&mut random)).await,
+                16 => self.zero(sectors, &mut random).await,
+                17 => self.discard(sectors).await,
+                _ => {
+                    let result = flush(&self.site, &self.volume).await;
+                    self.note(result, true);
+                    continue;
+                }
+            };
+            self.note(result, false);
+            let mut tally = self.tally.borrow_mut();
+            tally.longest = tally.longest.max(time::now() - began);
+        }
+    }
+
+    fn note(&self, result: Result<(), Error>, is_flush: bool) {
+        let mut tally = self.tally.borrow_mut();
+        match result {
+            Ok(()) => tally.good += 1,
+            Err(error) if !self.load.errors => panic!("an I/O failed: {error}"),
+            Err(error) if is_flush => tally.flush_failed.push(error.kind()),
+            Err(error) => tally.failed.push(error.kind()),
+        }
+    }
+
+    fn model(&self) -> std::cell::RefMut<'_, Model> {
+        self.site.model.borrow_mut()
+    }
+
+    /// Whole blocks: mostly few, mostly where others work as well.
+    fn choose(&self, random: &mut Random) -> Range<usize> {
+        let block = self.volume.shape().block_size_bytes as usize / SECTOR_BYTES;
+        let blocks = self.model().sectors_len() / block;
+        let longest = match random.below(8) {
+            0..=3 => 4,
+            4..=6 => 40,
+            _ => 300,
+        };
+        let hot = blocks / 8;
+        let within = if random.chance(0.6) { hot } else { blocks };
+        let len = (1 + random.index(longest.min(within))).min(within);
+        let start = random.index(within - len + 1);
+        start * block..(start + len) * block
+    }
+
+    async fn read(&self, sectors: Range<usize>) -> Result<(), Error> {
+        let (at, len) = bytes(&sectors);
+        let read = self.model().begin_read(sectors);
+        match self.volume.read(at, len as usize).await {
+            Ok(data) => hold(self.model().end_read(read, &data.to_vec())),
+            Err(error) => {
+                self.model().failed_read(&read);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, sectors: Range<usize>, durability: Durability) -> Result<(), Error> {
+        let (at, _) = bytes(&sectors);
+        let (write, data) = self.model().begin_write(sectors, false);
+        let data = Buf::copy_of(&data).into();
+        let result = self.volume.write(at, data, durability).await;
+        self.end_write(write, &result, durability);
+        result
+    }
+
+    async fn zero(&self, sectors: Range<usize>, random: &mut Random) -> Result<(), Error> {
+        let (at, len) = bytes(&sectors);
+        let durability = durability(random);
+        let (write, _) = self.model().begin_write(sectors, true);
+        let may_discard = random.chance(0.5);
+        let result = self
+            .volume
+            .write_zeroes(at, len, may_discard, durability)
+            .await;
+        self.end_write(write, &result, durability);
+        result
+    }
+
+    async fn discard(&self, sectors: Range<usize>) -> Result<(), Error> {
+        let (at, len) = bytes(&sectors);
+        let reads_zeroes = self.volume.shape().discard.is_some_and(|d| d.reads_zeroes);
+        let (write, _) = self.model().begin_write(sectors, true);
+        let result = self.volume.discard(at, len).await;
+        match reads_zeroes {
+            true => self.end_write(write, &result, Durability::Cached),
+            // Zeroes or as it was, sector by sector.
+            false => self.model().end_write(write, Ending::Failed),
+        }
+        result
+    }
+
+    fn end_write(
+        &self,
+        write: crate::model::Write,
+        result: &Result<(), Error>,
+        durability: Durability,
+    ) {
+        let durable = durability == Durability::Fua || !self.volume.shape().volatile_cache;
+        let ending = match result {
+            Ok(()) if durable => Ending::Durable,
+            Ok(()) => Ending::Acknowledged,
+            Err(_) => Ending::Failed,
+        };
+        self.model().end_write(write, ending);
+    }
+}
+
+fn bytes(sectors: &Range<usize>) -> (u64, u64) {
+    let len = sectors.len() * SECTOR_BYTES;
+    ((sectors.start * SECTOR_BYTES) as u64, len as u64)
+}
+
+fn durability(random: &mut Random) -> Durability {
+    match random.chance(0.25) {
+        true => Durability::Fua,
+        false => Durability::Cached,
+    }
+}
+
+/// A time up to `max`.
+pub fn random_time(random: &mut Random, max: Duration) -> Duration {
+    Duration::from_nanos(random.below(max.as_nanos() as u64 + 1))
+}

@@ -1,0 +1,87 @@
+//! Disks that fail: an error is told, a failed flush is sticky, and nothing else goes wrong.
+
+use engine::{
+    sim::{Fault, FaultKind, seeds},
+    spawn, time,
+};
+use sim::{
+    Setup, Site,
+    workload::{self, Load, check_all, random_time},
+};
+use volume::ErrorKind;
+
+use crate::MS;
+
+const EIO: i32 = 5;
+
+fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
+    let site = Site::new(seed, setup);
+    site.run(async {
+        let volume = site.open().await;
+        let index = site.world.random().index(site.targets.len());
+        let host = site.targets[index].host.clone();
+        let faults = {
+            let (host, mut random) = (host.clone(), site.world.random());
+            spawn(async move {
+                for _ in 0..3 {
+                    time::sleep(random_time(&mut random, 40 * MS)).await;
+                    let times = Some(1 + random.below(3) as u32);
+                    host.add_fault(Fault {
+                        times,
+                        ..Fault::new(kind, EIO)
+                    });
+                }
+            })
+        };
+        let load = Load {
+            errors: true,
+            ..Load::default()
+        };
+        let tally = workload::run(&site, &volume, load).await;
+        faults.await;
+        host.clear_faults();
+        if kind == FaultKind::Read {
+            assert_eq!(tally.flush_failed, []);
+        }
+        for kind in tally.failed {
+            let expected = [ErrorKind::Medium, ErrorKind::FlushFailed];
+            assert!(expected.contains(&kind), "{kind:?}");
+        }
+        check_all(&site, &volume).await;
+        // The target opens its file again, and so does the client.
+        site.targets[index].kill();
+        site.targets[index].restart();
+        let volume = site.reopen(volume).await;
+        check_all(&site, &volume).await;
+        let load = Load {
+            requests: 20,
+            ..Load::default()
+        };
+        workload::run(&site, &volume, load).await;
+        workload::flush(&site, &volume).await.expect("a new start");
+        site.power_cut(index);
+        site.targets[index].restart();
+        check_all(&site, &site.reopen(volume).await).await;
+    });
+}
+
+#[test]
+fn a_sector_that_does_not_read_fails_its_reads() {
+    seeds(10, |seed| {
+        faulty_round(seed, Setup::draw(seed), FaultKind::Read);
+    });
+}
+
+#[test]
+fn a_write_that_fails_is_told_and_may_have_happened() {
+    seeds(20, |seed| {
+        faulty_round(seed, Setup::draw(seed), FaultKind::Write);
+    });
+}
+
+#[test]
+fn a_sync_that_fails_is_sticky_and_told() {
+    seeds(20, |seed| {
+        faulty_round(seed, Setup::draw(seed).volatile(), FaultKind::Sync);
+    });
+}

@@ -1,0 +1,194 @@
+//! Targets that stop: killed, without power, out of reach for too long, or told to. What was
+//! promised is kept, and who may have lost something is told.
+
+use std::{rc::Rc, time::Duration};
+
+use engine::{
+    sim::{Random, seeds},
+    spawn, time,
+};
+use sim::{
+    Setup, Site,
+    workload::{self, Load, Tally, check_all, random_time},
+};
+use volume::{ErrorKind, SharedVolume};
+
+use crate::MS;
+
+#[derive(Clone, Copy)]
+enum Stop {
+    Kill,
+    PowerCut,
+    /// With connections that break again and again after the restart.
+    PowerCutAndResets,
+    InGoodOrder,
+}
+
+/// Rounds of load in each of which one target stops in some way and comes back. A volume whose
+/// flush has failed is opened again after its round.
+async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
+    let mut all = Tally::default();
+    let mut volume = site.open().await;
+    for _ in 0..rounds {
+        let chaos = {
+            let (site, mut random) = (site.clone(), site.world.random());
+            spawn(async move { stop_and_restart(&site, &mut random, stop).await })
+        };
+        let load = Load {
+            errors: true,
+            ..Load::default()
+        };
+        let tally = workload::run(site, &volume, load).await;
+        chaos.await;
+        check_all(site, &volume).await;
+        all.good += tally.good;
+        all.failed.extend(tally.failed);
+        all.flush_failed.extend(tally.flush_failed);
+        if site.model.borrow().flush_failed() {
+            volume = site.reopen(volume).await;
+            check_all(site, &volume).await;
+        }
+    }
+    end(site, volume).await;
+    all
+}
+
+async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
+    time::sleep(random_time(random, 80 * MS)).await;
+    let index = random.index(site.targets.len());
+    let target = &site.targets[index];
+    match stop {
+        Stop::Kill => target.kill(),
+        Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
+        // All that was acknowledged is durable then: the model is told of no loss.
+        Stop::InGoodOrder => target.stop().await,
+    }
+    time::sleep(random_time(random, 500 * MS)).await;
+    target.restart();
+    target.ready().await;
+    if let Stop::PowerCutAndResets = stop {
+        for _ in 0..100 {
+            time::sleep(random_time(random, 2 * MS)).await;
+            site.client.reset_connections(&target.host);
+        }
+    }
+}
+
+/// The last word: after a flush that was good, nothing but what was written survives a loss of
+/// all power.
+async fn end(site: &Rc<Site>, volume: SharedVolume) {
+    let flushed = workload::flush(site, &volume).await;
+    if let Err(error) = flushed {
+        assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+    }
+    for index in 0..site.targets.len() {
+        site.power_cut(index);
+        site.targets[index].restart();
+    }
+    let volume = site.reopen(volume).await;
+    check_all(site, &volume).await;
+}
+
+/// Nothing failed but flushes, with the word that tells what happened, and what a volume refuses
+/// after that.
+fn only_flushes_failed(tally: &Tally) {
+    for kind in tally.failed.iter().chain(&tally.flush_failed) {
+        assert_eq!(*kind, ErrorKind::FlushFailed);
+    }
+    assert!(tally.failed.is_empty() || !tally.flush_failed.is_empty());
+}
+
+#[test]
+fn a_power_cut_of_a_target_loses_nothing_that_was_promised() {
+    let mut told = 0;
+    seeds(40, |seed| {
+        let site = Site::new(seed, Setup::draw(seed).volatile());
+        let tally = site.run(rounds(&site, Stop::PowerCut, 2));
+        only_flushes_failed(&tally);
+        told += tally.flush_failed.len();
+    });
+    assert!(told > 0 || std::env::var("SANSTONE_SEED").is_ok());
+}
+
+#[test]
+fn a_restart_is_heard_of_though_the_answer_that_tells_of_it_is_lost() {
+    seeds(40, |seed| {
+        let site = Site::new(seed, Setup::draw(seed).volatile());
+        let tally = site.run(rounds(&site, Stop::PowerCutAndResets, 1));
+        only_flushes_failed(&tally);
+    });
+}
+
+#[test]
+fn a_power_cut_of_a_disk_without_a_volatile_cache_loses_nothing() {
+    seeds(20, |seed| {
+        let mut setup = Setup::draw(seed);
+        setup.served.caching = ["write-through", "direct-sync"][seed as usize % 2];
+        let site = Site::new(seed, setup);
+        let tally = site.run(rounds(&site, Stop::PowerCut, 2));
+        assert_eq!((tally.failed, tally.flush_failed), Default::default());
+    });
+}
+
+#[test]
+fn a_target_that_is_killed_and_started_again_goes_on() {
+    seeds(20, |seed| {
+        let site = Site::new(seed, Setup::draw(seed));
+        let tally = site.run(rounds(&site, Stop::Kill, 2));
+        only_flushes_failed(&tally);
+    });
+}
+
+#[test]
+fn a_target_that_is_told_to_stop_finishes_what_it_accepted() {
+    seeds(20, |seed| {
+        let site = Site::new(seed, Setup::draw(seed));
+        let tally = site.run(rounds(&site, Stop::InGoodOrder, 2));
+        only_flushes_failed(&tally);
+    });
+}
+
+#[test]
+fn a_target_that_stays_away_is_an_error_and_no_hang() {
+    const RECONNECT: Duration = Duration::from_secs(5);
+    seeds(20, |seed| {
+        let mut setup = Setup::draw(seed);
+        setup.reconnect_timeout = RECONNECT;
+        let site = Site::new(seed, setup);
+        site.run(async {
+            let volume = site.open().await;
+            let away = {
+                let (site, mut random) = (site.clone(), site.world.random());
+                spawn(async move {
+                    time::sleep(random_time(&mut random, 40 * MS)).await;
+                    let target = &site.targets[random.index(site.targets.len())].host;
+                    site.client.partition(target);
+                    time::sleep(100_000 * MS).await;
+                    site.client.heal(target);
+                })
+            };
+            let load = Load {
+                errors: true,
+                ..Load::default()
+            };
+            let tally = workload::run(&site, &volume, load).await;
+            let failed = tally.failed.len() + tally.flush_failed.len();
+            assert!(failed > 0, "who cannot be reached fails");
+            let mut expected = vec![ErrorKind::Unreachable, ErrorKind::TimedOut];
+            if !tally.flush_failed.is_empty() {
+                expected.push(ErrorKind::FlushFailed);
+            }
+            for kind in &tally.failed {
+                assert!(expected.contains(kind), "{kind:?}");
+            }
+            // What is noticed last, an attempt to connect, and the wait for another one's.
+            let bound = RECONNECT + Duration::from_secs(5);
+            assert!(tally.longest < bound, "{:?}", tally.longest);
+            away.await;
+            check_all(&site, &volume).await;
+            let volume = site.reopen(volume).await;
+            check_all(&site, &volume).await;
+            end(&site, volume).await;
+        });
+    });
+}

@@ -1,0 +1,11 @@
+//! What happens to the system under seeds: a calm day, a bad network, machines that stop, disks
+//! that fail, and functions that abort what runs. `SANSTONE_SEEDS=2000` tries more than the few
+//! of every day; a seed that fails prints the command that replays it.
+
+mod determinism;
+mod disks;
+mod machines;
+mod management;
+mod network;
+
+const MS: std::time::Duration = std::time::Duration::from_millis(1);

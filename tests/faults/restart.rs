@@ -1,0 +1,188 @@
+//! The target is killed and comes back before the initiator gives up: I/O goes on as after a
+//! pause. But writes that were acknowledged and not flushed may be lost then, and the initiator
+//! has to say so at the next flush, also when the flush itself is what meets the new target.
+
+use engine::{Buf, Duration, Payload, task, time};
+use harness::directory::Directory;
+use harness::initiator::{on_lane, on_port};
+use harness::noise;
+use harness::sanstone::Sanstone;
+use std::cell::Cell;
+use std::rc::Rc;
+use volume::{Durability, ErrorKind, IscsiDisk, Volume};
+
+/// A served file that can be killed and served again on the same port.
+struct Share {
+    directory: Directory,
+    volume: String,
+    port: u16,
+    server: Option<Sanstone>,
+}
+
+impl Share {
+    fn new(cache: &str) -> Share {
+        let mut share = Share {
+            directory: Directory::new(),
+            volume: format!(
+                "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"64MiB\", cache = \"{cache}\" }}\n"
+            ),
+            port: harness::free_port(),
+            server: None,
+        };
+        share.start();
+        share
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.daemon().signal("KILL");
+            let gone = server.daemon().wait(Duration::from_secs(5));
+            gone.expect("nothing survives kill -9");
+        }
+    }
+
+    fn start(&mut self) {
+        let directory = self.directory.path();
+        let server = Sanstone::serve_on(self.port, directory, &self.volume, &["disk"]);
+        self.server = Some(server);
+    }
+
+    fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    async fn open(&self) -> Rc<IscsiDisk> {
+        IscsiDisk::open(on_port(self.port)).await.expect("a login")
+    }
+}
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 4096]).into()
+}
+
+#[test]
+fn io_goes_on_when_the_target_is_back_in_time() {
+    const SIZE_BYTES: usize = 64 << 10;
+    let mut share = Share::new("direct");
+    let bytes = Rc::new(noise(9, SIZE_BYTES + 4096));
+    on_lane(async {
+        let disk = share.open().await;
+        let stop = Rc::new(Cell::new(false));
+        let loads: Vec<_> = (0..16)
+            .map(|worker| {
+                let (disk, bytes, stop) = (disk.clone(), bytes.clone(), stop.clone());
+                task::spawn(async move {
+                    let at = (worker * SIZE_BYTES) as u64;
+                    let mut rounds = 0;
+                    while !stop.get() {
+                        let now = &bytes[(rounds * 7 + worker) % 4096..][..SIZE_BYTES];
+                        // Durable when acknowledged, so nothing can be lost by the kill.
+                        let data = Buf::copy_of(now).into();
+                        let written = disk.write(at, data, Durability::Fua).await;
+                        written.expect("the write waits for the target");
+                        let read = disk.read(at, SIZE_BYTES).await;
+                        let read = read.expect("the read waits for the target");
+                        assert!(read.to_vec() == now, "worker {worker}, round {rounds}");
+                        rounds += 1;
+                    }
+                    rounds
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            time::sleep(Duration::from_millis(400)).await;
+            share.kill();
+            time::sleep(Duration::from_millis(300)).await;
+            share.start();
+        }
+        time::sleep(Duration::from_millis(1500)).await;
+        stop.set(true);
+        let rounds = task::join_all(loads).await;
+        assert!(rounds.iter().all(|&rounds| rounds > 3), "{rounds:?}");
+        disk.flush().await.expect("nothing was unflushed");
+    });
+}
+
+#[test]
+fn a_flush_after_a_restart_fails_if_a_write_was_unflushed() {
+    // Who meets the new target first: a read, or the flush itself.
+    for flush_first in [false, true] {
+        let mut share = Share::new("write-back");
+        on_lane(async {
+            let disk = share.open().await;
+            let written = disk.write(0, block(1), Durability::Cached).await;
+            written.expect("a write");
+            share.restart();
+            if !flush_first {
+                disk.read(0, 4096).await.expect("a read");
+            }
+            for _ in 0..2 {
+                let error = disk.flush().await.expect_err("the write may be lost");
+                assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+            }
+            let again = share.open().await;
+            again.flush().await.expect("opened again");
+        });
+    }
+}
+
+#[test]
+fn a_long_write_that_is_cut_by_a_restart_is_not_called_durable() {
+    // The target takes 4 MiB a command: the first part is acknowledged, the last one is not.
+    const PARTS: usize = 8;
+    let mut share = Share::new("write-back");
+    on_lane(async {
+        let disk = share.open().await;
+        let bytes = noise(1, 4 << 20);
+        let part: Payload = Buf::copy_of(&bytes).into();
+        let mut whole = Payload::new();
+        (0..PARTS).for_each(|_| whole.append(part.clone()));
+        let writing = {
+            let disk = disk.clone();
+            task::spawn(async move { disk.write(0, whole, Durability::Cached).await })
+        };
+        let image = share.directory.join("disk.img");
+        let allocated = || {
+            use std::os::unix::fs::MetadataExt;
+            std::fs::metadata(&image)
+                .expect("the share's file")
+                .blocks()
+                * 512
+        };
+        let begun = time::now();
+        while allocated() < 12 << 20 && time::now() - begun < Duration::from_secs(10) {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        let cut = !writing.is_finished();
+        share.restart();
+        writing.await.expect("it goes on");
+        if cut {
+            let error = disk.flush().await.expect_err("a part may be lost");
+            assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+        } else {
+            println!("skipped: the write was too fast to be cut");
+        }
+    });
+}
+
+#[test]
+fn a_flush_after_a_restart_is_good_if_all_was_durable() {
+    for cache in ["write-back", "write-through"] {
+        let mut share = Share::new(cache);
+        on_lane(async {
+            let disk = share.open().await;
+            let written = disk.write(0, block(1), Durability::Cached).await;
+            written.expect("a write");
+            if cache == "write-back" {
+                disk.flush().await.expect("a flush");
+            }
+            let written = disk.write(4096, block(2), Durability::Fua).await;
+            written.expect("a durable write");
+            share.restart();
+            disk.flush().await.expect("nothing was lost");
+            let read = disk.read(0, 8192).await.expect("a read").to_vec();
+            assert!(read == [[1; 4096], [2; 4096]].concat(), "{cache}");
+        });
+    }
+}

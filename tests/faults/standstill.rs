@@ -1,0 +1,136 @@
+//! The target stands still (SIGSTOP), as it does for its peers when the link is cut: its machine
+//! still answers TCP, and nothing else. Shorter than the time limits that is a pause; longer, it is
+//! an error in time, after which the disk can be used again.
+
+use engine::{Buf, Duration, Payload, task, time};
+use harness::directory::Directory;
+use harness::initiator::{on_lane, on_port};
+use harness::sanstone::Sanstone;
+use std::rc::Rc;
+use volume::{Durability, ErrorKind, IscsiConfig, IscsiDisk, Volume};
+
+fn share(cache: &str) -> Sanstone {
+    let directory = Directory::new();
+    let volume = format!(
+        "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"16MiB\", cache = \"{cache}\" }}\n"
+    );
+    Sanstone::serve(directory.path(), &volume, &["disk"]).owning(directory)
+}
+
+fn with_limits(server: &Sanstone, request_s: u64, reconnect_s: u64) -> IscsiConfig {
+    let mut config = on_port(server.port());
+    config.connect_timeout = Duration::from_secs(1);
+    config.request_timeout = Duration::from_secs(request_s);
+    config.reconnect_timeout = Duration::from_secs(reconnect_s);
+    config
+}
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 4096]).into()
+}
+
+/// 16 durable writes that begin now.
+fn writes(disk: &Rc<IscsiDisk>, byte: u8) -> Vec<task::JoinHandle<volume::Result<()>>> {
+    let write = |i: u64| {
+        let disk = disk.clone();
+        task::spawn(async move { disk.write(i * 4096, block(byte), Durability::Fua).await })
+    };
+    (0..16).map(write).collect()
+}
+
+async fn all_hold(disk: &IscsiDisk, byte: u8) {
+    let read = disk.read(0, 16 * 4096).await.expect("a read").to_vec();
+    assert!(read.iter().all(|&found| found == byte));
+}
+
+#[test]
+fn a_short_standstill_is_a_pause() {
+    let mut server = share("direct");
+    on_lane(async {
+        let disk = IscsiDisk::open(with_limits(&server, 10, 10)).await;
+        let disk = disk.expect("a login");
+        server.daemon().stop();
+        let begun = time::now();
+        let writing = writes(&disk, 1);
+        time::sleep(Duration::from_secs(2)).await;
+        server.daemon().signal("CONT");
+        for result in task::join_all(writing).await {
+            result.expect("it waited");
+        }
+        assert!(time::now() - begun < Duration::from_secs(4));
+        all_hold(&disk, 1).await;
+        disk.flush().await.expect("a flush");
+    });
+}
+
+#[test]
+fn a_standstill_beyond_the_request_timeout_costs_the_session_and_no_io() {
+    let mut server = share("direct");
+    on_lane(async {
+        let disk = IscsiDisk::open(with_limits(&server, 1, 20)).await;
+        let disk = disk.expect("a login");
+        let written = disk.write(1 << 20, block(9), Durability::Cached).await;
+        written.expect("a write");
+        server.daemon().stop();
+        let writing = writes(&disk, 2);
+        time::sleep(Duration::from_secs(4)).await;
+        server.daemon().signal("CONT");
+        for result in task::join_all(writing).await {
+            result.expect("it was sent again");
+        }
+        all_hold(&disk, 2).await;
+        // The target says that it lost the session and nothing else, so nothing unflushed is lost.
+        disk.flush().await.expect("a flush");
+    });
+}
+
+#[test]
+fn a_long_standstill_is_an_error_in_time_and_not_for_ever() {
+    let mut server = share("direct");
+    on_lane(async {
+        let disk = IscsiDisk::open(with_limits(&server, 1, 2)).await;
+        let disk = disk.expect("a login");
+        for result in task::join_all(writes(&disk, 3)).await {
+            result.expect("a write");
+        }
+        server.daemon().stop();
+        let begun = time::now();
+        for result in task::join_all(writes(&disk, 4)).await {
+            let error = result.expect_err("nobody answers");
+            let kinds = [ErrorKind::TimedOut, ErrorKind::Unreachable];
+            assert!(kinds.contains(&error.kind()), "{error}");
+        }
+        let took = time::now() - begun;
+        // A second for the request, two to come back, and one for each of two attempts to log in.
+        assert!(took < Duration::from_secs(6), "errors came after {took:?}");
+        server.daemon().signal("CONT");
+        for result in task::join_all(writes(&disk, 5)).await {
+            result.expect("the target answers again");
+        }
+        all_hold(&disk, 5).await;
+    });
+}
+
+#[test]
+fn every_flush_waits_for_the_target() {
+    let mut server = share("direct");
+    on_lane(async {
+        let disk = IscsiDisk::open(with_limits(&server, 20, 20)).await;
+        let disk = disk.expect("a login");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("a write");
+        server.daemon().stop();
+        let flush = || {
+            let disk = disk.clone();
+            task::spawn(async move { disk.flush().await })
+        };
+        let flushes = [flush(), flush()];
+        time::sleep(Duration::from_millis(300)).await;
+        let early = flushes.iter().filter(|flush| flush.is_finished()).count();
+        server.daemon().signal("CONT");
+        assert_eq!(early, 0, "a flush ended while the target stood still");
+        for result in task::join_all(flushes).await {
+            result.expect("a flush");
+        }
+    });
+}

@@ -1,0 +1,8 @@
+//! Our initiator on targets that no one here wrote: Debian's tgt and istgt. What it wrote it reads
+//! back at every depth and size, it keeps the contract of a volume, it finds what they offer, and
+//! it lives with any parameters that a peer may legally choose.
+
+mod contract;
+mod discovery;
+mod parameters;
+mod reads_back;

@@ -1,0 +1,82 @@
+//! What our initiator wrote it reads back, from one request at a time to 128, from a single block
+//! to 4 MiB each.
+
+use engine::{Buf, Payload};
+use harness::disk::{Disk, Target};
+use harness::initiator::{at_url, in_flight, on_lane};
+use harness::noise;
+use volume::{Durability, IscsiDisk, Volume};
+
+const DEPTHS: [usize; 4] = [1, 8, 32, 128];
+const SIZES_BYTES: [usize; 8] = [
+    512,
+    4096,
+    16 << 10,
+    64 << 10,
+    (64 << 10) + 512, // one block more than a usual burst
+    256 << 10,
+    1 << 20,
+    4 << 20,
+];
+const DISK_BYTES: usize = 512 << 20;
+
+fn reads_back_what_it_wrote(target: Target) {
+    let Some(disk) = Disk::on(target, DISK_BYTES as u64) else {
+        println!("skipped: {} is not installed here", target.name());
+        return;
+    };
+    // Every request takes its bytes from another place of the same noise.
+    let bytes = noise(5, (4 << 20) + 4096 * 128);
+    let source: Payload = Buf::copy_of(&bytes).into();
+    on_lane(async {
+        let disk = IscsiDisk::open(at_url(&disk.url)).await.expect("a login");
+        let mut round = 0;
+        for size in SIZES_BYTES {
+            for depth in DEPTHS {
+                round += 1;
+                let count = depth.max(16);
+                let begin = |i: usize| (i * 128 + round * 16) % 4096 * 128;
+                in_flight(depth, count, |i| {
+                    let data = source.slice(begin(i)..begin(i) + size);
+                    let written = disk.write((i * size) as u64, data, Durability::Cached);
+                    async move {
+                        written.await.unwrap_or_else(|error| {
+                            panic!("write {i} of {size} bytes at depth {depth}: {error}")
+                        });
+                    }
+                })
+                .await;
+                let expected = |i: usize| &bytes[begin(i)..begin(i) + size];
+                in_flight(depth, count, |i| {
+                    let read = disk.read((i * size) as u64, size);
+                    let expected = expected(i);
+                    async move {
+                        let read = read.await.unwrap_or_else(|error| {
+                            panic!("read {i} of {size} bytes at depth {depth}: {error}")
+                        });
+                        let same = read.to_vec() == expected;
+                        assert!(same, "read {i} of {size} bytes at depth {depth} differs");
+                    }
+                })
+                .await;
+            }
+        }
+        disk.flush().await.expect("a flush");
+        disk.close().await;
+    });
+}
+
+#[test]
+fn on_tgt() {
+    reads_back_what_it_wrote(Target::Tgt);
+}
+
+#[test]
+fn on_istgt() {
+    reads_back_what_it_wrote(Target::Istgt);
+}
+
+#[test]
+fn on_our_own_target() {
+    reads_back_what_it_wrote(Target::Sanstone);
+}

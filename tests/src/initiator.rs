@@ -1,0 +1,65 @@
+//! The product's own initiator as a client of the tests: a lane to run it on, its settings for a
+//! disk by URL, and requests by the dozen.
+
+use crate::sanstone::IQN;
+use engine::{Duration, Lane, LaneConfig, task};
+use std::cell::Cell;
+use std::rc::Rc;
+use volume::IscsiConfig;
+
+/// Runs a test on a lane of its own, in this thread.
+///
+/// # Panics
+/// If the kernel refuses a ring.
+pub fn on_lane<T>(test: impl Future<Output = T>) -> T {
+    let lane = Lane::new(&LaneConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    lane.block_on(test)
+}
+
+/// How to reach LUN 0 of [`IQN`] on this port of 127.0.0.1, with times that suit a test.
+pub fn on_port(port: u16) -> IscsiConfig {
+    at_url(&format!("iscsi://127.0.0.1:{port}/{IQN}/0"))
+}
+
+/// How to reach the disk at `iscsi://ADDRESS:PORT/IQN/LUN`, with times that suit a test.
+///
+/// # Panics
+/// If it is no such URL.
+pub fn at_url(url: &str) -> IscsiConfig {
+    let parts: Vec<&str> = url.trim_start_matches("iscsi://").split('/').collect();
+    let [address, target, lun] = parts[..] else {
+        panic!("{url} is no iscsi://ADDRESS:PORT/IQN/LUN");
+    };
+    IscsiConfig {
+        address: address.parse().expect("an address with a port"),
+        target_name: target.to_owned(),
+        lun: lun.parse().expect("a LUN"),
+        initiator_name: "iqn.2026-11.io.sanstone:tests".to_owned(),
+        isid: volume::next_isid(),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
+        connect_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(20),
+        reconnect_timeout: Duration::from_secs(20),
+    }
+}
+
+/// Does `work` for each number below `count`, `depth` at a time, in that order of beginning.
+pub async fn in_flight<F: Future<Output = ()>>(
+    depth: usize,
+    count: usize,
+    work: impl Fn(usize) -> F,
+) {
+    let next = Rc::new(Cell::new(0));
+    let worker = || async {
+        loop {
+            let number = next.replace(next.get() + 1);
+            if number >= count {
+                return;
+            }
+            work(number).await;
+        }
+    };
+    task::join_all((0..depth.min(count)).map(|_| worker())).await;
+}
