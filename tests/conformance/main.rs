@@ -1,35 +1,91 @@
-//! libiscsi's conformance suite on one disk, against what it said when this was last looked at.
+//! libiscsi's conformance suite against what it said when this was last looked at.
 //!
-//! `expected-TARGET.txt` beside this file holds the outcome of each test; any difference, also one
-//! for the better, fails until the file is written anew: `SANSTONE_BLESS=1 cargo test -p
+//! Sanstone serves it three disks: a thin one with two paths, a removable one, a read-only one.
+//! Other targets get one. `expected-TARGET-DISK.txt` beside this file holds the outcome of each
+//! test, `exceptions.txt` why a test takes part on none of Sanstone's disks; any difference, also
+//! one for the better, fails until the files are written anew: `SANSTONE_BLESS=1 cargo test -p
 //! sanstone-tests --test conformance`.
 
-use harness::conformance::{differences, expectation, run_suite, summary};
+use harness::conformance::{
+    Destroys, Outcome, Outcomes, differences, expectation, run_suite, summary, together,
+};
+use harness::directory::Directory;
 use harness::disk::{Disk, Target};
+use harness::sanstone::{IQN, Sanstone};
 use std::path::Path;
 
-#[test]
-fn the_suite_comes_out_as_expected() {
-    let target = Target::chosen();
-    let disk = Disk::new(1 << 30);
-    let outcomes = run_suite(&disk.url);
-    println!(
-        "libiscsi's suite on {}: {}",
-        target.name(),
-        summary(&outcomes)
-    );
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("conformance/expected-{}.txt", target.name()));
+/// Compares with the expectation, or writes it.
+fn compare(name: &str, outcomes: &Outcomes) -> Vec<String> {
+    println!("libiscsi's suite on {name}: {}", summary(outcomes));
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("conformance/expected-{name}.txt"));
     if std::env::var_os("SANSTONE_BLESS").is_some() {
-        std::fs::write(&file, expectation(&outcomes)).expect("the expectation can be written");
+        std::fs::write(&file, expectation(outcomes)).expect("the expectation can be written");
     }
     let expected = std::fs::read_to_string(&file)
         .unwrap_or_else(|error| panic!("{}: {error}; SANSTONE_BLESS=1 writes it", file.display()));
-    let differences = differences(&expected, &outcomes);
-    assert!(
-        differences.is_empty(),
-        "{}\n{}",
-        summary(&outcomes),
-        differences.join("\n")
+    let differences = differences(&expected, outcomes);
+    differences
+        .iter()
+        .map(|line| format!("{name}: {line}"))
+        .collect()
+}
+
+/// Three disks, and every test passes on one of them and fails on none, but for the exceptions.
+fn three_disks() -> Vec<String> {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let configuration = format!(
+        "[volume.disk]\nram = {{ size = \"1GiB\" }}\n\
+         [volume.removable]\nram = {{ size = \"64MiB\" }}\n\
+         [volume.read-only]\nram = {{ size = \"64MiB\" }}\n\
+         [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nallow = [\"*\"]\n\
+         luns = {{ 0 = \"disk\", 1 = {{ volume = \"removable\", removable = true }}, \
+         2 = {{ volume = \"read-only\", read_only = true }} }}\n"
     );
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let second_path = server.url(0);
+    let runs = [
+        (
+            "sanstone-thin",
+            vec!["--allow-sanitize", &second_path],
+            Destroys::Everything,
+        ),
+        ("sanstone-removable", vec![], Destroys::Everything),
+        ("sanstone-read-only", vec![], Destroys::OnlyWhatIsReadOnly),
+    ];
+    let mut differences = Vec::new();
+    let mut all = Vec::new();
+    for ((name, arguments, destroys), lun) in runs.iter().zip(0..) {
+        let outcomes = run_suite(&server.url(lun), arguments, *destroys);
+        differences.extend(compare(name, &outcomes));
+        all.push(outcomes);
+    }
+    let all = together(&all);
+    println!("libiscsi's suite on all three: {}", summary(&all));
+    let exceptions = include_str!("exceptions.txt");
+    let is_exception = |name: &str| {
+        let mut listed = exceptions.lines().filter_map(|line| line.split_once(' '));
+        listed.any(|(listed, _)| listed == name)
+    };
+    for (name, outcome) in &all {
+        if *outcome != Outcome::Passed && !is_exception(name) {
+            let (word, detail) = (outcome.word(), outcome.detail());
+            differences.push(format!("{name}: {word} and no exception: {detail}"));
+        }
+    }
+    differences
+}
+
+#[test]
+fn the_suite_comes_out_as_expected() {
+    let differences = match Target::chosen() {
+        Target::Sanstone => three_disks(),
+        other => {
+            let disk = Disk::new(1 << 30);
+            let outcomes = run_suite(&disk.url, &[], Destroys::Everything);
+            compare(&format!("{}-disk", other.name()), &outcomes)
+        }
+    };
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

@@ -1,12 +1,12 @@
 //! Memory stays bounded whatever clients send: many sessions that read without taking the data,
-//! write without sending it, ignore the command window, or talk garbage, all at once.
+//! write without sending all of it, ignore the command window, or talk garbage, all at once.
 
 use harness::disk::Disk;
 use harness::noise;
 use harness::process::{program, signal};
 use harness::procfs::resident_peak_bytes;
 use harness::run::run;
-use harness::wire::{Direction, Session, login_header, read_10, write_10};
+use harness::wire::{Direction, Session, login_header, opcode, read_10, write_10};
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -14,18 +14,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What the server may hold at most: the default bound on payload, 256 MiB, and 64 MiB for
-/// everything else.
-const BOUND_BYTES: u64 = (256 + 64) << 20;
+/// What the configuration allows for payload.
+const SETTINGS: &str = "memory = \"64MiB\"\n";
+/// What the server may hold at most: that, 24 MiB for the program and its rings, and 256 KiB for
+/// each connection to be one.
+const BOUND_BYTES: u64 = ((64 + 24) << 20) + CONNECTIONS * (256 << 10);
+const CONNECTIONS: u64 = CLIENTS_PER_KIND as u64 * KINDS.len() as u64;
 /// Where the test kills the server, so that it takes nobody else's memory.
 const GIVE_UP_BYTES: u64 = 1 << 30;
-const ATTACK: Duration = Duration::from_secs(5);
-const CLIENTS_PER_KIND: u16 = 24;
+const ATTACK: Duration = Duration::from_secs(8);
+const CLIENTS_PER_KIND: u16 = 16;
 
 /// An attacker: sends until the time is over or the server has had enough of it.
 type Attack = fn(&str, &str, u8, u16, Instant) -> std::io::Result<()>;
 
-/// Reads of 8 MiB each whose data is never taken.
+/// Lazy writers count twice: 64 KiB for each command of the window is what a session can send
+/// unasked, and a server that took it all from so many would hold 256 MiB.
+const KINDS: [Attack; 6] = [
+    greedy_reader,
+    lazy_writer,
+    lazy_writer,
+    stalling_writer,
+    babbler,
+    novelist,
+];
+
+/// Reads of 4 MiB each whose data is never taken.
 fn greedy_reader(
     address: &str,
     target: &str,
@@ -39,27 +53,56 @@ fn greedy_reader(
         .stream()
         .set_write_timeout(Some(Duration::from_millis(200)))?;
     while Instant::now() < end {
-        session.command(&read_10(0, 16384), Direction::Read, 8 << 20, &[])?;
+        session.command(&read_10(0, 8192), Direction::Read, 4 << 20, &[])?;
     }
     Ok(())
 }
 
-/// Writes of 8 MiB each, with some immediate data, whose R2Ts are never answered and whose
+/// Keys that let as much data as possible come unasked.
+const UNASKED: [&str; 3] = [
+    "ImmediateData=Yes",
+    "InitialR2T=No",
+    "FirstBurstLength=65536",
+];
+
+/// Writes of 4 MiB each, with 64 KiB of immediate data, whose R2Ts are never answered and whose
 /// replies are never read.
 fn lazy_writer(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
-    let keys = [
-        "ImmediateData=Yes",
-        "InitialR2T=No",
-        "FirstBurstLength=262144",
-    ];
-    let mut session = Session::login(address, target, lun, n, &keys)?;
+    let mut session = Session::login(address, target, lun, n, &UNASKED)?;
     session.wait_until_ready()?;
     session
         .stream()
         .set_write_timeout(Some(Duration::from_millis(200)))?;
-    let data = noise(u64::from(n), 8192);
+    let data = noise(u64::from(n), 65536);
     while Instant::now() < end {
-        session.command(&write_10(0, 16384), Direction::Write, 8 << 20, &data)?;
+        session.command(&write_10(0, 8192), Direction::Write, 4 << 20, &data)?;
+    }
+    Ok(())
+}
+
+/// Many writes of 4 MiB at once, of which it sends what it is asked for but for the last bytes.
+fn stalling_writer(
+    address: &str,
+    target: &str,
+    lun: u8,
+    n: u16,
+    end: Instant,
+) -> std::io::Result<()> {
+    let mut session = Session::login(address, target, lun, n, &UNASKED)?;
+    session.wait_until_ready()?;
+    let data = noise(u64::from(n), 4 << 20);
+    for _ in 0..64 {
+        session.command(&write_10(0, 8192), Direction::Write, 4 << 20, &[])?;
+    }
+    session
+        .stream()
+        .set_read_timeout(Some(Duration::from_millis(500)))?;
+    while Instant::now() < end {
+        let pdu = session.receive()?;
+        let last = pdu.word(40) + pdu.word(44) == 4 << 20;
+        if pdu.opcode() == opcode::R2T && !last {
+            session.answer_r2t(&pdu, &data)?;
+        }
     }
     Ok(())
 }
@@ -97,9 +140,8 @@ fn novelist(address: &str, _target: &str, _lun: u8, n: u16, end: Instant) -> std
 
 #[test]
 fn memory_stays_bounded_whatever_clients_send() {
-    let disk = Disk::new(64 << 20);
+    let disk = Disk::with_settings(SETTINGS, 64 << 20);
     let before = resident_peak_bytes(disk.pid);
-    let kinds: [Attack; 4] = [greedy_reader, lazy_writer, babbler, novelist];
     let refused = AtomicU64::new(0);
     let attack_one = |attack: Attack, number: u16, end: Instant| {
         let (target, lun) = disk.target_and_lun();
@@ -117,7 +159,7 @@ fn memory_stays_bounded_whatever_clients_send() {
     std::thread::scope(|scope| {
         let end = Instant::now() + ATTACK;
         for client in 0..CLIENTS_PER_KIND {
-            for (kind, attack) in (0..).zip(kinds) {
+            for (kind, attack) in (0..).zip(KINDS) {
                 scope.spawn(move || attack_one(attack, kind * CLIENTS_PER_KIND + client, end));
             }
         }
@@ -130,9 +172,10 @@ fn memory_stays_bounded_whatever_clients_send() {
         }
     });
     println!(
-        "memory: {} MiB before, {} MiB at the peak, {} connections or logins refused",
+        "memory: {} MiB before, {} MiB at the peak of {}, {} connections or logins refused",
         before >> 20,
         peak >> 20,
+        BOUND_BYTES >> 20,
         refused.load(Ordering::Relaxed)
     );
     assert!(peak < BOUND_BYTES, "{} MiB at the peak", peak >> 20);

@@ -1,7 +1,8 @@
 //! Our initiator and our target when things break: the target is killed under load, restarts,
-//! stands still. What was acknowledged stays, what hangs ends in an error in time, what may be lost
-//! is said.
+//! stands still, or its link is cut. What was acknowledged stays, what hangs ends in an error in
+//! time, what may be lost is said.
 
 mod kill;
+mod link;
 mod restart;
 mod standstill;

@@ -48,15 +48,25 @@ impl Outcome {
 /// Outcomes by `Suite.Test`.
 pub type Outcomes = BTreeMap<String, Outcome>;
 
-/// How long a single test may be silent before it counts as hung. The slowest honest one waits for
-/// libiscsi's own timeouts of a few seconds.
-const SILENCE: Duration = Duration::from_secs(20);
+/// How long a single test may be silent before it counts as hung. The slowest honest one looks
+/// once a minute whether a sanitize has ended.
+const SILENCE: Duration = Duration::from_secs(90);
 
-/// Runs all tests, the destructive ones too, on the disk at this URL.
+/// What may be written in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destroys {
+    /// All there is on the disk.
+    Everything,
+    /// Nothing, on a disk that should refuse it: only the suite that tries this is let loose.
+    OnlyWhatIsReadOnly,
+}
+
+/// Runs all tests on the disk at this URL, with these arguments more: options, or the URL of a
+/// second path for the tests of several.
 ///
 /// # Panics
 /// If iscsi-test-cu is missing.
-pub fn run_suite(url: &str) -> Outcomes {
+pub fn run_suite(url: &str, arguments: &[&str], destroys: Destroys) -> Outcomes {
     let cu = program("iscsi-test-cu", "libiscsi-bin");
     let list = run_unless_silent(Command::new(&cu).arg("--list"), SILENCE, SILENCE).success();
     let mut suites: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -72,7 +82,16 @@ pub fn run_suite(url: &str) -> Outcomes {
     }
     let run_filter = |filter: &str| {
         let mut command = Command::new(&cu);
-        command.args(["-d", "-t", filter, url]);
+        if destroys == Destroys::Everything || filter.starts_with("ALL.ReadOnly") {
+            command.arg("-d");
+        }
+        let of_all = arguments.iter().filter(|a| !a.starts_with("iscsi://"));
+        let paths = arguments.iter().filter(|a| a.starts_with("iscsi://"));
+        command.args(of_all).args(["-t", filter, url]);
+        // A reservation that a test leaves on its second path would meet the next test.
+        if filter.starts_with("ALL.MultipathIO") {
+            command.args(paths);
+        }
         count(&run_unless_silent(&mut command, SILENCE, SILENCE * 10).text())
     };
     let mut outcomes = Outcomes::new();
@@ -87,6 +106,22 @@ pub fn run_suite(url: &str) -> Outcomes {
         }
     }
     outcomes
+}
+
+/// The outcomes over several disks: a test has passed if it did on one and failed on none.
+pub fn together(disks: &[Outcomes]) -> Outcomes {
+    let mut all = Outcomes::new();
+    for (name, outcome) in disks.iter().flatten() {
+        let better = |old: &Outcome| match (old, outcome) {
+            (Outcome::Passed, Outcome::Skipped(_)) => true,
+            (Outcome::Skipped(_), Outcome::Passed) => false,
+            _ => rank(old) >= rank(outcome),
+        };
+        if !all.get(name).is_some_and(better) {
+            all.insert(name.clone(), outcome.clone());
+        }
+    }
+    all
 }
 
 /// Reads the suite's output: one outcome for each test in it, the worst one if a test ran twice.
@@ -127,16 +162,24 @@ pub fn count(output: &str) -> Outcomes {
 
 /// CUnit's own verdict is a word at a line's end; `[FAILED]` and `[SKIPPED]` are libiscsi's talk.
 fn judge(text: &str) -> Outcome {
+    // What the suite says when it cleans up may follow the verdict of its last test.
     let ends_with = |word: &str| {
-        text.lines()
-            .any(|line| line.split(' ').next_back() == Some(word))
+        let talk = format!("{word}    ");
+        text.lines().any(|line| {
+            line.split(' ').next_back() == Some(word) || line.trim_start().starts_with(&talk)
+        })
     };
     let said = |mark: &str| {
         text.lines()
+            .filter(|line| !line.trim_start().starts_with("passed    "))
             .find_map(|line| line.split_once(mark))
             .map(|(_, why)| why.trim().to_owned())
     };
-    if ends_with("FAILED") {
+    // Some tests forget to ask whether they may write, and fail at what they are not let do.
+    let refused_itself = text.contains("--dataloss flag is not set in");
+    if refused_itself {
+        Outcome::Skipped("--dataloss flag is not set".to_owned())
+    } else if ends_with("FAILED") {
         Outcome::Failed(said("[FAILED]").unwrap_or_else(|| "an assertion failed".to_owned()))
     } else if let Some(reason) = said("[SKIPPED]") {
         Outcome::Skipped(reason)
@@ -247,6 +290,13 @@ mod tests {
             summary(&outcomes),
             "5 tests: 2 passed, 1 skipped, 1 failed, 1 without an end"
         );
+    }
+
+    #[test]
+    fn talk_behind_the_verdict_does_not_hide_it() {
+        let output = "Suite: Reserve6\n  Test: LUNReset ...passed    [FAILED] PRIN command: \
+            failed with sense.\n\nRun Summary:    Type\n";
+        assert_eq!(count(output)["Reserve6.LUNReset"], Outcome::Passed);
     }
 
     #[test]

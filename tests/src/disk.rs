@@ -62,8 +62,20 @@ impl Disk {
     /// # Panics
     /// If the target does not come up.
     pub fn new(size_bytes: u64) -> Disk {
-        Disk::on(Target::chosen(), size_bytes)
-            .unwrap_or_else(|| panic!("{} is not installed here", Target::chosen().name()))
+        Disk::with_settings("", size_bytes)
+    }
+
+    /// The same with settings for Sanstone's daemon, as lines of its configuration; other targets
+    /// have no such settings.
+    ///
+    /// # Panics
+    /// If the target does not come up.
+    pub fn with_settings(settings_toml: &str, size_bytes: u64) -> Disk {
+        match Target::chosen() {
+            Target::Sanstone => Disk::on_sanstone(settings_toml, size_bytes),
+            other => Disk::on(other, size_bytes)
+                .unwrap_or_else(|| panic!("{} is not installed here", other.name())),
+        }
     }
 
     /// The same on the target given; `None` if that is istgt and it is not installed.
@@ -72,21 +84,7 @@ impl Disk {
     /// If the target does not come up.
     pub fn on(target: Target, size_bytes: u64) -> Option<Disk> {
         Some(match target {
-            Target::Sanstone => {
-                let directory = Directory::new();
-                let volume = format!(
-                    "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"{}MiB\", cache = \"write-back\" }}\n",
-                    size_bytes >> 20
-                );
-                let server =
-                    Sanstone::serve(directory.path(), &volume, &["disk"]).owning(directory);
-                Disk {
-                    url: server.url(0),
-                    portal: server.portal(),
-                    pid: server.pid(),
-                    _server: Box::new(server),
-                }
-            }
+            Target::Sanstone => Disk::on_sanstone("", size_bytes),
             Target::Tgt => {
                 let directory = Directory::new();
                 let mut server = Tgt::start();
@@ -111,6 +109,21 @@ impl Disk {
                 }
             }
         })
+    }
+
+    fn on_sanstone(settings_toml: &str, size_bytes: u64) -> Disk {
+        let directory = Directory::new();
+        let configuration = format!(
+            "{settings_toml}[volume.disk]\nfile = {{ path = \"disk.img\", size = \"{}MiB\", cache = \"write-back\" }}\n",
+            size_bytes >> 20
+        );
+        let server = Sanstone::serve(directory.path(), &configuration, &["disk"]).owning(directory);
+        Disk {
+            url: server.url(0),
+            portal: server.portal(),
+            pid: server.pid(),
+            _server: Box::new(server),
+        }
     }
 
     /// The portal as `HOST:PORT`.

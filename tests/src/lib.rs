@@ -13,6 +13,7 @@ pub mod directory;
 pub mod disk;
 pub mod initiator;
 pub mod istgt;
+pub mod link;
 pub mod process;
 pub mod procfs;
 pub mod run;

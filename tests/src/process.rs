@@ -97,7 +97,11 @@ impl Daemon {
         self.wait_until(|| UnixStream::connect(socket).is_ok());
     }
 
-    fn wait_until(&mut self, listens: impl Fn() -> bool) {
+    /// Waits until `listens` says so.
+    ///
+    /// # Panics
+    /// Like [`Daemon::wait_for_port`].
+    pub fn wait_until(&mut self, listens: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !listens() {
             if let Some(status) = self.ended() {
@@ -133,6 +137,20 @@ impl Daemon {
     /// Sends it a signal by name (`TERM`, `KILL`).
     pub fn signal(&self, name: &str) {
         signal(i64::from(self.pid()), name);
+    }
+
+    /// Stops it (SIGSTOP) and waits until every thread of it stands still; `signal("CONT")` lets it
+    /// go on.
+    ///
+    /// # Panics
+    /// If it does not stand still within 10 seconds.
+    pub fn stop(&self) {
+        self.signal("STOP");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !crate::procfs::stands_still(self.pid()) {
+            assert!(Instant::now() < deadline, "{} does not stop", self.name);
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits for its end.

@@ -20,6 +20,23 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds)
 }
 
+/// Whether every thread of a process is stopped by a signal (`T` in `/proc/PID/task/TID/stat`).
+///
+/// # Panics
+/// If the process has gone.
+pub fn stands_still(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap_or_else(|error| panic!("process {pid} has gone: {error}"));
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok())
+        // The name before the state is in parentheses and may hold any character.
+        .all(|stat| {
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('T'))
+        })
+}
+
 /// Memory that a process holds now, in bytes (`VmRSS` of `/proc/PID/status`).
 ///
 /// # Panics

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub const ALIGN_BYTES: usize = 4096;
 const SMALLEST_SHIFT: u32 = 12;
 const CLASSES: usize = 13; // 4 KiB … 16 MiB
-/// Free memory that a thread keeps for reuse, in bytes.
+/// Free memory that a thread keeps for reuse unless told otherwise, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// A piece of aligned memory and the count of who looks at it.
@@ -61,6 +61,13 @@ struct FreeBlocks {
 
 thread_local! {
     static FREE: RefCell<FreeBlocks> = RefCell::default();
+    static KEPT_MAX: Cell<usize> = const { Cell::new(KEPT_BYTES_MAX) };
+}
+
+/// Sets how much free memory this thread keeps for reuse, in bytes. What it already keeps beyond
+/// that goes as it is used.
+pub fn keep_at_most(bytes: usize) {
+    KEPT_MAX.set(bytes);
 }
 
 fn take(len: usize) -> NonNull<Block> {
@@ -102,7 +109,7 @@ fn release(block: NonNull<Block>) {
     if let Some(class) = Block::class(block.capacity) {
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
-            if free.bytes + block.capacity <= KEPT_BYTES_MAX {
+            if free.bytes + block.capacity <= KEPT_MAX.get() {
                 free.bytes += block.capacity;
                 free.classes[class].push(block);
             }

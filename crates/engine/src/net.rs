@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     buf::{Buf, Gather},
-    lane::{Submitted, submit, with},
+    lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
     reactor::{Handle, Keeper},
 };
@@ -161,9 +161,10 @@ impl TcpStream {
         (Ok(()), gather)
     }
 
-    /// Ends both directions; pending receives give zero bytes, pending sends an error.
+    /// Ends both directions; pending receives give zero bytes, pending sends an error. Where no
+    /// lane runs any more, neither does anything pending, and dropping the stream closes it.
     pub fn shutdown(&self) {
-        with(|lane| lane.reactor.borrow().shutdown(&self.socket));
+        try_with(|lane| lane.reactor.borrow().shutdown(&self.socket));
     }
 
     /// The address of this end and that of the peer.

@@ -44,6 +44,9 @@ pub enum Error {
         /// The error of the volume which SQLite reported as an I/O error.
         disk: Option<String>,
     },
+    /// A share or a volume of the demo could not be used.
+    #[error("{0}")]
+    Demo(String),
     /// A target, its load or the floor could not be run.
     #[error("the benchmark stopped: {0}")]
     Bench(String),

@@ -18,6 +18,9 @@ pub(crate) enum LabVerb {
         /// How long each time.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
+        /// Only the loads whose name has this in it, as "128K".
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
         /// All samples, for programs.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -36,6 +39,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
         LabVerb::Bench {
             rounds,
             seconds,
+            only,
             json,
             with,
         } => {
@@ -48,6 +52,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 binary: std::env::current_exe().context("finding our own binary")?,
                 rounds,
                 duration: Duration::from_secs_f64(seconds),
+                only,
                 others: with,
             };
             let report = bench::run(&settings, |line| eprintln!("{line}"))?;

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod config;
 mod create;
+mod demo;
 mod failure;
 mod lab;
 mod lanes;
@@ -37,6 +38,10 @@ enum Verb {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
+        /// For a program that starts this one: write each portal's address to standard output when
+        /// it serves, and stop when standard input closes, as it does when that program ends.
+        #[arg(long, hide = true)]
+        supervised: bool,
     },
     /// Say whether a configuration is right; opens nothing.
     Check {
@@ -49,6 +54,9 @@ enum Verb {
         #[command(subcommand)]
         verb: VolumeVerb,
     },
+    /// Run SQL on one share and on a stripe of several, each a process on this machine behind a
+    /// link of limited rate; print the figures and write a report.
+    Demo(demo::DemoCall),
     /// Measure.
     Lab {
         #[command(subcommand)]
@@ -91,7 +99,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let outcome = match call.verb {
-        Verb::Serve { config } => serve::run(&config),
+        Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Check { config } => check(&config),
         Verb::Volume {
             verb:
@@ -101,6 +109,7 @@ fn main() -> ExitCode {
                     force,
                 },
         } => create::run(&config, &name, force),
+        Verb::Demo(call) => demo::run(call),
         Verb::Lab { verb } => lab::run(verb),
     };
     match outcome {

@@ -1,15 +1,19 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
-//! SIGINT finishes what was accepted before it ends.
+//! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
 use anyhow::{Context, anyhow};
-use engine::{LaneFuture, LaneHandle, cross::channel};
+use engine::{
+    LaneFuture, LaneHandle,
+    cross::{Receiver, channel},
+};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -20,7 +24,7 @@ use volume::graph::{Graph, Tree};
 use crate::{config::Config, failure::Failure, lanes::Lanes, state::State};
 
 /// Serves until told to stop.
-pub(crate) fn run(path: &Path) -> Result<(), Failure> {
+pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     let config = Config::load(path)?;
     if config.targets().map_err(|e| config.wrong(&e))?.is_empty() {
         let message = "there is no target to serve; write a [target.\"iqn.…\"] table".to_owned();
@@ -33,17 +37,7 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
         report(panic);
         std::process::abort();
     }));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("catching signals")?;
-    let (told, stop) = channel();
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            for signal in signals.forever() {
-                if told.send(signal).is_err() {
-                    break;
-                }
-            }
-        })?;
+    let stop = told_to_stop(supervised)?;
     let mut graph = config.graph()?;
     let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
@@ -56,6 +50,9 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
         for portal in server.portals() {
             tracing::info!(%portal, "serving");
         }
+        if supervised {
+            announce(&server)?;
+        }
         stop.receive().await;
         tracing::info!("told to stop: finishing what was accepted");
         server.stop().await;
@@ -64,6 +61,41 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
     });
     lanes.stop();
     served
+}
+
+/// Receives something when it is time to stop.
+fn told_to_stop(supervised: bool) -> Result<Receiver<()>, Failure> {
+    let (told, stop) = channel();
+    if supervised {
+        let told = told.clone();
+        let watch = move || {
+            // Whatever is written there means nothing; only the end counts.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            let _ = told.send(());
+        };
+        thread::Builder::new()
+            .name("supervisor".into())
+            .spawn(watch)?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("catching signals")?;
+    let watch = move || {
+        for _ in signals.forever() {
+            if told.send(()).is_err() {
+                break;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch)?;
+    Ok(stop)
+}
+
+/// Tells whoever started us where we serve.
+fn announce(server: &Server) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for portal in server.portals() {
+        writeln!(out, "{portal}")?;
+    }
+    out.flush()
 }
 
 /// Opens the volumes that are served, each at home on a lane in turn.
@@ -138,11 +170,15 @@ fn server_config(
             portals: table.portals,
             luns,
             allow,
+            allow_from: table.allow_from,
+            chap: table.chap,
         });
     }
     Ok(ServerConfig {
         keep: Some(keep(state.clone())),
         targets,
+        discovery: config.discovery().map_err(|error| config.wrong(&error))?,
+        digests: config.digests(),
         limits,
     })
 }

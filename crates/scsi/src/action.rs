@@ -5,6 +5,8 @@
 //! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
 
 use crate::attention::NexusId;
+use crate::commands::extended_copy::Copy;
+use crate::commands::sanitize::Overwrite;
 use crate::commands::{Command, report_luns::ReportLuns};
 use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
@@ -89,6 +91,12 @@ pub enum Action {
     /// Collect a parameter list from data-out, then go on with
     /// [`LogicalUnit::resume`](crate::LogicalUnit::resume).
     Parameters(ParameterList),
+    /// Copy between units, say how it went with [`Copy::ended`], then send the ending: GOOD, or
+    /// [`CopyError::ending`](crate::CopyError::ending).
+    Copy(Copy),
+    /// A sanitize has begun: keep the unit's state, do it, say how it ended with
+    /// [`Overwrite::ended`], keep the state again, then send its ending.
+    Overwrite(Overwrite),
     /// The unit's state has changed; see to the rest, then end the command.
     Changed(Changed),
 }
@@ -124,9 +132,12 @@ impl Action {
         match self {
             Action::Reply(data) => data.len() as u64,
             Action::Medium(op) => op.data_in_len_bytes(),
-            Action::End(_) | Action::ReportLuns(_) | Action::Parameters(_) | Action::Changed(_) => {
-                0
-            }
+            Action::End(_)
+            | Action::ReportLuns(_)
+            | Action::Parameters(_)
+            | Action::Copy(_)
+            | Action::Overwrite(_)
+            | Action::Changed(_) => 0,
         }
     }
 
@@ -135,16 +146,21 @@ impl Action {
         match self {
             Action::Medium(op) => op.data_out_len_bytes(),
             Action::Parameters(list) => u64::from(list.len_bytes),
-            Action::End(_) | Action::Reply(_) | Action::ReportLuns(_) | Action::Changed(_) => 0,
+            Action::End(_)
+            | Action::Reply(_)
+            | Action::ReportLuns(_)
+            | Action::Copy(_)
+            | Action::Overwrite(_)
+            | Action::Changed(_) => 0,
         }
     }
 
     /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
     /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
     /// doing anything. More than is wanted is a residual, except for the one block of WRITE SAME
-    /// and VERIFY and the two halves of COMPARE AND WRITE. Too little room for data-in is no error, and neither is a plain write of fewer
-    /// whole blocks than the CDB says: those are written, the rest is a residual. Half a block
-    /// is never written.
+    /// and VERIFY and the two halves of COMPARE AND WRITE. Too little room for data-in is no
+    /// error, and neither is a plain write of fewer whole blocks than the CDB says: those are
+    /// written, the rest is a residual. Half a block is never written.
     ///
     /// # Errors
     /// The sense data to end the command with.
@@ -202,12 +218,18 @@ impl ParameterList {
     pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
         let wanted = u64::from(self.len_bytes);
         match self.command {
-            Command::Unmap(_) | Command::ReserveOut(_) | Command::ModeSelect(_)
+            Command::Unmap(_)
+            | Command::ReserveOut(_)
+            | Command::ModeSelect(_)
+            | Command::ExtendedCopy(_)
                 if offered_bytes >= wanted =>
             {
                 Ok(())
             }
-            Command::Unmap(_) | Command::ReserveOut(_) | Command::ModeSelect(_) => Err(Sense::new(
+            Command::Unmap(_)
+            | Command::ReserveOut(_)
+            | Command::ModeSelect(_)
+            | Command::ExtendedCopy(_) => Err(Sense::new(
                 SenseKey::IllegalRequest,
                 Asc::PARAMETER_LIST_LENGTH_ERROR,
             )),

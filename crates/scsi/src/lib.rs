@@ -14,6 +14,8 @@
 //!   Action::Medium(op)           do it, then complete(result) ──► Ending
 //!   Action::Parameters(list)     collect list.len_bytes() of data-out, then
 //!                                resume(list, data) ──► Action
+//!   Action::Copy(copy)           copy its segments, then send the ending
+//!   Action::Overwrite(sanitize)  overwrite the whole medium, then send its ending
 //!   Action::Changed(changed)     keep it, abort what it says, then send its ending
 //! ```
 //!
@@ -45,7 +47,10 @@ mod unit;
 
 pub use action::{Action, Changed, Ending, ParameterList, Status};
 pub use attention::{Attention, NexusId};
+pub use commands::extended_copy::{Copy, CopyError, Segment};
+pub use commands::get_lba_status::lba_status;
 pub use commands::report_luns::ReportLuns;
+pub use commands::sanitize::Overwrite;
 pub use identity::{Identity, TargetPort};
 pub use lun::{Lun, LunError};
 pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};

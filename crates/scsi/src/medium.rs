@@ -77,6 +77,14 @@ pub enum MediumOp {
         /// Force unit access.
         fua: bool,
     },
+    /// Ask whether the first block of `extent` takes space and how many after it are alike, and
+    /// send the first `len_bytes` of [`lba_status`](crate::lba_status) (SBC-3 5.4).
+    LbaStatus {
+        /// Where to look.
+        extent: Extent,
+        /// What the initiator wants of the answer.
+        len_bytes: u32,
+    },
     /// Make what was written to `extent` durable (SBC-3 5.26). A volume that flushes only as a
     /// whole does that.
     Flush {
@@ -129,6 +137,7 @@ impl MediumOp {
     pub fn data_in_len_bytes(&self) -> u64 {
         match self {
             MediumOp::Read { extent, .. } => extent.len_bytes(),
+            MediumOp::LbaStatus { len_bytes, .. } => (*len_bytes).into(),
             _ => 0,
         }
     }
@@ -172,7 +181,7 @@ impl MediumOp {
                     ..extents[0]
                 })
             }
-            MediumOp::Flush { .. } => None,
+            MediumOp::Flush { .. } | MediumOp::LbaStatus { .. } => None,
         }
     }
 
@@ -181,6 +190,7 @@ impl MediumOp {
         !matches!(
             self,
             MediumOp::Read { .. }
+                | MediumOp::LbaStatus { .. }
                 | MediumOp::Verify { .. }
                 | MediumOp::Compare { .. }
                 | MediumOp::CompareSame { .. }

@@ -5,10 +5,10 @@
 use crate::cdb::Cdb;
 use crate::commands::Command;
 use crate::commands::{
-    compare_and_write, inquiry, mode_select, mode_sense, pre_fetch, read_capacity,
-    read_defect_data, read_write, report_luns, report_opcodes, request_sense, reserve_in,
-    reserve_out, reserve_release, start_stop, synchronize_cache, test_unit_ready, unmap, verify,
-    write_atomic, write_same, write_verify,
+    compare_and_write, extended_copy, get_lba_status, inquiry, mode_select, mode_sense, pre_fetch,
+    read_capacity, read_defect_data, read_write, report_luns, report_opcodes, request_sense,
+    reserve_in, reserve_out, reserve_release, sanitize, start_stop, synchronize_cache,
+    test_unit_ready, unmap, verify, write_atomic, write_same, write_verify,
 };
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
@@ -93,6 +93,12 @@ pub(crate) static TABLE: &[Row] = &[
     ),
     row(0x41, &usage::io_10(0x08), write_same::decode_10),
     discard(row(0x42, &[0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], unmap::decode)),
+    action(0x48, 0x01, &usage::SANITIZE, sanitize::decode_overwrite),
+    Row {
+        supported: sanitize::can_erase,
+        ..action(0x48, 0x02, &usage::SANITIZE, sanitize::decode_block_erase)
+    },
+    action(0x48, 0x1F, &usage::SANITIZE, sanitize::decode_exit),
     row(
         0x55,
         &[0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
@@ -130,6 +136,19 @@ pub(crate) static TABLE: &[Row] = &[
     action(0x5F, 0x05, &usage::RESERVE_OUT, reserve_out::decode),
     action(0x5F, 0x06, &usage::RESERVE_OUT, reserve_out::decode),
     action(0x5F, 0x07, &usage::RESERVE_OUT, reserve_out::decode),
+    action(0x83, 0x00, &usage::COPY, extended_copy::decode),
+    action(
+        0x84,
+        0x00,
+        &usage::COPY_RESULTS,
+        extended_copy::decode_status,
+    ),
+    action(
+        0x84,
+        0x03,
+        &usage::COPY_RESULTS,
+        extended_copy::decode_operating_parameters,
+    ),
     row(0x88, &usage::io_16(0x18), read_write::decode_read_16),
     Row {
         supported: |shape| shape.compare_write_blocks_max > 0,
@@ -152,6 +171,12 @@ pub(crate) static TABLE: &[Row] = &[
         &[0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
         read_capacity::decode_16,
     ),
+    discard(action(
+        0x9E,
+        0x12,
+        &usage::GET_LBA_STATUS,
+        get_lba_status::decode,
+    )),
     row(
         0xA0,
         &[0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
@@ -180,6 +205,15 @@ mod usage {
 
     pub(super) const RESERVE_IN: [u8; 9] = [0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
     pub(super) const RESERVE_OUT: [u8; 9] = [0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0];
+
+    pub(super) const SANITIZE: [u8; 9] = [0xBF, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0];
+    pub(super) const COPY: [u8; 15] = [0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0];
+    pub(super) const COPY_RESULTS: [u8; 15] = [
+        0x1F, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,
+    ];
+    pub(super) const GET_LBA_STATUS: [u8; 15] = [
+        0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,
+    ];
 
     pub(super) const COMPARE_AND_WRITE: [u8; 15] = [
         0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0, 0,

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::attention::{Attention, Attentions, NexusId};
+use crate::commands::extended_copy::CopyResult;
+use crate::commands::sanitize::Progress;
 use crate::mode::ModeParameters;
 use crate::reservations::{NexusName, Reservations};
 
@@ -37,6 +39,9 @@ pub(crate) struct State {
     /// Who prevents the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
+    pub(crate) sanitize: Option<Progress>,
+    /// Results of EXTENDED COPY, the oldest first.
+    pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
 }
 
@@ -48,6 +53,8 @@ pub(crate) struct Rights {
     /// The persistent reservation's type and who may do what it forbids to others.
     pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
     pub(crate) ejected: bool,
+    /// A sanitize runs or has failed.
+    pub(crate) sanitizing: bool,
     pub(crate) mode: ModeParameters,
 }
 
@@ -61,7 +68,7 @@ impl SharedUnit {
     /// `None` when there is nothing.
     pub fn save(&self) -> Option<String> {
         let state = self.look();
-        let text = state.reservations.save() + &state.mode.save();
+        let text = state.reservations.save() + &state.mode.save() + &Progress::save(state.sanitize);
         (!text.is_empty()).then_some(text)
     }
 
@@ -70,6 +77,7 @@ impl SharedUnit {
         self.change(|state| {
             state.reservations.restore(text);
             state.mode.restore(text);
+            state.sanitize = Progress::restore(text);
         });
     }
 
@@ -97,6 +105,7 @@ impl SharedUnit {
             reserved_by: state.reserved_by,
             persistent: state.persistent(),
             ejected: state.ejected,
+            sanitizing: state.sanitize.is_some(),
             mode: state.mode.clone(),
         };
         true
@@ -162,6 +171,7 @@ impl State {
         self.attentions.forget(nexus);
         self.names.remove(&nexus);
         self.preventing.remove(&nexus);
+        self.copies.retain(|result| !result.is_of(nexus));
         if self.reserved_by == Some(nexus) {
             self.reserved_by = None;
         }

@@ -195,6 +195,12 @@ impl LogicalUnit {
             if !self.rights.allow(nexus, command.access()) {
                 return Action::End(Ending::CONFLICT);
             }
+            if self.rights.sanitizing && !command.passes_sanitize() {
+                // Another sanitize may follow a failed one; two at a time may not.
+                if let Some(progress) = self.shared.look().sanitize {
+                    return Action::End(Ending::check(progress.sense()));
+                }
+            }
             if self.rights.ejected && command.needs_medium() {
                 let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
                 return Action::End(Ending::check(sense));
@@ -228,6 +234,7 @@ impl LogicalUnit {
             }
             Ok(Command::RequestSense(request)) => {
                 let waiting = state.attentions.take(nexus).map(Attention::sense);
+                let waiting = waiting.or(state.sanitize.map(crate::commands::Progress::sense));
                 Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
             }
             _ => match state.attentions.take(nexus) {
@@ -253,6 +260,11 @@ impl LogicalUnit {
         };
         if !self.rights.allow(nexus, access) {
             return Err(Ending::CONFLICT);
+        }
+        if self.rights.sanitizing {
+            if let Some(progress) = self.shared.look().sanitize {
+                return Err(Ending::check(progress.sense()));
+            }
         }
         if self.rights.ejected {
             let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);

@@ -9,9 +9,11 @@ use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
 
 use crate::{
     connection::Connection,
+    copy,
     front::{Commands, Target, Unit},
     medium,
     open::{OpenCommand, Pending, WritePart},
+    sanitize,
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
@@ -76,13 +78,6 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
     };
     match pending {
         Pending::Medium(op) => {
-            if let Some(unit) = target.units.get(&lun) {
-                // The initiator may have been fenced off while it sent its data.
-                let checked = unit.disk.borrow_mut().recheck(NexusId(connection.id), &op);
-                if let Err(ending) = checked {
-                    return respond(connection, task, Some(unit), &ending, transfer_len);
-                }
-            }
             run(
                 connection,
                 &target,
@@ -120,6 +115,18 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
                         },
                     );
                 }
+                Action::Copy(plan) => {
+                    spawn(extended_copy(
+                        connection.clone(),
+                        target.clone(),
+                        (task, lun),
+                        plan,
+                        transfer_len,
+                    ));
+                }
+                Action::Overwrite(overwrite) => {
+                    sanitize(connection, &target, (task, lun), overwrite, transfer_len);
+                }
                 Action::Changed(changed) => {
                     let work = settle(connection.clone(), target.clone(), lun, changed);
                     let connection = connection.clone();
@@ -150,6 +157,13 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     match action {
         Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
+        Action::Overwrite(overwrite) => {
+            sanitize(connection, target, (offer.task, offer.lun), overwrite, 0);
+        }
+        Action::Copy(_) => {
+            tracing::error!("a copy came without its parameter list");
+            respond(connection, offer.task, unit, &Ending::BUSY, 0);
+        }
         Action::Changed(changed) => {
             // No command without a parameter list changes what needs more than this.
             respond(connection, offer.task, unit, &changed.ending, 0);
@@ -215,6 +229,61 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
     }
 }
 
+/// Does a sanitize in a task of its own, and answers its command at the beginning or the end.
+fn sanitize(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    overwrite: scsi::Overwrite,
+    transfer_len: u64,
+) {
+    let immediate = overwrite.immediate;
+    let front = connection.front.clone();
+    let work = sanitize::overwrite(front, target.clone(), lun, overwrite);
+    if immediate {
+        let unit = target.units.get(&lun);
+        respond(connection, task, unit, &Ending::GOOD, transfer_len);
+    }
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let ending = work.await;
+        if !immediate {
+            let unit = target.units.get(&lun);
+            respond(&connection, task, unit, &ending, transfer_len);
+            connection.transmit.notify();
+        }
+    });
+}
+
+/// Does an EXTENDED COPY. It is known as running from its first poll on; an abort ends it after
+/// the segment in hand.
+async fn extended_copy(
+    connection: Rc<Connection>,
+    target: Rc<Target>,
+    (task, lun): (TaskId, u32),
+    plan: scsi::Copy,
+    transfer_len: u64,
+) {
+    let running = connection.open.begin_io(task, lun);
+    let mut done = 0;
+    let mut ending = Ending::GOOD;
+    for segment in &plan.segments {
+        if connection.open.with(task, |_| ()).is_none() {
+            break; // aborted meanwhile
+        }
+        if let Err(error) = copy::segment(&connection, &target, segment).await {
+            ending = error.ending();
+            break;
+        }
+        done += 1;
+    }
+    connection.open.end_io(running);
+    let unit = &target.units[&lun];
+    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done);
+    respond(&connection, task, Some(unit), &ending, transfer_len);
+    connection.transmit.notify();
+}
+
 /// Sees to what a change of a unit's state needs before its command is answered.
 async fn settle(
     connection: Rc<Connection>,
@@ -223,15 +292,8 @@ async fn settle(
     changed: Changed,
 ) -> Ending {
     let unit = &target.units[&lun];
-    if let (true, Some(keep)) = (changed.keep, &connection.front.keep) {
-        if let Err(error) = keep(&unit.volume_name, unit.home.unit.save()) {
-            tracing::error!(
-                volume = unit.volume_name,
-                error,
-                "reservations were not kept"
-            );
-            return Changed::not_kept();
-        }
+    if changed.keep && !connection.front.keep(unit) {
+        return Changed::not_kept();
     }
     if !changed.abort.is_empty() {
         // Without the one that waits here for the answer.
@@ -368,7 +430,13 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
         let perform = async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
-                Some(()) => medium::perform(&*unit.volume, &op, data).await,
+                Some(()) => {
+                    // The initiator may have been fenced off while its data or turn came.
+                    let nexus = NexusId(connection.id);
+                    unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    let result = medium::perform(&*unit.volume, &op, data).await;
+                    result.map_err(|error| unit.disk.borrow().complete(Err(error)))
+                }
             }
         };
         let result = match op.span() {
@@ -387,8 +455,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
                 send_data(&connection, task, read, permits, transfer_len);
             }
             Ok(_) => respond(&connection, task, Some(unit), &Ending::GOOD, transfer_len),
-            Err(error) => {
-                let ending = unit.disk.borrow().complete(Err(error));
+            Err(ending) => {
                 respond(&connection, task, Some(unit), &ending, 0);
             }
         }

@@ -163,3 +163,6 @@ fn blocks(extent: Extent) -> Range<u64> {
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
+
+#[cfg(test)]
+mod tests;

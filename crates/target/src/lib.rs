@@ -15,16 +15,22 @@
 mod command;
 mod config;
 mod connection;
+mod copy;
 mod exclusion;
+mod failures;
 mod front;
 mod introduction;
 mod login;
 mod medium;
 mod open;
+mod prefix;
+mod sanitize;
 mod server;
 mod sessions;
 mod task_management;
 mod writer;
 
 pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use iscsi::Chap;
+pub use prefix::Prefix;
 pub use server::{Server, StartError};

@@ -69,6 +69,18 @@ pub(crate) async fn perform(
                 .map(nothing)
                 .map_err(|e| told(&e, MediumErrorKind::Write))
         }
+        MediumOp::LbaStatus { extent, len_bytes } => {
+            let found = volume
+                .allocation(extent.offset_bytes(), extent.len_bytes())
+                .await
+                .map_err(|e| told(&e, MediumErrorKind::Read))?;
+            let alike = Extent {
+                blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
+                ..*extent
+            };
+            let data = scsi::lba_status(alike, found.is_mapped);
+            Ok(Buf::copy_of(&data[..*len_bytes as usize]).into())
+        }
         MediumOp::Flush { .. } => volume
             .flush()
             .await

@@ -47,6 +47,15 @@ pub enum Durability {
     Fua,
 }
 
+/// Whether a range takes space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// Whether it does, or may.
+    pub is_mapped: bool,
+    /// For how many bytes that holds, at least a block.
+    pub len_bytes: u64,
+}
+
 /// A random-access array of blocks.
 ///
 /// # Contract
@@ -83,6 +92,18 @@ pub trait Volume {
     /// Tells the volume that `len` bytes at byte `at` are not needed any more. Afterwards they
     /// read as zeroes if [`Discard::reads_zeroes`], else as zeroes or as they were, block by block.
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>>;
+
+    /// Whether byte `at` takes space, and for how much of the `len` bytes from there that holds. A
+    /// volume that does not know says that all may.
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.shape().check(at, len)?;
+            Ok(Allocation {
+                is_mapped: true,
+                len_bytes: len,
+            })
+        })
+    }
 
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
     fn write_zeroes(

@@ -1,7 +1,7 @@
 //! Counts libiscsi's conformance suite on Sanstone, tgt and istgt, or on those named as
 //! arguments, and prints a table row for each; `make conformance` runs it.
 
-use harness::conformance::{run_suite, summary};
+use harness::conformance::{Destroys, run_suite, summary};
 use harness::disk::{Disk, Target};
 
 /// Large enough for every test of the suite.
@@ -17,7 +17,7 @@ fn main() {
             println!("{:9} is not installed here", target.name());
             continue;
         };
-        let outcomes = run_suite(&disk.url);
+        let outcomes = run_suite(&disk.url, &[], Destroys::Everything);
         println!("{:9} {}", target.name(), summary(&outcomes));
         for (name, outcome) in &outcomes {
             if ["failed", "no-end"].contains(&outcome.word()) {

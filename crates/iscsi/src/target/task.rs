@@ -221,15 +221,6 @@ impl Task {
     /// A DataSN that is not due says that a Data-Out was lost. The task fails, and its response
     /// waits for the end of all sequences (RFC 7143 §7.8, §7.9); other tasks go on.
     fn drop_data_out(&mut self, tag: u32, is_final: bool) -> Result<Placement, Error> {
-        if !self.failed {
-            self.failed = true;
-            let sense = DATA_LOST.to_vec();
-            self.ending.get_or_insert(Ending {
-                status: 2,
-                sense,
-                transfer_len: 0,
-            });
-        }
         let open = self.open.iter().position(|open| open.tag == tag);
         match (tag, open) {
             (RESERVED_TAG, _) if self.unsolicited_end.is_some() => {
@@ -250,6 +241,15 @@ impl Task {
                     why,
                 });
             }
+        }
+        if !self.failed {
+            self.failed = true;
+            let sense = DATA_LOST.to_vec();
+            self.ending.get_or_insert(Ending {
+                status: 2,
+                sense,
+                transfer_len: 0,
+            });
         }
         Ok(Placement { offset: 0, len: 0 })
     }

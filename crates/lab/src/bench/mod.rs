@@ -32,6 +32,8 @@ pub struct Settings {
     pub rounds: usize,
     /// How long each time.
     pub duration: Duration,
+    /// Only the loads whose name has this in it.
+    pub only: String,
     /// Other targets: name, URL and process.
     pub others: Vec<Other>,
 }
@@ -194,7 +196,11 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let names = std::iter::once("floor".to_owned()).chain(peers.iter().map(|p| p.name.clone()));
     let mut report = Report::new(names.collect(), settings, &cores);
     for round in 0..settings.rounds {
-        for (index, case) in CASES.iter().enumerate() {
+        for (index, case) in CASES
+            .iter()
+            .enumerate()
+            .filter(|(_, case)| case.name.contains(&settings.only))
+        {
             told(&format!(
                 "round {} of {}: {}",
                 round + 1,
@@ -255,6 +261,9 @@ async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
         lun: peer.lun,
         initiator_name: "iqn.2026-11.io.sanstone:bench".into(),
         isid: volume::next_isid(),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(30),
         reconnect_timeout: Duration::from_secs(1),

@@ -95,7 +95,9 @@ impl Peer {
         );
         fs::write(&config, text).map_err(|e| Error::bench_io("writing a configuration", e))?;
         let mut command = Command::new(binary);
-        command.args(["--log", "warn", "serve", "-c"]).arg(&config);
+        command
+            .args(["--log", "warn", "serve", "--supervised", "-c"])
+            .arg(&config);
         Peer::start("Sanstone", &mut command, address, 0)
     }
 
@@ -105,7 +107,9 @@ impl Peer {
         let disk = directory.0.join(format!("{name}.img"));
         fill(&disk)?;
         let socket = directory.0.join(format!("{name}.ctl"));
-        let mut command = Command::new("tgtd");
+        // It goes with us, however we end.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "tgtd"]);
         command
             .env("TGT_IPC_SOCKET", &socket)
             .args(["-f", "-C", "1"])
@@ -138,7 +142,7 @@ impl Peer {
     fn start(name: &str, command: &mut Command, address: SocketAddr, lun: u16) -> Result<Peer> {
         let program = command.get_program().to_string_lossy().into_owned();
         command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = command.spawn().map_err(|e| Error::bench_io(&program, e))?;

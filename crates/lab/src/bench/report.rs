@@ -76,7 +76,11 @@ impl Report {
             "{} rounds of {} s, in turn; medians, [least … most] of the target's CPU time",
             self.rounds, self.seconds
         );
-        for case in &self.cases {
+        for case in self
+            .cases
+            .iter()
+            .filter(|case| case.samples.iter().any(|s| !s.is_empty()))
+        {
             let _ = writeln!(out, "\n{}", case.name);
             let _ = writeln!(
                 out,

@@ -8,6 +8,9 @@ use crate::statements::{Kind, paper_scores_s};
 /// Width of the statement's column; longer ones end in "…".
 const STATEMENT_WIDTH: usize = 38;
 
+/// Width of a setting's name.
+const SETTING_WIDTH: usize = 16;
+
 /// The tables of all set-ups and the scores, each line at most some 120 columns wide.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
@@ -15,7 +18,9 @@ pub fn table(report: &Report) -> String {
         line(&mut text, note);
     }
     line(&mut text, &about(report));
-    line(&mut text, &settings(report));
+    for (name, value) in &report.settings {
+        line(&mut text, &format!("  {name:<SETTING_WIDTH$} {value}"));
+    }
     for set in &report.sets {
         line(&mut text, "");
         set_table(&mut text, report, set);
@@ -37,15 +42,6 @@ fn about(report: &Report) -> String {
         data.last_day,
         data.table_bytes >> 20,
     )
-}
-
-fn settings(report: &Report) -> String {
-    let pairs: Vec<String> = report
-        .settings
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
-    pairs.join(", ")
 }
 
 fn set_table(text: &mut String, report: &Report, set: &SetReport) {

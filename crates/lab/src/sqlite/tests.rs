@@ -29,6 +29,10 @@ fn fill(database: &Database, rows: i64) {
         .unwrap();
 }
 
+fn image_file() -> std::fs::File {
+    crate::nameless::nameless_file(&std::env::temp_dir()).unwrap()
+}
+
 #[test]
 fn statements_give_what_sqlite_promises_for_every_page_size() {
     for page_bytes in [512, 4096, 16_384, 65_536] {
@@ -192,7 +196,7 @@ fn a_fresh_copy_is_the_loaded_database_and_writes_only_what_changed() {
         Store::format(Rc::new(two)).unwrap(),
     );
     fill(&one.database(&settings(65_536)).unwrap(), 50_000);
-    let image = Image::capture(&one, &std::env::temp_dir()).unwrap();
+    let image = Image::capture(&one, image_file()).unwrap();
     assert!(image.bytes() > 10 << 20);
     assert_eq!(image.restore(&one).unwrap(), 0, "nothing had changed");
     assert_eq!(
@@ -229,7 +233,7 @@ fn a_fresh_copy_is_the_loaded_database_and_writes_only_what_changed() {
     let database = two.database(&settings(65_536)).unwrap();
     database.execute("DELETE FROM t WHERE n <= 40000").unwrap();
     drop(database);
-    let smaller = Image::capture(&two, &std::env::temp_dir()).unwrap();
+    let smaller = Image::capture(&two, image_file()).unwrap();
     image.restore(&two).unwrap();
     smaller.restore(&two).unwrap();
     let database = two.database(&settings(65_536)).unwrap();

@@ -3,7 +3,7 @@
 //! equally unfair to all. Every timed run has a connection of its own, so SQLite's cache is cold;
 //! copying, opening and reading the schema are not timed.
 
-use std::{path::PathBuf, rc::Rc};
+use std::{fs::File, rc::Rc};
 
 use super::{
     Kind, Statement,
@@ -53,8 +53,10 @@ pub struct Experiment {
     pub scan_runs: u32,
     /// Timed runs of DELETE and VACUUM, each pair on a fresh copy: 3 here.
     pub destructive_runs: u32,
-    /// Where the loaded database is kept for the fresh copies.
-    pub image_directory: PathBuf,
+    /// An empty file where the loaded database is kept for the fresh copies.
+    pub image: File,
+    /// Waits until nothing moves on the links; called before each timed run.
+    pub settle: Box<dyn Fn()>,
     /// Lines that the report begins with: what was chosen, what is wrong with this machine.
     pub notes: Vec<String>,
 }
@@ -112,7 +114,7 @@ impl Experiment {
             loaded.rows, loaded.first, loaded.last
         ));
         let stage = progress.stage("copy it to every set-up", Some(measured.len() as u64));
-        let image = Image::capture(&first.store, &self.image_directory)?;
+        let image = Image::capture(&first.store, self.image)?;
         restore_all(&image, &measured, Some(&stage))?;
         stage.done(&format!("{} MiB each", image.bytes() >> 20));
 
@@ -127,6 +129,7 @@ impl Experiment {
         let mut run = Turns {
             settings: self.settings,
             sampler,
+            settle: self.settle,
             measured,
             answers: Vec::new(),
         };
@@ -191,6 +194,7 @@ fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> R
 struct Turns {
     settings: Settings,
     sampler: Rc<Sampler>,
+    settle: Box<dyn Fn()>,
     measured: Vec<Measured>,
     /// What each statement answered, by its index.
     answers: Vec<(usize, Answer)>,
@@ -211,6 +215,7 @@ impl Turns {
             let database = set_up.store.database(&self.settings)?;
             // Reads the schema, which every statement needs and none is to pay for.
             database.execute("SELECT count(*) FROM sqlite_schema")?;
+            (self.settle)();
             self.sampler.begin();
             let answer = answer(&database, statement);
             let Timed {

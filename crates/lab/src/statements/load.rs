@@ -48,17 +48,21 @@ pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Resul
     drop(statement);
     database.execute("COMMIT")?;
     let (first, last) = span.ok_or_else(|| Error::Unusable("it holds no row".into()))?;
-    let month = Month::first_full(first, last).ok_or_else(|| {
-        Error::Unusable(format!(
-            "it covers {first} to {last} and no full month, which the DELETE needs; give more \
-             files, or continue the fleet with --days 60"
-        ))
-    })?;
     Ok(Loaded {
         rows: loaded,
         first,
         last,
-        month,
+        month: full_month(first, last)?,
+    })
+}
+
+/// The first full month of the days `first..=last`.
+pub(super) fn full_month(first: Date, last: Date) -> Result<Month> {
+    Month::first_full(first, last).ok_or_else(|| {
+        Error::Unusable(format!(
+            "it covers {first} to {last} and no full month, which the DELETE needs; give more \
+             files, or continue the fleet with --days 60"
+        ))
     })
 }
 

@@ -6,11 +6,13 @@
 mod experiment;
 mod load;
 mod sampling;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use experiment::{Experiment, SetUp, Share};
 pub use sampling::{Sample, Traffic};
+pub use survey::Survey;
 
 use crate::drive_stats::Month;
 

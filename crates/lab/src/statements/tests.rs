@@ -6,6 +6,7 @@ use std::{cell::Cell, io, rc::Rc};
 use super::*;
 use crate::{
     drive_stats::Source,
+    nameless::nameless_file,
     progress::Progress,
     report,
     sqlite::{Disk, MemoryDisk, Settings},
@@ -81,7 +82,8 @@ fn experiment(rows: u64, wrong_after_bytes: Option<u64>) -> Experiment {
         },
         scan_runs: 4,
         destructive_runs: 3,
-        image_directory: std::env::temp_dir(),
+        image: nameless_file(&std::env::temp_dir()).unwrap(),
+        settle: Box::new(|| ()),
         notes: Vec::new(),
     }
 }

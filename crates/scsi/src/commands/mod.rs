@@ -1,6 +1,8 @@
 //! The commands, a file each: its fields, how a CDB becomes them, and what they ask for.
 
 pub(crate) mod compare_and_write;
+pub(crate) mod extended_copy;
+pub(crate) mod get_lba_status;
 pub(crate) mod inquiry;
 pub(crate) mod mode_select;
 pub(crate) mod mode_sense;
@@ -14,6 +16,7 @@ pub(crate) mod request_sense;
 pub(crate) mod reserve_in;
 pub(crate) mod reserve_out;
 pub(crate) mod reserve_release;
+pub(crate) mod sanitize;
 pub(crate) mod start_stop;
 pub(crate) mod synchronize_cache;
 pub(crate) mod test_unit_ready;
@@ -30,6 +33,8 @@ use crate::attention::NexusId;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 
+pub(crate) use sanitize::Progress;
+
 /// A command whose CDB made sense by itself; nothing has been held against a disk yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
@@ -42,10 +47,14 @@ pub(crate) enum Command {
     WriteVerify(write_verify::WriteVerify),
     CompareAndWrite(compare_and_write::CompareAndWrite),
     PreFetch(pre_fetch::PreFetch),
+    GetLbaStatus(get_lba_status::GetLbaStatus),
+    ExtendedCopy(extended_copy::ExtendedCopy),
+    CopyResults(extended_copy::CopyResults),
     ReadDefectData(read_defect_data::ReadDefectData),
     Inquiry(inquiry::Inquiry),
     ModeSense(mode_sense::ModeSense),
     ModeSelect(mode_select::ModeSelect),
+    Sanitize(sanitize::Sanitize),
     Reserve,
     Release,
     ReserveIn(reserve_in::ReserveIn),
@@ -66,7 +75,12 @@ impl Command {
     pub(crate) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         match self {
             Command::TestUnitReady => Ok(Action::End(Ending::GOOD)),
-            Command::RequestSense(command) => Ok(Action::Reply(command.reply(Sense::NONE))),
+            Command::RequestSense(command) => {
+                let sanitize = unit.shared().look().sanitize.map(Progress::sense);
+                Ok(Action::Reply(
+                    command.reply(sanitize.unwrap_or(Sense::NONE)),
+                ))
+            }
             Command::Read(command) => command.begin_read(unit.shape()),
             Command::Write(command) => command.begin_write(unit.shape()),
             Command::OrWrite(command) => command.begin_or_write(unit.shape()),
@@ -74,10 +88,14 @@ impl Command {
             Command::WriteVerify(command) => command.begin(unit.shape()),
             Command::CompareAndWrite(command) => command.begin(unit.shape()),
             Command::PreFetch(command) => command.begin(unit.shape()),
+            Command::GetLbaStatus(command) => command.begin(unit.shape()),
+            Command::ExtendedCopy(command) => command.begin(),
+            Command::CopyResults(command) => command.begin(unit, nexus),
             Command::ReadDefectData(command) => Ok(command.begin()),
             Command::Inquiry(command) => command.begin(unit),
             Command::ModeSense(command) => command.begin(unit),
             Command::ModeSelect(command) => command.begin(),
+            Command::Sanitize(command) => command.begin(unit),
             Command::Reserve => Ok(reserve_release::reserve(unit, nexus)),
             Command::Release => Ok(reserve_release::release(unit, nexus)),
             Command::ReserveIn(command) => Ok(command.begin(unit)),
@@ -108,6 +126,7 @@ impl Command {
             Command::Read(_)
             | Command::Verify(_)
             | Command::PreFetch(_)
+            | Command::GetLbaStatus(_)
             | Command::ReadDefectData(_) => Access::Read,
             Command::StartStop(command) => command.access(),
             Command::PreventAllow(command) => command.access(),
@@ -118,10 +137,27 @@ impl Command {
             | Command::CompareAndWrite(_)
             | Command::ModeSense(_)
             | Command::ModeSelect(_)
+            | Command::ExtendedCopy(_)
+            | Command::CopyResults(_)
+            | Command::Sanitize(_)
             | Command::SynchronizeCache(_)
             | Command::WriteSame(_)
             | Command::Unmap(_) => Access::Change,
         }
+    }
+
+    /// Whether it is served during and after a failed sanitize (SBC-3 4.11.2, 4.11.3). A running
+    /// one refuses another by itself.
+    pub(crate) fn passes_sanitize(&self) -> bool {
+        matches!(
+            self,
+            Command::Inquiry(_)
+                | Command::ReportLuns(_)
+                | Command::RequestSense(_)
+                | Command::ReportOpcodes(_)
+                | Command::ReserveIn(_)
+                | Command::Sanitize(_)
+        )
     }
 
     /// Whether it fails while a removable medium is ejected.
@@ -132,12 +168,14 @@ impl Command {
             | Command::Read(_)
             | Command::Verify(_)
             | Command::PreFetch(_)
+            | Command::GetLbaStatus(_)
             | Command::ReadDefectData(_)
             | Command::Write(_)
             | Command::OrWrite(_)
             | Command::WriteAtomic(_)
             | Command::WriteVerify(_)
             | Command::CompareAndWrite(_)
+            | Command::Sanitize(_)
             | Command::SynchronizeCache(_)
             | Command::WriteSame(_)
             | Command::Unmap(_) => true,
@@ -151,6 +189,8 @@ impl Command {
             | Command::ReserveOut(_)
             | Command::StartStop(_)
             | Command::PreventAllow(_)
+            | Command::ExtendedCopy(_)
+            | Command::CopyResults(_)
             | Command::ModeSense(_)
             | Command::ModeSelect(_) => false,
         }
@@ -165,6 +205,8 @@ impl Command {
         data: &[u8],
     ) -> Result<Action, Sense> {
         match self {
+            Command::ExtendedCopy(command) => command.resume(data),
+            Command::Sanitize(command) => command.resume(unit, data),
             Command::ModeSelect(command) => command.resume(unit, nexus, data),
             Command::ReserveOut(command) => command.resume(unit, nexus, data),
             Command::CompareAndWrite(command) => Ok(command.resume()),

@@ -2,6 +2,7 @@
 //! and what suits it. Adding a page is adding a row to [`PAGES`] and its function.
 
 use super::inquiry::DIRECT_ACCESS;
+use super::sanitize::can_erase;
 use crate::identity::{Identity, ascii_field};
 use crate::shape::Shape;
 
@@ -171,10 +172,14 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
 
 /// Block device characteristics (SBC-3): not rotating, so that initiators do not queue as
 /// if there were one arm.
-fn block_device_characteristics(_: &Identity, _: &Shape) -> Vec<u8> {
+fn block_device_characteristics(_: &Identity, shape: &Shape) -> Vec<u8> {
     const NON_ROTATING: u8 = 0x01;
     let mut body = vec![0; 60];
     body[1] = NON_ROTATING;
+    if can_erase(shape) {
+        // WABEREQ: after a block erase reads complete without error.
+        body[3] = 0x40;
+    }
     body
 }
 

@@ -1,3 +1,5 @@
+//! Reservations: who holds what, and which commands of others conflict.
+
 use super::*;
 
 fn name(n: u16) -> NexusName {

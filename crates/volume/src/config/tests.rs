@@ -145,7 +145,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.s.stripe = { unit = "1000B", of = ["s"] }"#,
             "\"1000B\"",
-            "a multiple of 4KiB",
+            "a power of two from 4KiB",
         ),
         (
             r#"volume.a.iscsi = { url = "10.0.0.1" }"#,

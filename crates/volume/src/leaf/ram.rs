@@ -17,7 +17,7 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload};
 
-use crate::{Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{Allocation, Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
 
 const PAGE_BYTES: usize = 4096;
 const LOCKS_MAX: usize = 4096;
@@ -30,6 +30,9 @@ pub struct Region {
     memory: NonNull<u8>,
     mapped_bytes: usize,
     locks: Box<[PageLock]>,
+    /// For each page whether it was written since it was last given back. Changed under the
+    /// page's lock; who asks takes none and learns what was so at some time while it asked.
+    written: Box<[AtomicBool]>,
     shape: Shape,
 }
 
@@ -74,6 +77,7 @@ impl Region {
         Ok(Arc::new(Region {
             memory: NonNull::new(memory.cast()).expect("a mapping that worked is not at zero"),
             mapped_bytes,
+            written: (0..pages).map(|_| AtomicBool::new(false)).collect(),
             locks: (0..locks).map(|_| PageLock::default()).collect(),
             shape: Shape {
                 block_size_bytes,
@@ -148,6 +152,9 @@ impl Region {
         // most 512 pages of one aligned group, or of a region with a lock for every page.
         let _locked: Vec<Locked<'_>> = (first..end).map(|page| self.lock(page)).collect();
         let len = (end - first) * PAGE_BYTES;
+        for written in &self.written[first..end] {
+            written.store(false, Ordering::Relaxed);
+        }
         // SAFETY: whole pages of the mapping, all locked: nobody looks at them meanwhile.
         let start = unsafe { self.memory.as_ptr().add(first * PAGE_BYTES) };
         // SAFETY: as above.
@@ -221,20 +228,23 @@ impl Volume for Ram {
             self.region.shape.check_write(at, data.len() as u64)?;
             let mut slices = data.slices().iter();
             let mut left: &[u8] = &[];
-            self.region.for_pages(at as usize, data.len(), |_, part| {
-                // One walk over the slices, whatever their boundaries are.
-                let mut done = 0;
-                while done < part.len() {
-                    if left.is_empty() {
-                        left = slices
-                            .next()
-                            .expect("the slices are as long as the payload");
+            self.region
+                .for_pages(at as usize, data.len(), |done, part| {
+                    let page = (at as usize + done) / PAGE_BYTES;
+                    self.region.written[page].store(true, Ordering::Relaxed);
+                    // One walk over the slices, whatever their boundaries are.
+                    let mut done = 0;
+                    while done < part.len() {
+                        if left.is_empty() {
+                            left = slices
+                                .next()
+                                .expect("the slices are as long as the payload");
+                        }
+                        let n = left.len().min(part.len() - done);
+                        part[done..done + n].copy_from_slice(&left[..n]);
+                        (left, done) = (&left[n..], done + n);
                     }
-                    let n = left.len().min(part.len() - done);
-                    part[done..done + n].copy_from_slice(&left[..n]);
-                    (left, done) = (&left[n..], done + n);
-                }
-            });
+                });
             Ok(())
         })
     }
@@ -248,6 +258,24 @@ impl Volume for Ram {
             self.region.shape.check_write(at, len)?;
             self.region.zero(at as usize, len as usize);
             Ok(())
+        })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.region.shape.check(at, len)?;
+            let is_written = |page: u64| self.region.written[page as usize].load(Ordering::Relaxed);
+            let page_bytes = PAGE_BYTES as u64;
+            let is_mapped = is_written(at / page_bytes);
+            let mut end = (at / page_bytes + 1) * page_bytes;
+            while end < at + len && is_written(end / page_bytes) == is_mapped {
+                end += page_bytes;
+            }
+            let len_bytes = end.min(at + len) - at;
+            Ok(Allocation {
+                is_mapped,
+                len_bytes,
+            })
         })
     }
 

@@ -1,3 +1,5 @@
+//! COMPARE AND WRITE: what is compared, written, and refused.
+
 use crate::fixture::{
     cdb_16, good, medium, out_of_range, run, run_with, sense, thick, write_protected,
 };

@@ -1,3 +1,5 @@
+//! MODE SELECT: what may change, what is kept, and lists that are refused whole.
+
 use crate::fixture::*;
 use crate::{Asc, Ending, SenseFormat};
 

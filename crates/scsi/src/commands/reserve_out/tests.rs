@@ -1,3 +1,5 @@
+//! PERSISTENT RESERVE OUT: service actions, keys and parameter lists.
+
 use crate::fixture::*;
 use crate::{Action, Asc, Ending, LogicalUnit, NexusId, SharedUnit};
 

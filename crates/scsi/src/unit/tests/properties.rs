@@ -48,6 +48,7 @@ fn extents(op: &MediumOp) -> Vec<Extent> {
     match op {
         MediumOp::Unmap { extents } => extents.clone(),
         MediumOp::Read { extent, .. }
+        | MediumOp::LbaStatus { extent, .. }
         | MediumOp::Write { extent, .. }
         | MediumOp::Flush { extent }
         | MediumOp::Verify { extent }
@@ -105,6 +106,11 @@ fn check(shape: &Shape, action: &Action) -> Result<(), TestCaseError> {
         Action::Reply(data) => prop_assert!(data.len() <= 4096),
         Action::Parameters(list) => {
             prop_assert!(list.len_bytes() <= 65535);
+        }
+        Action::Copy(copy) => prop_assert!(copy.segments.len() <= 16),
+        Action::Overwrite(overwrite) => {
+            prop_assert_eq!(overwrite.pattern.len(), shape.block_size_bytes as usize);
+            prop_assert!(!shape.read_only && (1..32).contains(&overwrite.passes));
         }
         Action::Changed(changed) => prop_assert_eq!(&changed.ending, &crate::Ending::GOOD),
         Action::ReportLuns(request) => {

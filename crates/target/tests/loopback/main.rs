@@ -1,9 +1,11 @@
 //! The target and our own initiator over real sockets: what one sends the other understands, and
-//! the pair of them keeps the contract of a volume.
+//! the pair of them keeps the contract of a volume. `authentication` has who may log in.
+
+mod authentication;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, task};
+use engine::{Buf, Lane, LaneConfig, LaneFuture, task, time};
 use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::{
     Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region,
@@ -34,10 +36,14 @@ fn config(open: OpenVolume) -> ServerConfig {
         portals: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         luns: BTreeMap::from([(0, lun)]),
         allow: Allow::Everyone,
+        allow_from: Vec::new(),
+        chap: None,
     };
     ServerConfig {
         keep: None,
         targets: vec![target],
+        discovery: None,
+        digests: true,
         limits: Limits::default(),
     }
 }
@@ -49,6 +55,9 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
         isid: iscsi::Isid::random([1, 2, 3], 1),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         reconnect_timeout: Duration::from_secs(10),
@@ -57,13 +66,15 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
 
 /// Runs `test` with a server on the same lane.
 fn with_server<F: Future<Output = ()>>(open: OpenVolume, test: impl FnOnce(SocketAddr) -> F) {
+    with_config(config(open), async |server| test(server.portals()[0]).await);
+}
+
+fn with_config(config: ServerConfig, test: impl AsyncFnOnce(&Server)) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let server = Server::start(config(open), &[handle])
-            .await
-            .expect("a server");
-        test(server.portals()[0]).await;
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        test(&server).await;
         server.stop().await;
     });
 }
@@ -187,4 +198,24 @@ fn many_readers_on_another_lane_are_all_answered() {
     });
     drop(stop);
     server.join().expect("the server ends");
+}
+
+#[test]
+fn a_disk_that_is_let_go_ends_its_session() {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let mut config = config(ram(1 << 20, 512));
+    config.limits.connections_max = 1;
+    lane.block_on(async {
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        for session in 0..3 {
+            let mut config = disk_at(server.portals()[0]);
+            config.isid = iscsi::Isid::random([1, 2, 3], session);
+            let disk = IscsiDisk::open(config).await;
+            drop(disk.expect("the one connection is free again"));
+            // The target hears of the end in its own time.
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        server.stop().await;
+    });
 }

@@ -1,0 +1,121 @@
+//! A directory for the shares' files. It is removed as soon as every process has opened what it
+//! needs: the files then live without names as long as the processes, and nothing is left behind
+//! however the run ends.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Result, nameless::nameless_file};
+
+/// The directory; removed when this is dropped, if it still exists.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Makes one in `parent`.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn new_in(parent: &Path) -> Result<Directory> {
+        let path = parent.join(format!("sanstone-demo-{}", std::process::id()));
+        let failed = |source| Error::File {
+            path: path.clone(),
+            source,
+        };
+        fs::create_dir(&path).map_err(failed)?;
+        // The shares' configurations need it whole, wherever they are read from.
+        let path = fs::canonicalize(&path).map_err(failed)?;
+        Ok(Directory { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses if fewer than `bytes` are free.
+    pub(super) fn require(&self, bytes: u64) -> Result<()> {
+        let stat = rustix::fs::statvfs(&self.path).map_err(|error| self.failed(error.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free >= bytes {
+            return Ok(());
+        }
+        let parent = self.path.parent().unwrap_or(&self.path);
+        Err(Error::Demo(format!(
+            "the shares' files need {} MiB and {} has {} MiB free; name a directory with more \
+             (--dir DIR), or load fewer rows (--rows N)",
+            bytes.div_ceil(1 << 20),
+            parent.display(),
+            free >> 20,
+        )))
+    }
+
+    /// A new file in it that has lost its name already.
+    pub(super) fn nameless_file(&self) -> Result<File> {
+        nameless_file(&self.path)
+    }
+
+    /// Removes what is in it.
+    pub(super) fn clear(&self) -> Result<()> {
+        self.remove()?;
+        fs::create_dir(&self.path).map_err(|error| self.failed(error))
+    }
+
+    /// Removes it with what is in it.
+    pub(super) fn remove(&self) -> Result<()> {
+        fs::remove_dir_all(&self.path).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, source: std::io::Error) -> Error {
+        Error::File {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Most often it has been removed long ago.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_with_its_files_and_says_how_much_space_is_needed() {
+        let parent = std::env::temp_dir().join(format!("sanstone-lab-dir-{}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        let directory = Directory::new_in(&parent).unwrap();
+        let path = directory.path().to_owned();
+        fs::write(path.join("share.img"), "x").unwrap();
+        assert!(
+            directory
+                .nameless_file()
+                .unwrap()
+                .metadata()
+                .unwrap()
+                .is_file()
+        );
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+        directory.clear().unwrap();
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        directory.require(1).unwrap();
+        let error = directory.require(1 << 60).unwrap_err().to_string();
+        let needed = format!("{} MiB", 1u64 << 40);
+        assert!(
+            error.contains(&needed) && error.contains(&*parent.to_string_lossy()),
+            "{error}"
+        );
+        drop(directory);
+        assert!(!path.exists());
+        fs::remove_dir(&parent).unwrap();
+    }
+}

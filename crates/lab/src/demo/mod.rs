@@ -1,0 +1,150 @@
+//! The main job: shares served by processes of their own, each behind a link of limited rate, one
+//! of them and a stripe of all of them under SQLite, and the five statements timed on both.
+//!
+//! `share` starts and ends the processes, `volumes` writes their configuration and ours and opens
+//! what we use of them, `machine` measures what this machine moves without a limit, `link` chooses
+//! the rate by it, and [`run`] puts everything in order. The thread that calls it is the one lane
+//! of the client: it runs SQLite and, while SQLite waits, the initiator.
+
+mod directory;
+mod link;
+mod machine;
+mod share;
+mod volumes;
+
+use std::path::PathBuf;
+
+pub use self::{
+    directory::Directory,
+    link::{LINKS_BITS_PER_S, Link},
+    share::SHARES_MAX,
+};
+use self::{
+    link::{Choice, choose},
+    volumes::{CACHING, Client, Plan, READ_AHEAD_BYTES, SMALL_CACHE_BYTES},
+};
+use crate::{
+    IN_FLIGHT_BYTES, Result,
+    drive_stats::Source,
+    progress::Progress,
+    report::Report,
+    sqlite::Settings,
+    statements::{Experiment, Survey},
+};
+
+/// Timed runs of each scan, as in the paper.
+const SCAN_RUNS: u32 = 4;
+/// Timed runs of DELETE and VACUUM.
+const DESTRUCTIVE_RUNS: u32 = 3;
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `sanstone` program, whose `serve` is a share.
+    pub binary: PathBuf,
+    /// Shares in the stripe: 1 to [`SHARES_MAX`].
+    pub shares: usize,
+    /// What limits each share.
+    pub link: Link,
+    /// What goes to one share before the next one's turn, in bytes.
+    pub stripe_unit_bytes: u32,
+    /// The rows.
+    pub source: Source,
+    /// How the database is run.
+    pub settings: Settings,
+}
+
+/// Runs all of it in `directory` on the data that `survey` describes.
+///
+/// # Errors
+/// Too little space, a share that does not start, and [`Experiment::run`]'s.
+pub fn run(
+    options: &Options,
+    survey: &Survey,
+    directory: &Directory,
+    progress: Progress,
+) -> Result<Report> {
+    let database_bytes = survey.database_bytes(&options.settings);
+    let plan = Plan::experiment(options.shares, options.stripe_unit_bytes, database_bytes);
+    directory.require(plan.disk_bytes())?;
+    let choice = match options.link {
+        Link::Unlimited => Choice::default(),
+        Link::Limited { bits_per_s } => Choice::given(bits_per_s),
+        Link::Measured => {
+            let stage = progress.stage("measure this machine without links", None);
+            let machine = machine::measure(options, directory)?;
+            let choice = choose(&machine, options.shares);
+            stage.done(&choice.reason());
+            choice
+        }
+    };
+    let stage = progress.stage("start the shares", None);
+    let client = Client::open(&plan, choice.bits_per_s, &options.binary, directory)?;
+    let image = directory.nameless_file()?;
+    // From here on nothing has a name any more: however this ends, nothing is left behind.
+    directory.remove()?;
+    stage.done(&format!("{} processes", options.shares));
+    let mut report = Experiment {
+        set_ups: client.set_ups()?,
+        shares: client.shares(),
+        settle: Box::new(client.settle()),
+        link_bits_per_s: choice.bits_per_s,
+        source: options.source.clone(),
+        settings: options.settings,
+        scan_runs: SCAN_RUNS,
+        destructive_runs: DESTRUCTIVE_RUNS,
+        image,
+        notes: notes(&plan, &choice),
+    }
+    .run(progress)?;
+    report.settings.extend(conditions(options, &plan, &choice));
+    Ok(report)
+}
+
+/// What a reader must know before the figures.
+fn notes(plan: &Plan, choice: &Choice) -> Vec<String> {
+    choice
+        .note(plan.shares())
+        .into_iter()
+        .chain(plan.note())
+        .collect()
+}
+
+/// What is set beside the database, by name, for people.
+fn conditions(options: &Options, plan: &Plan, choice: &Choice) -> Vec<(String, String)> {
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let pairs = [
+        (
+            "shares",
+            format!("{} processes on 127.0.0.1", options.shares),
+        ),
+        ("each link", choice.reason()),
+        (
+            "shares' files",
+            format!("{CACHING} (WCE 1): a sync is a SYNCHRONIZE CACHE is an fdatasync"),
+        ),
+        (
+            "stripe unit",
+            format!("{} KiB", options.stripe_unit_bytes >> 10),
+        ),
+        (
+            "read-ahead",
+            format!("{}, alike in all set-ups", mib(READ_AHEAD_BYTES)),
+        ),
+        (
+            "client memory",
+            format!(
+                "{}, and {} with the cache",
+                mib(SMALL_CACHE_BYTES),
+                mib(plan.large_cache_bytes())
+            ),
+        ),
+        (
+            "writes in flight",
+            format!("up to {} until a sync", mib(IN_FLIGHT_BYTES as u64)),
+        ),
+        ("CPUs", cpus.to_string()),
+    ];
+    pairs.map(|(name, value)| (name.to_owned(), value)).into()
+}

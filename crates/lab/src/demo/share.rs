@@ -1,0 +1,107 @@
+//! A share: `sanstone serve` in a process of its own, as on a machine of its own. It tells us its
+//! portal when it serves, and stops by itself when our end of its standard input closes, so that
+//! it outlives us in no case.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use crate::{Error, Result};
+
+/// The most shares of one run: each is a process.
+pub const SHARES_MAX: usize = 16;
+
+/// A running share.
+pub(super) struct Share {
+    index: usize,
+    child: Child,
+    /// What it has said, without a name in the directory.
+    log: File,
+}
+
+impl Share {
+    /// Starts number `index` with `configuration`, whose relative paths are in `directory`.
+    pub(super) fn start(
+        binary: &Path,
+        directory: &super::Directory,
+        index: usize,
+        configuration: &str,
+    ) -> Result<Share> {
+        let log = directory.nameless_file()?;
+        let path = directory.path().join(format!("share-{index}.toml"));
+        let file_error = |source| Error::File {
+            path: path.clone(),
+            source,
+        };
+        fs::write(&path, configuration).map_err(file_error)?;
+        let stderr = log.try_clone().map_err(file_error)?;
+        let child = Command::new(binary)
+            .args(["--log", "warn", "serve", "--supervised", "--config"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .map_err(|source| Error::File {
+                path: binary.to_owned(),
+                source,
+            })?;
+        Ok(Share { index, child, log })
+    }
+
+    /// Waits until it serves; gives its portal.
+    pub(super) fn portal(&mut self) -> Result<SocketAddr> {
+        let mut line = String::new();
+        if let Some(stdout) = self.child.stdout.take() {
+            // Ends with the line or with the process.
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        line.trim().parse().map_err(|_| {
+            let said = self.said();
+            Error::Demo(format!("share {} did not start: {said}", self.index))
+        })
+    }
+
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        let _ = self.log.seek(SeekFrom::Start(0));
+        let _ = self.log.read_to_string(&mut said);
+        let said = said.trim();
+        if said.is_empty() {
+            "it said nothing".into()
+        } else {
+            said.into()
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // What it holds goes with it, so there is nothing to finish.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_share_that_ends_at_once_is_reported_with_what_it_said() {
+        let directory = super::super::Directory::new_in(&std::env::temp_dir()).unwrap();
+        // `ls` refuses the options on standard error and ends.
+        let mut share = Share::start(Path::new("ls"), &directory, 3, "").unwrap();
+        let error = share.portal().unwrap_err().to_string();
+        assert!(error.contains("share 3 did not start: ls:"), "{error}");
+        let missing = Path::new("/nowhere/sanstone");
+        let error = Share::start(missing, &directory, 0, "").err().unwrap();
+        assert!(error.to_string().contains("/nowhere/sanstone"), "{error}");
+    }
+}

@@ -1,0 +1,182 @@
+//! `sanstone demo`: the main job on this machine, from the call to the table and the report.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use ::lab::{
+    Error,
+    demo::{self, Directory, LINKS_BITS_PER_S, Link, SHARES_MAX},
+    drive_stats::{DEFAULT_ROWS, Source},
+    progress::Progress,
+    report,
+    sqlite::Settings,
+    statements::Survey,
+};
+use anyhow::Context;
+use clap::{Args, builder::PossibleValuesParser};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+    low_level::emulate_default_handler,
+};
+use volume::config::Size;
+
+use crate::failure::Failure;
+
+#[derive(Args)]
+pub(crate) struct DemoCall {
+    /// Shares in the stripe; each is a process.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    shares: usize,
+    /// Limit each share to a link of so many Gbit/s in each direction. Without it the largest that
+    /// this machine can fill is chosen by measuring.
+    #[arg(long, value_name = "GBIT", value_parser = PossibleValuesParser::new(["1", "2.5", "10"]))]
+    link: Option<String>,
+    /// Do not limit the shares.
+    #[arg(long, conflicts_with = "link")]
+    no_limit: bool,
+    /// What goes to one share before the next one's turn.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    stripe_unit: Size,
+    /// Rows to make when there is no --data; at the default a scan moves 275 MiB.
+    #[arg(long, value_name = "N", conflicts_with = "data")]
+    rows: Option<u64>,
+    /// Load Backblaze's daily CSV files instead, plain or .gz, in the order of their days.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    data: Vec<PathBuf>,
+    /// Continue the fleet of the last file's day until the data covers so many days.
+    #[arg(long, value_name = "N", requires = "data")]
+    days: Option<u32>,
+    /// The same seed makes the same rows.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// All figures, for programs.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The page for people.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    report: PathBuf,
+    /// Where the shares' files go; nothing stays there. Without it the system's directory for
+    /// temporary files.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
+    let options = options(&call)?;
+    let progress = Progress::for_stderr();
+    // Whatever is wrong with the data is wrong with the call.
+    let survey = Survey::of(&options.source, progress).map_err(wrong)?;
+    // Before the work: a report that cannot be written is better known now.
+    let mut outputs = vec![open_output(&call.report)?];
+    if let Some(json) = &call.json {
+        outputs.push(open_output(json)?);
+    }
+    let parent = call.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = Directory::new_in(&parent).map_err(wrong)?;
+    remove_when_interrupted(directory.path())?;
+    let report = demo::run(&options, &survey, &directory, progress)?;
+    print!("{}", report::table(&report));
+    let texts = [
+        report::html(&report),
+        serde_json::to_string_pretty(&report::json(&report))?,
+    ];
+    for ((path, mut file), text) in outputs.into_iter().zip(texts) {
+        file.set_len(0)
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .with_context(|| path.display().to_string())?;
+        eprintln!("written: {}", path.display());
+    }
+    Ok(())
+}
+
+fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
+    if !(1..=SHARES_MAX).contains(&call.shares) {
+        let message = format!("--shares {}: write 1 to {SHARES_MAX}", call.shares);
+        return Err(Failure::Wrong(message));
+    }
+    let unit = call.stripe_unit.bytes();
+    if !unit.is_power_of_two() || !(4096..=4 << 20).contains(&unit) {
+        let given = call.stripe_unit;
+        let message = format!("--stripe-unit {given}: write a power of two from 4KiB to 4MiB");
+        return Err(Failure::Wrong(message));
+    }
+    let link = match &call.link {
+        _ if call.no_limit => Link::Unlimited,
+        None => Link::Measured,
+        Some(gigabits) => Link::Limited {
+            bits_per_s: gigabits
+                .parse::<f64>()
+                .map_or(LINKS_BITS_PER_S[0], |gigabits| (gigabits * 1e9) as u64),
+        },
+    };
+    let source = if call.data.is_empty() {
+        Source::Generated {
+            rows: call.rows.unwrap_or(DEFAULT_ROWS),
+            seed: call.seed,
+        }
+    } else {
+        Source::Files {
+            paths: call.data.clone(),
+            days: call.days,
+            seed: call.seed,
+        }
+    };
+    Ok(demo::Options {
+        binary: std::env::current_exe().context("finding our own binary")?,
+        shares: call.shares,
+        link,
+        stripe_unit_bytes: unit as u32,
+        source,
+        settings: Settings::default(),
+    })
+}
+
+fn wrong(error: Error) -> Failure {
+    Failure::Wrong(error.to_string())
+}
+
+/// Opens a file to write, and leaves what is in it until there is something new.
+fn open_output(path: &Path) -> Result<(PathBuf, fs::File), Failure> {
+    let opened = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    match opened {
+        Ok(file) => Ok((path.to_owned(), file)),
+        Err(error) => Err(Failure::Wrong(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// On a signal that ends us, removes `directory` before it does. The shares end with us.
+fn remove_when_interrupted(directory: &Path) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catching signals")?;
+    let directory = directory.to_owned();
+    let watch = move || {
+        for signal in signals.forever() {
+            remove_for_good(&directory);
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch)?;
+    Ok(())
+}
+
+/// Removes a directory in which shares may just be starting, each of which makes it again with
+/// its files in it; after so many rounds every one has.
+fn remove_for_good(directory: &Path) {
+    const ROUNDS: u32 = 15;
+    if !directory.exists() {
+        return;
+    }
+    for _ in 0..ROUNDS {
+        let _ = fs::remove_dir_all(directory);
+        thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,102 @@
+//! SANITIZE: what it keeps out, how it ends, what it refuses.
+
+use super::*;
+use crate::fixture::*;
+
+fn cdb(action: u8, len: u16) -> Vec<u8> {
+    let [high, low] = len.to_be_bytes();
+    vec![0x48, action, 0, 0, 0, 0, 0, high, low, 0]
+}
+
+fn list(first: u8, pattern: &[u8]) -> Vec<u8> {
+    let [high, low] = (pattern.len() as u16).to_be_bytes();
+    let mut list = vec![first, 0, high, low];
+    list.extend(pattern);
+    list
+}
+
+fn begin(unit: &mut LogicalUnit, list: &[u8]) -> Action {
+    match unit.begin(NEXUS, &cdb(1, list.len() as u16)) {
+        Action::Parameters(parameters) => unit.resume(parameters, list),
+        other => other,
+    }
+}
+
+#[test]
+fn while_it_runs_the_unit_serves_nothing_else_on_any_lane() {
+    let (mut first, mut second) = two_views(thick());
+    let Action::Overwrite(overwrite) = begin(&mut first, &list(0x82, &[1, 2, 3, 4])) else {
+        panic!("no overwrite")
+    };
+    assert_eq!(overwrite.block(1)[..5], [1, 2, 3, 4, 1]);
+    assert_eq!(overwrite.block(0)[..5], [0xFE, 0xFD, 0xFC, 0xFB, 0xFE]);
+    overwrite.progress(first.shared(), 1, 2);
+    let told = sense(second.begin(OTHER, &cdb_10(0x28, 0, 0, 1)));
+    assert_eq!(told.asc, Asc::SANITIZE_IN_PROGRESS);
+    assert_eq!(told.specific, Some(KeySpecific::Progress(0x7FFF)));
+    // A reset does not end it, and a read that was accepted before is not done.
+    first.post(crate::Attention::BusDeviceReset, None);
+    sense(second.begin(OTHER, &[0; 6]));
+    assert_eq!(
+        sense(second.begin(OTHER, &[0; 6])).asc,
+        Asc::SANITIZE_IN_PROGRESS
+    );
+    let op = crate::MediumOp::Flush {
+        extent: thick().extent(0, 1).unwrap(),
+    };
+    assert!(second.recheck(OTHER, &op).is_err());
+    assert!(matches!(
+        second.begin(OTHER, &[0x12, 0, 0, 0, 96, 0]),
+        Action::Reply(_)
+    ));
+    assert_eq!(overwrite.ended(first.shared(), true), Ending::GOOD);
+    assert_eq!(second.begin(OTHER, &[0; 6]), good());
+}
+
+#[test]
+fn a_failure_stays_until_it_may_be_left_also_over_a_restart() {
+    let mut unit = unit(thick());
+    let Action::Overwrite(overwrite) = begin(&mut unit, &list(1, &[0; 4])) else {
+        panic!("no overwrite")
+    };
+    let kept = unit.shared().save().expect("it runs");
+    overwrite.ended(unit.shared(), false);
+    assert_eq!(
+        sense(unit.begin(NEXUS, &[0; 6])).asc,
+        Asc::SANITIZE_COMMAND_FAILED
+    );
+    assert_eq!(
+        sense(unit.begin(NEXUS, &cdb(0x1F, 0))).asc,
+        Asc::SANITIZE_COMMAND_FAILED
+    );
+    unit.shared().restore(&kept);
+    assert_eq!(
+        sense(unit.begin(NEXUS, &[0; 6])).asc,
+        Asc::SANITIZE_COMMAND_FAILED
+    );
+    let Action::Overwrite(again) = begin(&mut unit, &list(1, &[0; 4])) else {
+        panic!("another one is what helps")
+    };
+    again.ended(unit.shared(), true);
+    assert_eq!(unit.begin(NEXUS, &[0; 6]), good());
+}
+
+#[test]
+fn lists_that_make_no_sense_are_refused() {
+    for wrong in [
+        list(0, &[1; 4]),
+        list(1, &[]),
+        vec![1, 0, 0, 5, 1],
+        list(1, &[1; 513]),
+    ] {
+        sense(begin(&mut unit(thick()), &wrong));
+    }
+    for cdb in [
+        vec![0x48, 0x41, 0, 0, 0, 0, 0, 0, 8, 0],
+        vec![0x48, 0x01, 0, 0, 1, 0, 0, 0, 8, 0],
+        cdb(0x1F, 8),
+        cdb(0x02, 0),
+    ] {
+        assert_eq!(sense(run(thick(), &cdb)).asc, Asc::INVALID_FIELD_IN_CDB);
+    }
+}

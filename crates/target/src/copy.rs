@@ -1,0 +1,104 @@
+//! EXTENDED COPY: reads blocks of one logical unit of a target and writes them to another, or the
+//! same, without a way through the initiator.
+
+use std::rc::Rc;
+
+use scsi::{CopyError, Extent, MediumOp, NexusId, Segment};
+use volume::Durability;
+
+use crate::{
+    connection::Connection,
+    front::{Target, Unit},
+};
+
+/// Blocks are copied in pieces of this, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Copies one segment.
+pub(crate) async fn segment(
+    connection: &Connection,
+    target: &Rc<Target>,
+    segment: &Segment,
+) -> Result<(), CopyError> {
+    let nexus = NexusId(connection.id);
+    let source = find(target, &segment.source)?;
+    let destination = find(target, &segment.destination)?;
+    let from = extent(source, segment.source_lba, segment.blocks)?;
+    let to = extent(destination, segment.destination_lba, segment.blocks)?;
+    let (from, to) = match (from, to) {
+        (Some(from), Some(to)) if from.block_size_bytes == to.block_size_bytes => (from, to),
+        (None, None) => return Ok(()),
+        _ => return Err(CopyError::Failed),
+    };
+    let fua = false;
+    allowed(source, nexus, &MediumOp::Read { extent: from, fua })?;
+    allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
+    let piece = PIECE_BYTES / u64::from(from.block_size_bytes);
+    // Where the two overlap, what is read must not have been written by this copy.
+    let overlaps = Rc::ptr_eq(&source.gate, &destination.gate)
+        && from.lba < to.lba
+        && to.lba < from.lba + from.blocks;
+    let count = from.blocks.div_ceil(piece);
+    for index in 0..count {
+        let index = if overlaps { count - 1 - index } else { index };
+        let done = index * piece;
+        let blocks = piece.min(from.blocks - done);
+        let part = |whole: Extent| Extent {
+            lba: whole.lba + done,
+            blocks,
+            ..whole
+        };
+        let (from, to) = (part(from), part(to));
+        let _memory = connection
+            .front
+            .memory
+            .transfers
+            .take(from.len_bytes() as usize)
+            .await;
+        let data = {
+            let _at_work = source.gate.enter(from).await;
+            let len = from.len_bytes() as usize;
+            let read = source.volume.read(from.offset_bytes(), len).await;
+            read.map_err(|error| failed(&error))?
+        };
+        let _at_work = destination.gate.enter(to).await;
+        // A write waits for the checks of its time, like any other.
+        allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
+        let write = destination
+            .volume
+            .write(to.offset_bytes(), data, Durability::Cached);
+        write.await.map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+fn failed(error: &volume::Error) -> CopyError {
+    tracing::warn!(%error, "a copy was broken off");
+    CopyError::Failed
+}
+
+fn find<'a>(target: &'a Target, naa: &[u8; 16]) -> Result<&'a Unit, CopyError> {
+    let mut units = target.units.values();
+    let found = units.find(|unit| unit.disk.borrow().identity().naa() == *naa);
+    found.ok_or(CopyError::Unreachable)
+}
+
+/// The blocks of a segment in a unit, `None` if it has none.
+fn extent(unit: &Unit, lba: u64, blocks: u64) -> Result<Option<Extent>, CopyError> {
+    let disk = unit.disk.borrow();
+    let shape = disk.shape();
+    let end = lba.checked_add(blocks).ok_or(CopyError::Failed)?;
+    if end > shape.len_blocks {
+        return Err(CopyError::Failed);
+    }
+    Ok((blocks > 0).then_some(Extent {
+        lba,
+        blocks,
+        block_size_bytes: shape.block_size_bytes,
+    }))
+}
+
+fn allowed(unit: &Unit, nexus: NexusId, op: &MediumOp) -> Result<(), CopyError> {
+    let checked = unit.disk.borrow_mut().recheck(nexus, op);
+    checked.map_err(|_| CopyError::Unreachable)
+}

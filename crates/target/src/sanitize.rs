@@ -1,0 +1,94 @@
+//! SANITIZE: overwrites or erases a whole volume, in a task of its own that no abort, reset or lost session
+//! ends. It holds the volume's gates on all lanes, so that what was at work has ended before and
+//! what was accepted before is checked again after.
+
+use std::{rc::Rc, time::Duration};
+
+use engine::{Buf, Payload, time};
+use scsi::{Ending, Extent, Overwrite};
+use volume::{Durability, Volume};
+
+use crate::front::{Front, Target};
+
+/// Blocks are written in pieces of this, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+/// A pass keeps to this rate, so that other volumes on the lane and its disk are served meanwhile.
+const RATE_BYTES_PER_S: u64 = 100 << 20;
+
+/// Does it, from what is kept of its beginning to what is kept of its end.
+pub(crate) async fn overwrite(
+    front: Rc<Front>,
+    target: Rc<Target>,
+    lun: u32,
+    overwrite: Overwrite,
+) -> Ending {
+    let unit = &target.units[&lun];
+    let home = unit.home.unit.clone();
+    let shape = unit.volume.shape();
+    let whole = Extent {
+        lba: 0,
+        blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
+        block_size_bytes: shape.block_size_bytes,
+    };
+    let result = front
+        .exclusively(unit, whole, async {
+            if !front.keep(unit) {
+                return false;
+            }
+            let result = passes(&*unit.volume, &overwrite, &home).await;
+            if let Err(error) = &result {
+                tracing::error!(volume = unit.volume_name, %error, "a sanitize failed");
+            }
+            result.is_ok()
+        })
+        .await;
+    let ending = overwrite.ended(&home, result);
+    match front.keep(unit) {
+        true => ending,
+        false => scsi::Changed::not_kept(),
+    }
+}
+
+async fn passes(
+    volume: &dyn Volume,
+    overwrite: &Overwrite,
+    unit: &scsi::SharedUnit,
+) -> volume::Result<()> {
+    let len = volume.shape().len_bytes;
+    let total = len * u64::from(overwrite.passes);
+    if overwrite.erase {
+        const ERASE_BYTES: u64 = 64 << 20;
+        let mut at = 0;
+        while at < len {
+            let piece = ERASE_BYTES.min(len - at);
+            volume.discard(at, piece).await?;
+            at += piece;
+            overwrite.progress(unit, at, total);
+            // Let others have the lane.
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        return volume.flush().await;
+    }
+    for pass in 0..overwrite.passes {
+        let block = overwrite.block(pass);
+        let mut pattern = Buf::new(PIECE_BYTES.min(len) as usize);
+        for place in pattern.chunks_mut(block.len()) {
+            place.copy_from_slice(&block);
+        }
+        let pattern = Payload::from(pattern);
+        let mut at = 0;
+        while at < len {
+            let piece = PIECE_BYTES.min(len - at);
+            let began = time::now();
+            volume
+                .write(at, pattern.slice(0..piece as usize), Durability::Cached)
+                .await?;
+            at += piece;
+            overwrite.progress(unit, u64::from(pass) * len + at, total);
+            let due = Duration::from_nanos(piece * 1_000_000_000 / RATE_BYTES_PER_S);
+            time::sleep(due.saturating_sub(time::now() - began)).await;
+        }
+        volume.flush().await?;
+    }
+    Ok(())
+}

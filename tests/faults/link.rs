@@ -1,0 +1,115 @@
+//! The link to the target is cut, for real: packets vanish and nobody is told. Shorter than the
+//! time limits that is a pause; longer, an error in time, and the disk works again afterwards.
+
+use engine::{Buf, Duration, Payload, task, time};
+use harness::directory::Directory;
+use harness::initiator::{at_url, on_lane};
+use harness::link::Link;
+use harness::process::Daemon;
+use harness::sanstone::{IQN, binary, target_table};
+use std::net::TcpStream;
+use std::rc::Rc;
+use volume::{Durability, IscsiConfig, IscsiDisk, Volume};
+
+const PORT: u16 = 3260;
+
+/// A target at the far end of a link. The fields are dropped in this order.
+struct Far {
+    _daemon: Daemon,
+    link: Link,
+    _directory: Directory,
+}
+
+impl Far {
+    fn new() -> Option<Far> {
+        let (link, directory) = (Link::new()?, Directory::new());
+        let volume =
+            "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\", cache = \"direct\" }\n";
+        let table = target_table(PORT, &["disk"]).replace("127.0.0.1", &link.far_address());
+        let file = directory.write("sanstone.toml", format!("{volume}{table}"));
+        let mut command = link.command();
+        command.arg(binary()).args(["serve", "-c"]).arg(file);
+        let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+        let address = format!("{}:{PORT}", link.far_address());
+        daemon.wait_until(|| TcpStream::connect(&address).is_ok());
+        Some(Far {
+            _daemon: daemon,
+            link,
+            _directory: directory,
+        })
+    }
+
+    fn with_limits(&self, request_s: u64, reconnect_s: u64) -> IscsiConfig {
+        let address = self.link.far_address();
+        let mut config = at_url(&format!("iscsi://{address}:{PORT}/{IQN}/0"));
+        config.connect_timeout = Duration::from_secs(1);
+        config.request_timeout = Duration::from_secs(request_s);
+        config.reconnect_timeout = Duration::from_secs(reconnect_s);
+        config
+    }
+}
+
+/// 16 durable writes that begin now.
+fn writes(disk: &Rc<IscsiDisk>, byte: u8) -> Vec<task::JoinHandle<volume::Result<()>>> {
+    let write = |i: u64| {
+        let disk = disk.clone();
+        let data: Payload = Buf::copy_of(&[byte; 4096]).into();
+        task::spawn(async move { disk.write(i * 4096, data, Durability::Fua).await })
+    };
+    (0..16).map(write).collect()
+}
+
+async fn all_hold(disk: &IscsiDisk, byte: u8) {
+    let read = disk.read(0, 16 * 4096).await.expect("a read").to_vec();
+    assert!(read.iter().all(|&found| found == byte));
+}
+
+#[test]
+fn a_cut_link_is_a_pause_or_an_error_in_time() {
+    let Some(far) = Far::new() else {
+        println!("skipped: a network namespace needs root and iproute2");
+        return;
+    };
+    on_lane(async {
+        // Within the limit of a request: the same session goes on.
+        let disk = IscsiDisk::open(far.with_limits(20, 5)).await;
+        let disk = disk.expect("a login");
+        far.link.cut();
+        let writing = writes(&disk, 1);
+        time::sleep(Duration::from_secs(2)).await;
+        far.link.mend();
+        for result in task::join_all(writing).await {
+            result.expect("it waited");
+        }
+        all_hold(&disk, 1).await;
+        disk.flush().await.expect("a flush");
+
+        // Beyond it, within the limit to come back: another session, and no error.
+        let disk = IscsiDisk::open(far.with_limits(1, 20)).await;
+        let disk = disk.expect("a login");
+        far.link.cut();
+        let writing = writes(&disk, 2);
+        time::sleep(Duration::from_secs(4)).await;
+        far.link.mend();
+        for result in task::join_all(writing).await {
+            result.expect("it was sent again");
+        }
+        all_hold(&disk, 2).await;
+
+        // Beyond both: errors in time, and afterwards the disk works again.
+        let disk = IscsiDisk::open(far.with_limits(1, 2)).await;
+        let disk = disk.expect("a login");
+        far.link.cut();
+        let begun = time::now();
+        for result in task::join_all(writes(&disk, 3)).await {
+            result.expect_err("nothing arrives");
+        }
+        let took = time::now() - begun;
+        assert!(took < Duration::from_secs(6), "errors came after {took:?}");
+        far.link.mend();
+        for result in task::join_all(writes(&disk, 4)).await {
+            result.expect("the link is back");
+        }
+        all_hold(&disk, 4).await;
+    });
+}
