@@ -91,7 +91,11 @@ impl TargetMachine {
                     portals: vec![host.addr(PORT)],
                     luns: BTreeMap::from([(0, lun)]),
                     allow: Allow::Everyone,
+                    allow_from: Vec::new(),
+                    chap: None,
                 }],
+                discovery: None,
+                digests: true,
                 limits: limits(),
             };
             let lanes: Vec<_> = (0..served.lanes).map(|n| host.lane(n)).collect();

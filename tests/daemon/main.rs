@@ -3,4 +3,5 @@
 mod configuration;
 mod idle;
 mod memory;
+mod secrets;
 mod sigterm;

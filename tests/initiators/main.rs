@@ -1,5 +1,6 @@
 //! Initiators that no one here wrote, on a disk of ours: libiscsi's tools and QEMU's driver.
 //! The protocol as its users speak it; `SANSTONE_TEST_TARGET=tgt` tries the tests themselves.
 
+mod authentication;
 mod libiscsi;
 mod qemu;

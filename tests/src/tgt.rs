@@ -79,6 +79,18 @@ impl Tgt {
         format!("{}/{IQN}/{lun}", self.portal())
     }
 
+    /// Demands this secret of initiators; with `outgoing` the target proves itself with it to
+    /// those that ask.
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn require_chap(&self, user: &str, secret: &str, outgoing: bool) {
+        let account = ["--mode", "account", "--user", user];
+        self.admin(&[&["--op", "new"], &account[..], &["--password", secret]].concat());
+        let direction: &[&str] = if outgoing { &["--outgoing"] } else { &[] };
+        self.admin(&[&["--op", "bind", "--tid", "1"], &account[..], direction].concat());
+    }
+
     /// Sets an operational parameter of RFC 7143 §13, for sessions that begin from now on.
     ///
     /// # Panics

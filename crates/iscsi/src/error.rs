@@ -90,6 +90,9 @@ pub enum Error {
         /// What was expected.
         why: &'static str,
     },
+    /// CHAP failed, or is configured in a way that cannot work.
+    #[error("authentication: {0}")]
+    Authentication(&'static str),
     /// More than a configured bound allows.
     #[error("the peer exceeded the limit of {max} {what}")]
     Limit {

@@ -28,7 +28,9 @@ pub use error::{CloseReason, Error};
 pub use initiator::{
     Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
 };
-pub use login::{Isid, LoginStatus, SessionType};
+pub use login::{
+    Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginStatus, SessionType,
+};
 pub use lun::Lun;
 pub use params::{OperationalConfig, SessionParameters};
 pub use target::{

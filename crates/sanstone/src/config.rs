@@ -1,19 +1,25 @@
 //! The configuration file: settings of the daemon, volumes, targets. Everything that can be wrong
 //! with it is found here and told with file, line and what to write.
 
+mod access;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::{self, Display},
     net::{IpAddr, SocketAddr},
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
+use target::{Chap, Prefix};
 use toml::Spanned;
 use volume::{
-    config::{ConfigError, Kind, Node, Size, Volumes, What},
+    config::{
+        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Kind, Node, Size, Volumes, What,
+    },
     graph::Graph,
 };
 
@@ -43,10 +49,19 @@ struct File {
     memory: Option<Spanned<Size>>,
     connections: Option<Spanned<u32>>,
     lanes: Option<Spanned<u32>>,
+    /// CRC32C with initiators that prefer it to nothing.
+    #[serde(default = "yes")]
+    digests: bool,
+    #[serde(default)]
+    discovery: access::Discovery,
     #[serde(default)]
     volume: Volumes,
     #[serde(default)]
     target: BTreeMap<Spanned<String>, Target>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A `[target."NAME"]` table.
@@ -56,6 +71,12 @@ struct Target {
     portals: Option<Spanned<Vec<Spanned<String>>>>,
     luns: Spanned<Luns>,
     allow: Spanned<Vec<Spanned<String>>>,
+    allow_from: Option<Spanned<Vec<Spanned<String>>>>,
+    /// With what initiators prove themselves.
+    chap: Option<Spanned<Credentials>>,
+    /// With what the target does, to those that ask.
+    mutual: Option<Spanned<Credentials>>,
+    chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
 }
 
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
@@ -150,6 +171,9 @@ pub(crate) struct TargetTable {
     pub(crate) luns: BTreeMap<u32, Lun>,
     /// `None`: everyone.
     pub(crate) allow: Option<Vec<String>>,
+    /// Empty: from anywhere.
+    pub(crate) allow_from: Vec<Prefix>,
+    pub(crate) chap: Option<Arc<Chap>>,
 }
 
 impl Config {
@@ -168,6 +192,7 @@ impl Config {
         config.file.volume.check().map_err(wrong)?;
         config.check_settings().map_err(wrong)?;
         config.targets().map_err(wrong)?;
+        config.discovery().map_err(wrong)?;
         Ok(Config { text, ..config })
     }
 
@@ -249,6 +274,16 @@ impl Config {
             .map(|n| *n.get_ref() as usize)
     }
 
+    /// Whether digests are used with initiators that prefer them.
+    pub(crate) fn digests(&self) -> bool {
+        self.file.digests
+    }
+
+    /// What a discovery session has to prove; reads the secrets.
+    pub(crate) fn discovery(&self) -> Result<Option<Arc<Chap>>, ConfigError> {
+        self.file.discovery.chap(self.directory())
+    }
+
     /// Threads that serve.
     pub(crate) fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
@@ -279,7 +314,7 @@ impl Config {
         Ok(())
     }
 
-    /// The targets, checked.
+    /// The targets, checked, with their secrets.
     pub(crate) fn targets(&self) -> Result<Vec<TargetTable>, ConfigError> {
         self.file
             .target
@@ -290,11 +325,18 @@ impl Config {
 
     fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
         check_name(name, "a target")?;
+        let chap = ChapSettings {
+            chap: target.chap.as_ref(),
+            mutual: target.mutual.as_ref(),
+            algorithms: target.chap_algorithms.as_ref(),
+        };
         Ok(TargetTable {
             name: name.get_ref().clone(),
             portals: portals(target.portals.as_ref())?,
             luns: self.luns(name.get_ref(), &target.luns)?,
-            allow: allow(&target.allow)?,
+            allow: access::allow(&target.allow)?,
+            allow_from: access::allow_from(target.allow_from.as_ref())?,
+            chap: chap.read(self.directory())?,
         })
     }
 
@@ -384,26 +426,6 @@ fn portals(
             .map_err(|_| wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM))
     };
     portals.get_ref().iter().map(parse).collect()
-}
-
-fn allow(allow: &Spanned<Vec<Spanned<String>>>) -> Result<Option<Vec<String>>, ConfigError> {
-    let names = allow.get_ref();
-    if names.is_empty() {
-        return Err(wrong_value(
-            allow.span(),
-            "nobody may log in",
-            "the names of initiators, or [\"*\"] for everybody",
-        ));
-    }
-    if names.iter().any(|name| name.get_ref() == "*") {
-        return Ok(None);
-    }
-    names
-        .iter()
-        .try_for_each(|name| check_name(name, "an initiator"))?;
-    Ok(Some(
-        names.iter().map(|name| name.get_ref().clone()).collect(),
-    ))
 }
 
 fn wrong_value(span: Range<usize>, what: impl Display, write: &str) -> ConfigError {

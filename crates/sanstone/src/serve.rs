@@ -170,11 +170,15 @@ fn server_config(
             portals: table.portals,
             luns,
             allow,
+            allow_from: table.allow_from,
+            chap: table.chap,
         });
     }
     Ok(ServerConfig {
         keep: Some(keep(state.clone())),
         targets,
+        discovery: config.discovery().map_err(|error| config.wrong(&error))?,
+        digests: config.digests(),
         limits,
     })
 }

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use engine::LaneFuture;
+use iscsi::Chap;
 use volume::SharedVolume;
+
+use crate::prefix::Prefix;
 
 /// Opens a lane's view of a volume; called once on each lane.
 pub type OpenVolume =
@@ -22,6 +25,10 @@ pub struct ServerConfig {
     pub keep: Option<Keep>,
     /// The targets.
     pub targets: Vec<TargetSpec>,
+    /// What a discovery session has to prove; `None`: nothing.
+    pub discovery: Option<Arc<Chap>>,
+    /// Whether CRC32C digests are used with initiators that prefer them to none.
+    pub digests: bool,
     /// Bounds on what initiators can make the server do.
     pub limits: Limits,
 }
@@ -37,6 +44,10 @@ pub struct TargetSpec {
     pub luns: BTreeMap<u32, LunSpec>,
     /// Who may log in.
     pub allow: Allow,
+    /// Where from; empty: from anywhere.
+    pub allow_from: Vec<Prefix>,
+    /// What initiators have to prove, and how the target proves itself; `None`: nothing.
+    pub chap: Option<Arc<Chap>>,
 }
 
 /// One logical unit.

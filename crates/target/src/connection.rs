@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) key: RefCell<Option<SessionKey>>,
     /// When the send in progress began.
     pub(crate) sending_since: Cell<Option<Instant>>,
+    /// InitiatorName, once it is known.
+    pub(crate) initiator: RefCell<String>,
     target: RefCell<Option<Rc<Target>>>,
     logged_in: Cell<bool>,
     last_heard: Cell<Instant>,
@@ -108,7 +110,11 @@ impl Connection {
     ) -> Self {
         let limits = &front.limits;
         let config = TargetConfig {
-            operational: OperationalConfig::default(),
+            operational: OperationalConfig {
+                header_digest: front.digests,
+                data_digest: front.digests,
+                ..OperationalConfig::default()
+            },
             command_window: limits.command_window,
             ..TargetConfig::default()
         };
@@ -125,6 +131,7 @@ impl Connection {
             sent: Notify::new(),
             key: RefCell::default(),
             sending_since: Cell::default(),
+            initiator: RefCell::default(),
             target: RefCell::default(),
             logged_in: Cell::new(false),
             last_heard: Cell::new(time::now()),
@@ -313,9 +320,14 @@ impl Connection {
                 TargetEvent::TaskManagement(request) => {
                     spawn(task_management::run(self.clone(), request));
                 }
-                TargetEvent::LoginRequest(request) => login::begin(self, &request),
+                TargetEvent::LoginRequest(request) => {
+                    spawn(login::begin(self.clone(), request));
+                }
                 TargetEvent::SessionRequest(request) => {
                     spawn(login::enter(self.clone(), request));
+                }
+                TargetEvent::AuthenticationFailed { user, why } => {
+                    login::failed(self, user.as_deref(), why);
                 }
                 TargetEvent::LoggedIn(parameters) => {
                     self.logged_in.set(true);
@@ -389,6 +401,29 @@ impl Connection {
     pub(crate) fn accept_login(&self, tsih: u16) {
         let _ = self.machine.borrow_mut().login_accept(tsih);
         self.logged_in.set(true);
+        self.sent.notify();
+        self.transmit.notify();
+    }
+
+    /// Follows the events of a login that an answer of ours just now has caused.
+    pub(crate) fn go_on_with_login(self: &Rc<Self>) {
+        loop {
+            let event = self.machine.borrow_mut().poll_event();
+            match event {
+                Some(TargetEvent::SessionRequest(request)) => {
+                    spawn(login::enter(self.clone(), request));
+                }
+                Some(TargetEvent::AuthenticationFailed { user, why }) => {
+                    login::failed(self, user.as_deref(), why);
+                }
+                Some(TargetEvent::Closed(reason)) => {
+                    self.log_close(&reason);
+                    self.close_when_sent();
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
         self.sent.notify();
         self.transmit.notify();
     }

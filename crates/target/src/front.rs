@@ -4,6 +4,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    net::IpAddr,
     rc::Rc,
     sync::Arc,
 };
@@ -14,6 +15,7 @@ use engine::{
     spawn,
     sync::{Budget, Notify},
 };
+use iscsi::Chap;
 use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
@@ -21,6 +23,7 @@ use crate::{
     config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
+    prefix::Prefix,
     sessions::Sessions,
 };
 
@@ -77,6 +80,9 @@ pub(crate) struct Front {
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     pub(crate) memory: Memory,
     pub(crate) keep: Option<Keep>,
+    /// What a discovery session has to prove.
+    pub(crate) discovery: Option<Arc<Chap>>,
+    pub(crate) digests: bool,
     pub(crate) stopping: Cell<bool>,
     /// A connection has ended.
     pub(crate) changed: Notify,
@@ -97,6 +103,8 @@ pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) portals: Vec<std::net::SocketAddr>,
     pub(crate) allow: Allow,
+    pub(crate) allow_from: Vec<Prefix>,
+    pub(crate) chap: Option<Arc<Chap>>,
     pub(crate) units: BTreeMap<u32, Unit>,
     /// Names this target in answers for LUNs that do not exist.
     pub(crate) bare: Identity,
@@ -159,6 +167,8 @@ impl Front {
             connections,
             memory,
             keep: config.keep.clone(),
+            discovery: config.discovery.clone(),
+            digests: config.digests,
             stopping,
             changed,
         }))
@@ -341,6 +351,13 @@ impl Front {
 }
 
 impl Target {
+    /// Whether this initiator may log in from there.
+    pub(crate) fn admits(&self, initiator_name: &str, peer: IpAddr) -> bool {
+        let from = &self.allow_from;
+        let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));
+        may_come && self.allow.allows(initiator_name)
+    }
+
     async fn open(
         index: usize,
         spec: &TargetSpec,
@@ -380,6 +397,8 @@ impl Target {
             name: spec.name.clone(),
             portals: spec.portals.clone(),
             allow: spec.allow.clone(),
+            allow_from: spec.allow_from.clone(),
+            chap: spec.chap.clone(),
             units,
             bare: identity(spec, [0; 16], index as u16 + 1),
         })

@@ -1,10 +1,11 @@
 //! Who may log in to what: the driver's side of the login phase and of discovery.
 
-use std::{net::SocketAddr, rc::Rc};
+use std::{net::SocketAddr, rc::Rc, sync::Arc};
 
 use engine::time;
-use iscsi::{LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord};
-
+use iscsi::{
+    Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
+};
 use scsi::NexusId;
 
 use crate::{
@@ -16,20 +17,43 @@ use crate::{
 /// All portals of a target are in one portal group.
 const PORTAL_GROUP_TAG: u16 = 1;
 
-/// Looks at the first request of a login: is there such a target, here, for this initiator?
-pub(crate) fn begin(connection: &Connection, request: &LoginRequest) {
-    match check(connection, request) {
-        Ok(()) => {
+/// Looks at the first request of a login: is there such a target, here, for this initiator, and
+/// what does it have to prove? Peers that have failed before wait for the answer.
+pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
+    let failures = &connection.front.sessions.failures;
+    let delay = failures.delay(connection.peer.ip(), time::now());
+    if !delay.is_zero() {
+        time::sleep(delay).await;
+        if connection.is_ended() {
+            return;
+        }
+    }
+    *connection.initiator.borrow_mut() = request.initiator_name.clone();
+    answer(&connection, &request);
+    connection.go_on_with_login();
+}
+
+fn answer(connection: &Connection, request: &LoginRequest) {
+    let checked = check(connection, request);
+    let checked = checked.and_then(|chap| chap.map(authentication).transpose());
+    match checked {
+        Ok(None) => {
             let _ = connection
                 .machine
                 .borrow_mut()
                 .login_continue(PORTAL_GROUP_TAG);
         }
+        Ok(Some(authentication)) => {
+            let _ = connection
+                .machine
+                .borrow_mut()
+                .login_authenticate(PORTAL_GROUP_TAG, authentication);
+        }
         Err(status) => {
             tracing::warn!(
                 peer = %connection.peer,
-                initiator = request.initiator_name,
-                target = request.target_name.as_deref().unwrap_or("-"),
+                initiator = ?request.initiator_name,
+                target = ?request.target_name.as_deref().unwrap_or("-"),
                 "login refused: {status}"
             );
             let _ = connection.machine.borrow_mut().login_reject(status, None);
@@ -37,12 +61,42 @@ pub(crate) fn begin(connection: &Connection, request: &LoginRequest) {
     }
 }
 
-fn check(connection: &Connection, request: &LoginRequest) -> Result<(), LoginStatus> {
+/// The same with a challenge that nobody can know before.
+fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
+    let mut random = [0; Authentication::RANDOM_LEN];
+    getrandom::fill(&mut random).map_err(|error| {
+        tracing::error!(%error, "no random bytes for a challenge");
+        LoginStatus::TARGET_ERROR
+    })?;
+    Ok(Authentication::new(chap, random))
+}
+
+/// The initiator could not prove who it is: it has been refused, and its next login waits.
+pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
+    let peer = connection.peer;
+    let failures = &connection.front.sessions.failures;
+    let count = failures.note(peer.ip(), time::now());
+    let target = connection.target();
+    tracing::warn!(
+        %peer,
+        initiator = ?connection.initiator.borrow(),
+        target = target.as_ref().map_or("-", |target| &target.name),
+        user = ?user.unwrap_or("-"),
+        count,
+        "authentication failed: {why}"
+    );
+}
+
+/// What the initiator has to prove, if anything.
+fn check(
+    connection: &Connection,
+    request: &LoginRequest,
+) -> Result<Option<Arc<Chap>>, LoginStatus> {
     if connection.is_finishing() {
         return Err(LoginStatus::SERVICE_UNAVAILABLE);
     }
     if request.session_type == SessionType::Discovery {
-        return Ok(());
+        return Ok(connection.front.discovery.clone());
     }
     let name = request
         .target_name
@@ -51,7 +105,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<(), LoginSta
     let target = visible(&connection.front, connection.local)
         .find(|target| target.name == name)
         .ok_or(LoginStatus::NOT_FOUND)?;
-    if !target.allow.allows(&request.initiator_name) {
+    if !target.admits(&request.initiator_name, connection.peer.ip()) {
         return Err(LoginStatus::AUTHORIZATION_FAILURE);
     }
     if request.tsih != 0 {
@@ -59,7 +113,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<(), LoginSta
         return Err(LoginStatus::SESSION_DOES_NOT_EXIST);
     }
     connection.set_target(target.clone());
-    Ok(())
+    Ok(target.chap.clone())
 }
 
 /// The targets that are reached at `local`.
@@ -119,13 +173,22 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
             return connection.release_key();
         }
     }
+    let front = &connection.front;
+    let target = connection.target();
+    let demanded = target.map_or(front.discovery.is_some(), |target| target.chap.is_some());
+    if demanded {
+        front.sessions.failures.forgive(connection.peer.ip());
+    }
     connection.accept_login(tsih);
 }
 
 /// Answers a discovery request.
 pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
     let own = connection.target();
+    let (initiator, peer) = (connection.initiator.borrow(), connection.peer.ip());
     let records: Vec<TargetRecord> = visible(&connection.front, connection.local)
+        // The list is of those that the initiator may use (RFC 7143 Appendix C).
+        .filter(|target| target.admits(&initiator, peer))
         .filter(|target| match which {
             SendTargets::All => true,
             SendTargets::Named(name) => *name == target.name,

@@ -44,6 +44,7 @@ pub enum StartError {
 pub struct Server {
     portals: Vec<SocketAddr>,
     lanes: Vec<Sender<Request>>,
+    sessions: Arc<Sessions>,
     stop: Rc<Notify>,
 }
 
@@ -101,6 +102,7 @@ impl Server {
         Ok(Server {
             portals,
             lanes: senders,
+            sessions,
             stop,
         })
     }
@@ -108,6 +110,11 @@ impl Server {
     /// The addresses that are listened on, with the ports that the system chose.
     pub fn portals(&self) -> &[SocketAddr] {
         &self.portals
+    }
+
+    /// Logins that failed because the initiator could not prove who it is, since the start.
+    pub fn failed_logins(&self) -> u64 {
+        self.sessions.failures.total()
     }
 
     /// Takes no new connections and commands, answers what was accepted, ends all connections and

@@ -1,6 +1,6 @@
 //! The sessions of the whole server, whatever lane they are on: who is logged in where, so that a
 //! new login of the same initiator port can end the old session first (reinstatement, RFC 7143
-//! §6.3.5), and how many connections there are.
+//! §6.3.5), how many connections there are, and who has failed to log in.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 use engine::cross::{OneshotReceiver, Sender, oneshot};
 use iscsi::Isid;
 
-use crate::front::Request;
+use crate::{failures::Failures, front::Request};
 
 /// The initiator port and target of a session (RFC 7143 §4.4.3: what may exist once).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -35,11 +35,14 @@ struct State {
 
 /// Shared by all lanes; touched at login and logout, never for an I/O.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<State>);
+pub(crate) struct Sessions {
+    state: Mutex<State>,
+    pub(crate) failures: Failures,
+}
 
 impl Sessions {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a new connection in and gives it its number; `None` when there are `max` already.

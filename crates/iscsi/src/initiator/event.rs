@@ -129,6 +129,9 @@ pub struct InitiatorConfig {
     pub target_name: Option<String>,
     /// Initiator part of the session identifier: the same one reinstates the session.
     pub isid: crate::login::Isid,
+    /// How to prove who we are, with fresh random bytes for each connection. With it we offer
+    /// only CHAP; without it only AuthMethod=None.
+    pub authentication: Option<crate::login::Authentication>,
     /// What we want to negotiate.
     pub operational: crate::params::OperationalConfig,
     /// Tasks and task management functions open at once, 1 to 65535, whatever the target's
@@ -150,6 +153,7 @@ impl InitiatorConfig {
             initiator_name: initiator_name.into(),
             target_name,
             isid: crate::login::Isid::random([0, 0, 0], 0),
+            authentication: None,
             operational: crate::params::OperationalConfig::default(),
             tasks_max: 1024,
             inline_len_max: 16 * 1024,

@@ -99,6 +99,7 @@ impl InitiatorConnection {
         let login = InitiatorLogin::new(
             Negotiation::new(config.operational.clone()),
             session_type,
+            config.authentication.clone(),
             config.login_pdus_max,
             config.text_len_max,
         );

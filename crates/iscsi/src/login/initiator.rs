@@ -1,14 +1,15 @@
-//! The initiator's half of a login: security stage with AuthMethod=None, one round of
+//! The initiator's half of a login: security stage with CHAP or AuthMethod=None, one round of
 //! operational keys, full feature phase. A target that wants more rounds gets empty requests, up
 //! to a bound.
 
+use super::chap::{self, Authentication, InitiatorChap, Next};
 use super::{
     CONTINUE, FULL_FEATURE, LoginStatus, OPERATIONAL, SECURITY, SessionType, TRANSIT, Transition,
 };
 use crate::error::{CloseReason, Error};
 use crate::params::Negotiation;
 use crate::pdu::LoginResponse;
-use crate::text::{self, TextBuffer, truncated};
+use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Response.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub(crate) struct InitiatorLogin {
     pdus_max: u32,
     text: TextBuffer,
     negotiation: Negotiation,
+    chap: Option<InitiatorChap>,
+    /// AuthMethod and CHAP keys of the response at hand.
+    method: Option<String>,
+    chap_keys: chap::Keys,
     target_address: Option<String>,
     /// The last request asked to leave the stage.
     transit: bool,
@@ -37,6 +42,7 @@ impl InitiatorLogin {
     pub(crate) fn new(
         mut negotiation: Negotiation,
         session_type: SessionType,
+        authentication: Option<Authentication>,
         pdus_max: u32,
         text_len_max: usize,
     ) -> InitiatorLogin {
@@ -50,8 +56,12 @@ impl InitiatorLogin {
             pdus_max,
             text: TextBuffer::new(text_len_max),
             negotiation,
+            // Whoever wants CHAP has to stay for it.
+            transit: authentication.is_none(),
+            chap: authentication.map(InitiatorChap::new),
+            method: None,
+            chap_keys: chap::Keys::default(),
             target_address: None,
-            transit: true,
         }
     }
 
@@ -71,6 +81,11 @@ impl InitiatorLogin {
             SessionType::Discovery => "Discovery",
         };
         text::push(&mut text, "SessionType", session_type);
+        // CHAP is not offered beside None: a target could take that, or somebody on the way.
+        if self.chap.is_some() {
+            text::push(&mut text, "AuthMethod", "CHAP");
+            return (SECURITY << 2, text);
+        }
         text::push(&mut text, "AuthMethod", "None");
         (TRANSIT | SECURITY << 2 | OPERATIONAL, text)
     }
@@ -137,8 +152,12 @@ impl InitiatorLogin {
         for (key, value) in text::pairs(&text)? {
             self.take_pair(key, value, &mut reply)?;
         }
+        let next = self.authenticate(granted.transit, &mut reply)?;
         if !granted.transit {
-            self.transit = true;
+            self.transit = next == Next::Leave;
+            if !self.transit {
+                return Ok(Step::Request(self.stage << 2, reply));
+            }
             return Ok(Step::Request(
                 self.stage << 2 | TRANSIT | self.wanted_stage(),
                 reply,
@@ -160,6 +179,22 @@ impl InitiatorLogin {
         ))
     }
 
+    /// Takes the CHAP step that is due.
+    fn authenticate(&mut self, leaves: bool, reply: &mut Vec<u8>) -> Result<Next, Error> {
+        let (method, keys) = (self.method.take(), std::mem::take(&mut self.chap_keys));
+        match &mut self.chap {
+            Some(chap) => chap
+                .advance(method.as_deref(), &keys, leaves, reply)
+                .map_err(Error::Authentication),
+            None if method.is_some_and(|method| method != "None") || !keys.is_empty() => {
+                Err(Error::Authentication(
+                    "the target wants authentication, and none is configured; write `chap`",
+                ))
+            }
+            None => Ok(Next::Leave),
+        }
+    }
+
     fn wanted_stage(&self) -> u8 {
         if self.stage == SECURITY {
             OPERATIONAL
@@ -170,17 +205,17 @@ impl InitiatorLogin {
 
     fn take_pair(&mut self, key: &str, value: &str, reply: &mut Vec<u8>) -> Result<(), Error> {
         match key {
-            "AuthMethod" if value == "None" => {}
             "AuthMethod" => {
-                let why = "this target wants authentication, and none is configured";
-                return Err(Error::Key {
-                    key: key.to_owned(),
-                    value: truncated(value),
-                    why,
-                });
+                if self.method.replace(value.to_owned()).is_some() {
+                    return Err(Error::Authentication("the target sent AuthMethod twice"));
+                }
             }
             "TargetPortalGroupTag" | "TargetAlias" => {}
             "TargetAddress" => self.target_address = Some(value.to_owned()),
+            _ if self
+                .chap_keys
+                .take(key, value)
+                .map_err(Error::Authentication)? => {}
             _ => {
                 if let Some(answer) = self.negotiation.take(key, value)? {
                     text::push(reply, key, &answer);

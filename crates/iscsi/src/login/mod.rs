@@ -1,11 +1,13 @@
 //! The login phase (RFC 7143 §6.3, §11.12, §11.13): what both roles share. Stages go from
 //! SecurityNegotiation over LoginOperationalNegotiation to FullFeaturePhase; `target` and
-//! `initiator` hold the two ends.
+//! `initiator` hold the two ends, `chap` the authentication within the first stage.
 
+mod chap;
 mod initiator;
 mod status;
 mod target;
 
+pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret};
 pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
 pub use status::LoginStatus;
 pub(crate) use target::{Step as TargetStep, TargetLogin};

@@ -1,8 +1,9 @@
 //! The target's half of a login. Each Login Request either gets a response at once or a question
 //! to the driver first: may this initiator use this target ([`Step::Identify`]), and, when all
-//! is negotiated, may the session begin ([`Step::Begin`])? AuthMethod is None; another method
-//! belongs between the two.
+//! is negotiated, may the session begin ([`Step::Begin`])? Between the two the initiator proves
+//! who it is, if the driver demands that ([`TargetLogin::authenticate`]).
 
+use super::chap::{self, Authentication, TargetChap};
 use super::{
     CONTINUE, FULL_FEATURE, Isid, LOGIN_TEXT_LEN_MAX, LoginStatus, OPERATIONAL, SECURITY,
     SessionType, TRANSIT, Transition,
@@ -37,6 +38,12 @@ pub(crate) struct TargetLogin {
     requested: Transition,
     who: LoginRequest,
     identified: bool,
+    /// AuthMethod as offered and not answered yet.
+    methods: Option<String>,
+    chap_keys: chap::Keys,
+    /// The authentication that the driver demands.
+    chap: Option<TargetChap>,
+    failure: Option<AuthenticationFailure>,
     alias: Option<String>,
     negotiation: Negotiation,
 }
@@ -47,6 +54,13 @@ struct First {
     tsih: u16,
     cid: u16,
     initiator_task_tag: u32,
+}
+
+/// Why an initiator could not prove who it is; for our own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuthenticationFailure {
+    pub(crate) user: Option<String>,
+    pub(crate) why: &'static str,
 }
 
 impl TargetLogin {
@@ -76,6 +90,10 @@ impl TargetLogin {
                 cid: 0,
             },
             identified: false,
+            methods: None,
+            chap_keys: chap::Keys::default(),
+            chap: None,
+            failure: None,
             alias,
             negotiation: Negotiation::new(config),
         }
@@ -87,6 +105,11 @@ impl TargetLogin {
 
     pub(crate) fn who(&self) -> &LoginRequest {
         &self.who
+    }
+
+    /// Why the login was refused, if the authentication was the reason.
+    pub(crate) fn take_failure(&mut self) -> Option<AuthenticationFailure> {
+        self.failure.take()
     }
 
     /// Takes a Login Request with its data segment.
@@ -186,11 +209,11 @@ impl TargetLogin {
                 return Err(LoginStatus::INITIATOR_ERROR);
             }
             "AuthMethod" if self.stage == SECURITY => {
-                if !value.split(',').any(|method| method == "None") {
-                    return Err(LoginStatus::AUTHENTICATION_FAILURE);
+                if self.methods.replace(value.to_owned()).is_some() {
+                    return Err(LoginStatus::INITIATOR_ERROR);
                 }
-                text::push(&mut self.reply, key, "None");
             }
+            _ if self.take_chap_key(key, value)? => {}
             _ => match self.negotiation.take(key, value) {
                 Ok(Some(answer)) => text::push(&mut self.reply, key, &answer),
                 Ok(None) => {}
@@ -198,6 +221,17 @@ impl TargetLogin {
             },
         }
         Ok(())
+    }
+
+    fn take_chap_key(&mut self, key: &str, value: &str) -> Result<bool, LoginStatus> {
+        let taken = self.chap_keys.take(key, value);
+        taken.map_err(|why| self.fail(self.chap_keys.name(), why))
+    }
+
+    /// The driver demands that the initiator proves who it is; call before
+    /// [`TargetLogin::identified`].
+    pub(crate) fn demand(&mut self, authentication: Authentication) {
+        self.chap = Some(TargetChap::new(authentication));
     }
 
     /// The driver lets the initiator go on.
@@ -212,6 +246,7 @@ impl TargetLogin {
     }
 
     fn advance(&mut self) -> Result<Step, LoginStatus> {
+        self.authenticate()?;
         let ends = self.requested.transit && self.requested.next == FULL_FEATURE;
         if self.stage == OPERATIONAL || ends {
             if let Some((key, value)) = self.negotiation.declaration() {
@@ -225,6 +260,57 @@ impl TargetLogin {
             return Ok(Step::Begin(self.who.clone()));
         }
         Ok(self.respond())
+    }
+
+    /// Follows the request's AuthMethod and CHAP keys. Until the authentication that is demanded
+    /// is done, nothing leaves the security stage.
+    fn authenticate(&mut self) -> Result<(), LoginStatus> {
+        let methods = self.methods.take();
+        let keys = std::mem::take(&mut self.chap_keys);
+        let offers = |method| {
+            methods
+                .as_ref()
+                .is_some_and(|m| m.split(',').any(|m| m == method))
+        };
+        let Some(chap) = &mut self.chap else {
+            if !keys.is_empty() {
+                return Err(LoginStatus::INITIATOR_ERROR);
+            }
+            if methods.is_some() {
+                if !offers("None") {
+                    return Err(self.fail(None, "it insists on a method, and none is configured"));
+                }
+                text::push(&mut self.reply, "AuthMethod", "None");
+            }
+            return Ok(());
+        };
+        let was_agreed = chap.is_agreed();
+        if methods.is_some() {
+            if was_agreed || !offers("CHAP") {
+                return Err(self.fail(None, "it does not offer CHAP"));
+            }
+            text::push(&mut self.reply, "AuthMethod", "CHAP");
+            chap.agree();
+        }
+        if !keys.is_empty() || (was_agreed && !chap.is_done()) {
+            if let Err(why) = chap.advance(&keys, &mut self.reply) {
+                return Err(self.fail(keys.name(), why));
+            }
+        }
+        if chap.is_done() {
+            return Ok(());
+        }
+        let leaves = self.stage != SECURITY || self.requested.transit;
+        if leaves && !chap.is_agreed() {
+            return Err(self.fail(None, "it wants to go on without authentication"));
+        }
+        self.requested.transit = false;
+        Ok(())
+    }
+
+    fn fail(&mut self, user: Option<String>, why: &'static str) -> LoginStatus {
+        self.failure = Some(AuthenticationFailure { user, why });
+        LoginStatus::AUTHENTICATION_FAILURE
     }
 
     /// The final response: the session begins.

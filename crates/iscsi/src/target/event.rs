@@ -15,7 +15,8 @@ use crate::task::{Direction, TaskId};
 #[non_exhaustive]
 pub enum TargetEvent {
     /// An initiator says who it is and what it wants, before authentication. Answer with
-    /// [`login_continue`](super::TargetConnection::login_continue) or
+    /// [`login_continue`](super::TargetConnection::login_continue),
+    /// [`login_authenticate`](super::TargetConnection::login_authenticate) or
     /// [`login_reject`](super::TargetConnection::login_reject).
     LoginRequest(LoginRequest),
     /// The same initiator has passed authentication and negotiation: the session may begin.
@@ -23,6 +24,13 @@ pub enum TargetEvent {
     /// reinstatement, RFC 7143 §6.3.5), then answer with
     /// [`login_accept`](super::TargetConnection::login_accept) or `login_reject`.
     SessionRequest(LoginRequest),
+    /// The initiator could not prove who it is: status 0201h goes out and `Closed` follows.
+    AuthenticationFailed {
+        /// The name that it gave, at most 64 characters; whatever a stranger likes to send.
+        user: Option<String>,
+        /// What was wrong, for our own log: the initiator is not told.
+        why: &'static str,
+    },
     /// The session is in full feature phase.
     LoggedIn(SessionParameters),
     /// A discovery request. Answer with

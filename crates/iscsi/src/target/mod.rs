@@ -25,7 +25,7 @@ use task::{Ending, Task};
 
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
-use crate::login::{LOGIN_TEXT_LEN_MAX, LoginStatus, SessionType, TargetLogin};
+use crate::login::{Authentication, LOGIN_TEXT_LEN_MAX, LoginStatus, SessionType, TargetLogin};
 use crate::params::SessionParameters;
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::sequence::{CommandWindow, before};
@@ -233,13 +233,31 @@ impl TargetConnection {
         self.close(CloseReason::Protocol(error));
     }
 
-    /// Answers `LoginRequest`: go on. `portal_group_tag` is that of the portal used (0 to 65535,
+    /// Answers `LoginRequest`: go on, without authentication. `portal_group_tag` is that of the portal used (0 to 65535,
     /// RFC 7143 §13.9).
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
     pub fn login_continue(&mut self, portal_group_tag: u16) -> Result<(), Error> {
         self.take_owed(Owed::Identity)?;
+        let step = self.login.identified(portal_group_tag);
+        self.follow(step, 0);
+        Ok(())
+    }
+
+    /// Answers `LoginRequest`: go on as [`login_continue`](Self::login_continue), but only if the
+    /// initiator proves who it is. `SessionRequest` follows when it has;
+    /// `AuthenticationFailed`, then `Closed`, when it cannot.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] if no such event is open.
+    pub fn login_authenticate(
+        &mut self,
+        portal_group_tag: u16,
+        authentication: Authentication,
+    ) -> Result<(), Error> {
+        self.take_owed(Owed::Identity)?;
+        self.login.demand(authentication);
         let step = self.login.identified(portal_group_tag);
         self.follow(step, 0);
         Ok(())

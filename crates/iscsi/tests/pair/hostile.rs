@@ -406,6 +406,9 @@ fn login_status(requests: &[(pdu::LoginRequest, &str)]) -> Option<LoginStatus> {
         pair.tell(request.to_bytes(), text.replace(' ', "\0").as_bytes());
         if matches!(pair.target.events[seen..], [TargetEvent::LoginRequest(_)]) {
             pair.target.machine.login_continue(1).unwrap();
+            while let Some(event) = pair.target.machine.poll_event() {
+                pair.target.events.push(event);
+            }
         }
         while pair.target.machine.poll_transmit().is_some() {}
     }

@@ -1,6 +1,7 @@
 //! Both roles against each other in virtual time (`pair`), and each against a peer that breaks
-//! the rules (`hostile`).
+//! the rules (`hostile`); `authentication` has both kinds for CHAP.
 
+mod authentication;
 mod hostile;
 mod hostile_target;
 mod io;

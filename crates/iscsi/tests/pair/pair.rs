@@ -109,6 +109,8 @@ pub(crate) struct TargetSide {
     /// Keeps commands without answering.
     pub(crate) hold: bool,
     pub(crate) login_answer: Result<(), LoginStatus>,
+    /// Demanded of the initiator.
+    pub(crate) authentication: Option<Authentication>,
     pub(crate) session_answer: Result<u16, LoginStatus>,
     pub(crate) tasks_seen_max: usize,
 }
@@ -127,7 +129,12 @@ impl TargetSide {
         while let Some(event) = self.machine.poll_event() {
             match &event {
                 TargetEvent::LoginRequest(_) => match self.login_answer {
-                    Ok(()) => self.machine.login_continue(1).unwrap(),
+                    Ok(()) => match self.authentication.take() {
+                        Some(authentication) => {
+                            self.machine.login_authenticate(1, authentication).unwrap();
+                        }
+                        None => self.machine.login_continue(1).unwrap(),
+                    },
                     Err(status) => {
                         let address = (status.class() == 1).then_some("10.0.0.2:3260,1");
                         self.machine.login_reject(status, address).unwrap();
@@ -364,6 +371,7 @@ impl Pair {
                 refuse: None,
                 hold: false,
                 login_answer: Ok(()),
+                authentication: None,
                 session_answer: Ok(7),
                 tasks_seen_max: 0,
             },

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{
+    credentials::{ChapAlgorithm, ChapSettings, Credentials},
     node::Node,
     units::{Rate, Size, Time},
     url::IscsiUrl,
@@ -76,6 +77,18 @@ pub struct Iscsi {
     pub url: Spanned<IscsiUrl>,
     /// The name that the target knows this initiator by; without one, the host's own.
     pub initiator: Option<String>,
+    /// With what we prove who we are.
+    pub chap: Option<Box<Spanned<Credentials>>>,
+    /// With what the target has to.
+    pub mutual: Option<Box<Spanned<Credentials>>>,
+    /// The algorithms to offer, in order of preference; all when not given.
+    pub chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
+    /// Asks for CRC32C over the headers.
+    #[serde(default)]
+    pub header_digest: bool,
+    /// Asks for CRC32C over the data.
+    #[serde(default)]
+    pub data_digest: bool,
     /// How long a connection and its login may take.
     #[serde(default = "seconds::<5>")]
     pub connect_timeout: Spanned<Time>,
@@ -85,6 +98,17 @@ pub struct Iscsi {
     /// How long requests wait for a lost connection to come back before they fail.
     #[serde(default = "seconds::<30>")]
     pub reconnect_timeout: Spanned<Time>,
+}
+
+impl Iscsi {
+    /// Who proves what.
+    pub fn chap(&self) -> ChapSettings<'_> {
+        ChapSettings {
+            chap: self.chap.as_deref(),
+            mutual: self.mutual.as_deref(),
+            algorithms: self.chap_algorithms.as_ref(),
+        }
+    }
 }
 
 fn seconds<const N: u64>() -> Spanned<Time> {

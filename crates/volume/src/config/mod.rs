@@ -11,12 +11,14 @@
 //! ```
 
 mod check;
+mod credentials;
 mod error;
 mod kinds;
 mod node;
 mod units;
 mod url;
 
+pub use credentials::{ChapAlgorithm, ChapSettings, Credentials};
 pub use error::ConfigError;
 pub use kinds::{
     BlockSize, Cache, Caching, Fault, FaultAction, FaultKind, FaultOperation, FaultRule, File,

@@ -37,7 +37,9 @@ impl FromStr for IscsiUrl {
             .ok_or_else(|| wrong("names no target"))?;
         let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
         if portal.contains('@') {
-            return Err(wrong("has a user in it, which belongs into no address"));
+            return Err(wrong(
+                "has a user in it; write chap = { user = \"…\", secret_file = \"…\" } beside it",
+            ));
         }
         let (host, port) =
             split_portal(portal).ok_or_else(|| wrong("has no valid host and port"))?;

@@ -47,6 +47,7 @@ impl Graph {
                     .and_then(|()| self.check_used_once(name, file, paths));
                 findings.errors.extend(checked.err());
             }
+            Kind::Iscsi(iscsi) => findings.errors.extend(iscsi.chap().read(&self.base).err()),
             _ => {}
         }
         for child in kind.children() {

@@ -282,7 +282,7 @@ impl Graph {
                 .await
             }
             Kind::Iscsi(iscsi) => {
-                let config = remote::config(iscsi)?;
+                let config = remote::config(iscsi, &self.base)?;
                 Part::at_home(home, children, move |_| {
                     LaneFuture::new(async move { Ok(IscsiDisk::open(config).await? as _) })
                 })

@@ -1,6 +1,6 @@
 //! From an `iscsi` node to what the initiator needs: an address, a name, time limits.
 
-use std::net::ToSocketAddrs;
+use std::{net::ToSocketAddrs, path::Path};
 
 use crate::{
     Error, ErrorKind, Result,
@@ -8,8 +8,9 @@ use crate::{
     initiator::{IscsiConfig, next_isid},
 };
 
-/// The configuration of the session. Looks the host's name up, which may take a moment.
-pub(super) fn config(iscsi: &Iscsi) -> Result<IscsiConfig> {
+/// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
+/// which may take a moment.
+pub(super) fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
     let url = iscsi.url.get_ref();
     let refused = |why: String| {
         Error::new(
@@ -23,7 +24,14 @@ pub(super) fn config(iscsi: &Iscsi) -> Result<IscsiConfig> {
     let address = addresses
         .next()
         .ok_or_else(|| refused(format!("\"{}\" has no address", url.host)))?;
+    let chap = iscsi
+        .chap()
+        .read(base)
+        .map_err(|error| Error::new(ErrorKind::Configuration, format!("{url}: {error}")))?;
     Ok(IscsiConfig {
+        chap,
+        header_digest: iscsi.header_digest,
+        data_digest: iscsi.data_digest,
         address,
         target_name: url.target.clone(),
         lun: url.lun,

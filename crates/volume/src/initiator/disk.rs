@@ -12,11 +12,14 @@ use std::{
     cell::{Cell, RefCell},
     net::SocketAddr,
     rc::Rc,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
 };
 
 use engine::{Buf, Duration, Instant, LaneFuture, Payload, sync::Notify, task, time};
-use iscsi::{InitiatorConfig, Isid, Lun};
+use iscsi::{Authentication, Chap, InitiatorConfig, Isid, Lun};
 
 use super::{
     cdb::{self, Cdb},
@@ -46,6 +49,12 @@ pub struct IscsiConfig {
     pub initiator_name: String,
     /// Tells sessions of this initiator with the same target apart: [`next_isid`].
     pub isid: Isid,
+    /// How we prove who we are, and the target has to; `None`: not at all.
+    pub chap: Option<Arc<Chap>>,
+    /// Asks for CRC32C over the headers.
+    pub header_digest: bool,
+    /// Asks for CRC32C over the data.
+    pub data_digest: bool,
     /// For a connection and its login.
     pub connect_timeout: Duration,
     /// For the answer to a command, before the session counts as lost.
@@ -122,6 +131,11 @@ impl IscsiDisk {
         };
         disk.learn().await.map_err(|e| e.context(&what))?;
         Ok(Rc::new(disk))
+    }
+
+    /// The digests that the session carries.
+    pub fn digests(&self) -> iscsi::frame::Digests {
+        self.session.borrow().digests()
     }
 
     /// Logs out. Requests afterwards log in again.
@@ -448,6 +462,16 @@ async fn connect(config: &IscsiConfig) -> Result<Rc<Session>> {
         Some(config.target_name.clone()),
     );
     initiator.isid = config.isid;
+    initiator.operational.header_digest = config.header_digest;
+    initiator.operational.data_digest = config.data_digest;
+    if let Some(chap) = &config.chap {
+        let mut random = [0; Authentication::RANDOM_LEN];
+        getrandom::fill(&mut random).map_err(|error| {
+            let message = format!("no random bytes for a challenge: {error}");
+            Error::new(ErrorKind::Unreachable, message)
+        })?;
+        initiator.authentication = Some(Authentication::new(chap.clone(), random));
+    }
     let timeouts = Timeouts {
         connect: config.connect_timeout,
         request: config.request_timeout,

@@ -7,6 +7,7 @@
 
 mod cdb;
 mod disk;
+mod ended;
 mod sense;
 mod session;
 

@@ -24,7 +24,7 @@ use iscsi::{
 };
 use smallvec::SmallVec;
 
-use super::cdb::Cdb;
+use super::{cdb::Cdb, ended};
 use crate::{Error, ErrorKind, Result};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
@@ -147,6 +147,10 @@ impl Session {
     /// Why the session is over, if it is.
     pub(super) fn error(&self) -> Option<Error> {
         self.ended.borrow().clone()
+    }
+
+    pub(super) fn digests(&self) -> iscsi::frame::Digests {
+        self.machine.borrow().parameters().digests
     }
 
     /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
@@ -489,8 +493,7 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 tracing::info!(event, "the target sent an asynchronous message");
             }
             InitiatorEvent::Closed(reason) => {
-                let message = format!("the session ended: {reason:?}");
-                return Err(Error::new(kind_of(&reason), message));
+                return Err(ended::error_of(&reason));
             }
             _ => {}
         }
@@ -555,17 +558,6 @@ async fn finish_payload(
         .expect("four bytes are at hand");
     reader.consume(4);
     digest.verify(received).map_err(protocol)
-}
-
-fn kind_of(reason: &iscsi::CloseReason) -> ErrorKind {
-    match reason {
-        iscsi::CloseReason::LoginRefused { status, .. } if status.class() == 2 => {
-            ErrorKind::Configuration
-        }
-        iscsi::CloseReason::PingTimeout => ErrorKind::TimedOut,
-        iscsi::CloseReason::Protocol(_) => ErrorKind::Protocol,
-        _ => ErrorKind::Unreachable,
-    }
 }
 
 async fn require(reader: &mut FramedReader, len: usize) -> Result<()> {

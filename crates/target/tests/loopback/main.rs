@@ -1,5 +1,7 @@
 //! The target and our own initiator over real sockets: what one sends the other understands, and
-//! the pair of them keeps the contract of a volume.
+//! the pair of them keeps the contract of a volume. `authentication` has who may log in.
+
+mod authentication;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
@@ -34,10 +36,14 @@ fn config(open: OpenVolume) -> ServerConfig {
         portals: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         luns: BTreeMap::from([(0, lun)]),
         allow: Allow::Everyone,
+        allow_from: Vec::new(),
+        chap: None,
     };
     ServerConfig {
         keep: None,
         targets: vec![target],
+        discovery: None,
+        digests: true,
         limits: Limits::default(),
     }
 }
@@ -49,6 +55,9 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
         isid: iscsi::Isid::random([1, 2, 3], 1),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         reconnect_timeout: Duration::from_secs(10),
@@ -57,13 +66,15 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
 
 /// Runs `test` with a server on the same lane.
 fn with_server<F: Future<Output = ()>>(open: OpenVolume, test: impl FnOnce(SocketAddr) -> F) {
+    with_config(config(open), async |server| test(server.portals()[0]).await);
+}
+
+fn with_config(config: ServerConfig, test: impl AsyncFnOnce(&Server)) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let server = Server::start(config(open), &[handle])
-            .await
-            .expect("a server");
-        test(server.portals()[0]).await;
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        test(&server).await;
         server.stop().await;
     });
 }

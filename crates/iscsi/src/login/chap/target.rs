@@ -1,0 +1,132 @@
+//! The target's side: it demands that the initiator proves itself, and proves itself if asked.
+
+use super::{Authentication, ChapAlgorithm, Failure, Keys, value};
+use crate::text;
+
+/// Where one exchange stands.
+#[derive(Debug)]
+pub(in crate::login) struct TargetChap {
+    authentication: Authentication,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The initiator has not agreed on CHAP yet.
+    Method,
+    /// CHAP_A is due.
+    Algorithm,
+    /// CHAP_N and CHAP_R are due.
+    Proof(ChapAlgorithm),
+    /// It is who it says.
+    Done,
+}
+
+impl TargetChap {
+    pub(in crate::login) fn new(authentication: Authentication) -> TargetChap {
+        let state = State::Method;
+        TargetChap {
+            authentication,
+            state,
+        }
+    }
+
+    /// AuthMethod=CHAP was agreed on.
+    pub(in crate::login) fn agree(&mut self) {
+        if self.state == State::Method {
+            self.state = State::Algorithm;
+        }
+    }
+
+    pub(in crate::login) fn is_agreed(&self) -> bool {
+        self.state != State::Method
+    }
+
+    pub(in crate::login) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes the keys of one request and writes the answer to `reply`.
+    pub(in crate::login) fn advance(
+        &mut self,
+        keys: &Keys,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        match self.state {
+            State::Method => Err("it sent CHAP keys without AuthMethod=CHAP"),
+            State::Algorithm => self.challenge(keys, reply),
+            State::Proof(algorithm) => self.verify(keys, algorithm, reply),
+            State::Done => Err("it sent CHAP keys after its authentication"),
+        }
+    }
+
+    fn challenge(&mut self, keys: &Keys, reply: &mut Vec<u8>) -> Result<(), Failure> {
+        let Keys {
+            algorithm: Some(list),
+            identifier: None,
+            challenge: None,
+            name: None,
+            response: None,
+        } = keys
+        else {
+            return Err("CHAP_A, and no other CHAP key, was due");
+        };
+        // The first in the initiator's order that we allow (RFC 7143 §6.2.1).
+        let allowed = &self.authentication.chap.algorithms;
+        let chosen = list.split(',').find_map(|offered| {
+            let offered = text::number(offered)?;
+            allowed
+                .iter()
+                .find(|algorithm| algorithm.number() == offered)
+        });
+        let algorithm = *chosen.ok_or("none of the algorithms in its CHAP_A is allowed here")?;
+        text::push(reply, "CHAP_A", &algorithm.number().to_string());
+        text::push(reply, "CHAP_I", &self.authentication.identifier.to_string());
+        text::push(
+            reply,
+            "CHAP_C",
+            &value::encode(self.authentication.challenge(algorithm)),
+        );
+        self.state = State::Proof(algorithm);
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        keys: &Keys,
+        algorithm: ChapAlgorithm,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        if keys.algorithm.is_some() {
+            return Err("it sent CHAP_A twice");
+        }
+        let chap = &self.authentication.chap;
+        let (user, digest) = keys.proof(algorithm)?;
+        let challenge = keys.challenge()?;
+        // Our own challenge would make us compute the very answer that is wanted from the peer
+        // (RFC 7143 §9.2.1).
+        let own = self.authentication.challenge(algorithm);
+        if challenge.as_ref().is_some_and(|theirs| theirs.bytes == own) {
+            return Err("it sent our own challenge back");
+        }
+        if !self
+            .authentication
+            .verify(algorithm, &chap.initiator, user, &digest)
+        {
+            return Err("its CHAP name or secret is wrong");
+        }
+        if let Some(challenge) = challenge {
+            let Some(account) = &chap.target else {
+                return Err("it wants the target to prove itself, and no `mutual` is configured");
+            };
+            text::push(reply, "CHAP_N", &account.user);
+            text::push(
+                reply,
+                "CHAP_R",
+                &value::encode(&challenge.answer(algorithm, account)),
+            );
+        }
+        self.state = State::Done;
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Who may log in: initiators by name, by where they come from, and by what they have to prove.
+
+use std::{path::Path, sync::Arc};
+
+use serde::Deserialize;
+use target::{Chap, Prefix};
+use toml::Spanned;
+use volume::config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials};
+
+use super::{check_name, wrong_value};
+
+/// The `[discovery]` table: what a discovery session has to prove.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Discovery {
+    chap: Option<Spanned<Credentials>>,
+    mutual: Option<Spanned<Credentials>>,
+    chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
+}
+
+impl Discovery {
+    /// Reads the secrets.
+    pub(super) fn chap(&self, base: &Path) -> Result<Option<Arc<Chap>>, ConfigError> {
+        let settings = ChapSettings {
+            chap: self.chap.as_ref(),
+            mutual: self.mutual.as_ref(),
+            algorithms: self.chap_algorithms.as_ref(),
+        };
+        settings.read(base)
+    }
+}
+
+/// The names in `allow`; `None`: everyone.
+pub(super) fn allow(
+    allow: &Spanned<Vec<Spanned<String>>>,
+) -> Result<Option<Vec<String>>, ConfigError> {
+    let names = allow.get_ref();
+    if names.is_empty() {
+        return Err(wrong_value(
+            allow.span(),
+            "nobody may log in",
+            "the names of initiators, or [\"*\"] for everybody",
+        ));
+    }
+    if names.iter().any(|name| name.get_ref() == "*") {
+        return Ok(None);
+    }
+    names
+        .iter()
+        .try_for_each(|name| check_name(name, "an initiator"))?;
+    Ok(Some(
+        names.iter().map(|name| name.get_ref().clone()).collect(),
+    ))
+}
+
+/// The networks in `allow_from`; none: from anywhere.
+pub(super) fn allow_from(
+    from: Option<&Spanned<Vec<Spanned<String>>>>,
+) -> Result<Vec<Prefix>, ConfigError> {
+    let Some(from) = from else {
+        return Ok(Vec::new());
+    };
+    if from.get_ref().is_empty() {
+        return Err(wrong_value(
+            from.span(),
+            "nobody may log in from anywhere",
+            "networks as [\"10.0.1.0/24\"], or nothing for all",
+        ));
+    }
+    let parse = |text: &Spanned<String>| {
+        let parsed = text.get_ref().parse();
+        parsed.map_err(|message: String| ConfigError::new(text.span(), message))
+    };
+    from.get_ref().iter().map(parse).collect()
+}

@@ -1,0 +1,194 @@
+//! Who may log in, over real sockets: CHAP with each algorithm, its refusals and their delay, access
+//! lists, digests.
+
+use std::{sync::Arc, time::Duration};
+
+use engine::{Buf, time};
+use iscsi::{Chap, ChapAccount, ChapAlgorithm, ChapSecret};
+use target::{Allow, Server, ServerConfig};
+use volume::{Durability, ErrorKind, IscsiConfig, IscsiDisk, Volume};
+
+use crate::{config, disk_at, ram, with_config};
+
+const SECRET: &str = "the initiator's secret";
+const TARGET_SECRET: &str = "the target's own secret";
+
+fn account(user: &str, secret: &str) -> ChapAccount {
+    let secret = ChapSecret::new(secret.as_bytes()).expect("it is long enough");
+    ChapAccount::new(user, secret).expect("a name")
+}
+
+fn one_way(secret: &str) -> Option<Arc<Chap>> {
+    Some(Arc::new(
+        Chap::new(account("host", secret), None).expect("one secret"),
+    ))
+}
+
+fn mutual(target_secret: &str) -> Chap {
+    let target = account("disk", target_secret);
+    Chap::new(account("host", SECRET), Some(target)).expect("two secrets")
+}
+
+fn guarded() -> ServerConfig {
+    let mut config = config(ram(1 << 20, 512));
+    config.targets[0].chap = Some(Arc::new(mutual(TARGET_SECRET)));
+    config
+}
+
+fn disk_with(server: &Server, chap: Option<Arc<Chap>>) -> IscsiConfig {
+    IscsiConfig {
+        chap,
+        ..disk_at(server.portals()[0])
+    }
+}
+
+async fn refused(config: IscsiConfig) -> String {
+    match IscsiDisk::open(config).await {
+        Ok(_) => panic!("it was let in"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+            error.to_string()
+        }
+    }
+}
+
+#[test]
+fn each_algorithm_lets_the_right_initiator_in_one_way_and_both() {
+    with_config(guarded(), async |server| {
+        for algorithm in ChapAlgorithm::ALL {
+            for chap in [
+                mutual(TARGET_SECRET),
+                Chap::clone(&one_way(SECRET).expect("some")),
+            ] {
+                let chap = chap.with_algorithms(&[algorithm]).expect("one");
+                let disk = IscsiDisk::open(disk_with(server, Some(Arc::new(chap))))
+                    .await
+                    .expect("a login");
+                let written = Buf::copy_of(&[algorithm.number() as u8; 512]);
+                disk.write(0, written.into(), Durability::Fua)
+                    .await
+                    .expect("a write");
+                let read = disk.read(0, 512).await.expect("a read").to_vec();
+                assert_eq!(read, [algorithm.number() as u8; 512]);
+                disk.close().await;
+            }
+        }
+        assert_eq!(server.failed_logins(), 0);
+    });
+}
+
+#[test]
+fn the_wrong_one_is_refused_and_has_to_wait_before_it_tries_again() {
+    with_config(guarded(), async |server| {
+        let wrong = || disk_with(server, one_way("not the right secret"));
+        let message = refused(wrong()).await;
+        assert!(
+            message.contains("authentication failure (status 0x0201)"),
+            "{message}"
+        );
+        let message = refused(disk_with(server, None)).await;
+        assert!(message.contains("0x0201"), "{message}");
+        assert_eq!(server.failed_logins(), 2);
+        let began = time::now();
+        refused(wrong()).await;
+        let waited = time::now() - began;
+        assert!(waited >= Duration::from_millis(500), "{waited:?}");
+        // The right one is let in, after its wait; and then nobody waits any more.
+        for (least, most) in [(1000, 5000), (0, 900)] {
+            let began = time::now();
+            let disk = IscsiDisk::open(disk_with(server, one_way(SECRET)))
+                .await
+                .expect("a login");
+            let waited = (time::now() - began).as_millis();
+            assert!((least..most).contains(&waited), "{waited} ms");
+            disk.close().await;
+        }
+        assert_eq!(server.failed_logins(), 3);
+    });
+}
+
+#[test]
+fn a_target_that_cannot_prove_itself_gets_no_session() {
+    let mut config = guarded();
+    config.targets[0].chap = Some(Arc::new(mutual("another target's secret")));
+    with_config(config, async |server| {
+        let message = refused(disk_with(server, Some(Arc::new(mutual(TARGET_SECRET))))).await;
+        assert!(message.contains("not that of `mutual`"), "{message}");
+        assert_eq!(
+            server.failed_logins(),
+            0,
+            "the initiator has done nothing wrong"
+        );
+    });
+}
+
+#[test]
+fn chap_is_not_dropped_where_the_target_wants_none() {
+    with_config(config(ram(1 << 20, 512)), async |server| {
+        let message = refused(disk_with(server, one_way(SECRET))).await;
+        assert!(message.contains("0x0201"), "{message}");
+    });
+}
+
+#[test]
+fn names_and_networks_decide_who_may_try() {
+    let with = |names: &[&str], from: &[&str]| {
+        let mut config = config(ram(1 << 20, 512));
+        config.targets[0].allow =
+            Allow::Names(names.iter().map(|name| (*name).to_owned()).collect());
+        config.targets[0].allow_from = from.iter().map(|p| p.parse().expect("a network")).collect();
+        config
+    };
+    let own = "iqn.2026-11.io.sanstone:initiator";
+    for (names, from, let_in) in [
+        (&[own][..], &[][..], true),
+        (&[own], &["10.0.0.0/8", "127.0.0.0/8"], true),
+        (&[own], &["10.0.0.0/8"], false),
+        (&["iqn.2026-11.io.sanstone:another"], &["127.0.0.1"], false),
+    ] {
+        with_config(with(names, from), async |server| {
+            if let_in {
+                IscsiDisk::open(disk_with(server, None))
+                    .await
+                    .expect("a login")
+                    .close()
+                    .await;
+            } else {
+                let message = refused(disk_with(server, None)).await;
+                assert!(message.contains("0x0202"), "{message}");
+            }
+        });
+    }
+}
+
+#[test]
+fn digests_are_used_when_the_initiator_prefers_them_and_the_target_may() {
+    for allowed in [true, false] {
+        let mut config = guarded();
+        config.digests = allowed;
+        with_config(config, async |server| {
+            for (header_digest, data_digest) in [(true, true), (true, false), (false, true)] {
+                let disk = IscsiConfig {
+                    header_digest,
+                    data_digest,
+                    ..disk_with(server, one_way(SECRET))
+                };
+                let disk = IscsiDisk::open(disk).await.expect("a login");
+                assert_eq!(disk.digests().header, header_digest && allowed);
+                assert_eq!(disk.digests().data, data_digest && allowed);
+                for (at, len) in [(0, 512), (4096, 200 << 10)] {
+                    let mut buf = Buf::new(len);
+                    buf.iter_mut()
+                        .enumerate()
+                        .for_each(|(at, byte)| *byte = (at % 251) as u8);
+                    let expected = buf.to_vec();
+                    disk.write(at, buf.into(), Durability::Cached)
+                        .await
+                        .expect("a write");
+                    assert!(disk.read(at, len).await.expect("a read").to_vec() == expected);
+                }
+                disk.close().await;
+            }
+        });
+    }
+}

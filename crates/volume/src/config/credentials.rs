@@ -1,0 +1,285 @@
+//! CHAP accounts as they are written: a name, and where its secret is. A secret is never in the
+//! configuration itself, which is copied, shown and put under version control.
+
+use std::{
+    fs::OpenOptions,
+    io::Read,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::ConfigError;
+
+/// Longer than any secret: what is read of a file before it is refused.
+const FILE_BYTES_MAX: u64 = 4096;
+/// Any of these bits lets others in.
+const OTHERS: u32 = 0o007;
+
+/// `{ user = "db", secret_file = "db.secret" }`, or `{ user = "db", credential = "db" }` for a
+/// credential that systemd hands over.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Credentials {
+    /// The name that goes with the secret (CHAP_N).
+    pub user: Spanned<String>,
+    /// A file whose only line is the secret; relative to the configuration file.
+    pub secret_file: Option<Spanned<PathBuf>>,
+    /// The name of a file in `$CREDENTIALS_DIRECTORY`.
+    pub credential: Option<Spanned<String>>,
+}
+
+/// An algorithm of CHAP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChapAlgorithm {
+    /// MD5, which every initiator has.
+    Md5,
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA3-256.
+    #[serde(rename = "sha3-256")]
+    Sha3,
+}
+
+/// Who proves what: settings that a target, the discovery and an `iscsi` leaf have alike.
+#[derive(Clone, Copy, Debug)]
+pub struct ChapSettings<'a> {
+    /// With what the initiator proves itself.
+    pub chap: Option<&'a Spanned<Credentials>>,
+    /// With what the target does.
+    pub mutual: Option<&'a Spanned<Credentials>>,
+    /// What may be used; everything when not given.
+    pub algorithms: Option<&'a Spanned<Vec<ChapAlgorithm>>>,
+}
+
+impl ChapSettings<'_> {
+    /// Reads the secrets; paths are relative to `base`. `None` when nothing is to be proved.
+    ///
+    /// # Errors
+    /// What is wrong with the settings or a secret's file, with the place and the mend.
+    pub fn read(&self, base: &Path) -> Result<Option<Arc<iscsi::Chap>>, ConfigError> {
+        let Some(chap) = self.chap else {
+            let alone = self.mutual.map(Spanned::span);
+            return match alone.or(self.algorithms.map(Spanned::span)) {
+                None => Ok(None),
+                Some(span) => Err(ConfigError::new(
+                    span,
+                    "a target proves itself only to initiators that have; write chap = { … } too",
+                )),
+            };
+        };
+        let initiator = chap.get_ref().read(base)?;
+        let target = self.mutual.map(|mutual| mutual.get_ref().read(base));
+        let span = self.mutual.unwrap_or(chap).span();
+        let wrong = |error: iscsi::Error| ConfigError::new(span.clone(), error.to_string());
+        let mut read = iscsi::Chap::new(initiator, target.transpose()?).map_err(wrong)?;
+        if let Some(algorithms) = self.algorithms {
+            let allowed: Vec<_> = algorithms
+                .get_ref()
+                .iter()
+                .map(|a| a.of_protocol())
+                .collect();
+            let none = |_| {
+                let message =
+                    "no algorithm is allowed; write [\"sha256\", \"md5\"], or nothing for all";
+                ConfigError::new(algorithms.span(), message)
+            };
+            read = read.with_algorithms(&allowed).map_err(none)?;
+        }
+        Ok(Some(Arc::new(read)))
+    }
+}
+
+impl ChapAlgorithm {
+    fn of_protocol(self) -> iscsi::ChapAlgorithm {
+        match self {
+            ChapAlgorithm::Md5 => iscsi::ChapAlgorithm::Md5,
+            ChapAlgorithm::Sha1 => iscsi::ChapAlgorithm::Sha1,
+            ChapAlgorithm::Sha256 => iscsi::ChapAlgorithm::Sha256,
+            ChapAlgorithm::Sha3 => iscsi::ChapAlgorithm::Sha3_256,
+        }
+    }
+}
+
+impl Credentials {
+    fn read(&self, base: &Path) -> Result<iscsi::ChapAccount, ConfigError> {
+        let (path, span) = match (&self.secret_file, &self.credential) {
+            (Some(file), None) => (base.join(file.get_ref()), file.span()),
+            (None, Some(name)) => (credential(name)?, name.span()),
+            _ => {
+                return Err(ConfigError::new(
+                    self.user.span(),
+                    "a secret is in one place; write one of secret_file = \"FILE\" and credential = \
+                     \"NAME\"",
+                ));
+            }
+        };
+        let secret = secret(&path).map_err(|message| ConfigError::new(span, message))?;
+        let account = iscsi::ChapAccount::new(self.user.get_ref().clone(), secret);
+        account.map_err(|error| ConfigError::new(self.user.span(), error.to_string()))
+    }
+}
+
+/// Where systemd has put a credential (LoadCredential= in the unit).
+fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
+    let text = name.get_ref();
+    if text.is_empty() || text.contains('/') || text == "." || text == ".." {
+        let message = format!("\"{text}\" is no credential's name; write one without a slash");
+        return Err(ConfigError::new(name.span(), message));
+    }
+    match std::env::var_os("CREDENTIALS_DIRECTORY") {
+        Some(directory) => Ok(Path::new(&directory).join(text)),
+        None => Err(ConfigError::new(
+            name.span(),
+            format!(
+                "credential \"{text}\" comes from systemd, which has not set CREDENTIALS_DIRECTORY; write \
+                 LoadCredential={text}:/path/to/secret into the unit, or use secret_file"
+            ),
+        )),
+    }
+}
+
+fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
+    let shown = path.display();
+    let unreadable = |error| format!("the secret in {shown} cannot be read: {error}");
+    // Not to wait for a writer, if it is a pipe.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = file.map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(format!(
+            "{shown} is no file; name one whose only line is the secret"
+        ));
+    }
+    if metadata.mode() & OTHERS != 0 {
+        let mode = metadata.mode() & 0o777;
+        return Err(format!(
+            "the secret in {shown} is open to every user (mode {mode:04o}); run: chmod 600 {shown}"
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
+        return Err(format!(
+            "{shown} has more than one line; it must hold the secret alone"
+        ));
+    }
+    iscsi::ChapSecret::new(line).map_err(|_| {
+        format!(
+            "the secret in {shown} has {} bytes, and CHAP needs 12 to 255; make one with: openssl rand \
+             -hex 16",
+            line.len()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[derive(Deserialize)]
+    struct Table {
+        chap: Option<Spanned<Credentials>>,
+        mutual: Option<Spanned<Credentials>>,
+        algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
+    }
+
+    fn read(text: &str, base: &Path) -> Result<Option<Arc<iscsi::Chap>>, ConfigError> {
+        let table: Table = toml::from_str(text).expect("it parses");
+        let settings = ChapSettings {
+            chap: table.chap.as_ref(),
+            mutual: table.mutual.as_ref(),
+            algorithms: table.algorithms.as_ref(),
+        };
+        settings.read(base)
+    }
+
+    fn write(base: &Path, name: &str, contents: &[u8], mode: u32) {
+        let path = base.join(name);
+        fs::write(&path, contents).expect("a scratch file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
+    }
+
+    #[test]
+    fn a_secret_is_the_only_line_of_a_private_file() {
+        let scratch = Scratch::new();
+        let base = scratch.path();
+        write(base, "plain", b"sixteen bytes ok", 0o600);
+        write(base, "line", b"sixteen bytes ok\r\n", 0o640);
+        write(base, "other", b"another secret!\n", 0o400);
+        let chap = |name| format!("chap = {{ user = \"db\", secret_file = \"{name}\" }}\n");
+        let plain = read(&chap("plain"), base).expect("it is right");
+        assert_eq!(plain, read(&chap("line"), base).expect("it is right"));
+        assert_ne!(plain, read(&chap("other"), base).expect("it is right"));
+        assert_eq!(read("", base).expect("nothing is right too"), None);
+        let both = format!(
+            "{}mutual = {{ user = \"t\", secret_file = \"other\" }}",
+            chap("plain")
+        );
+        read(&both, base).expect("two secrets");
+
+        for (name, contents, mode, part) in [
+            ("open", &b"sixteen bytes ok"[..], 0o644, "chmod 600"),
+            ("short", b"elevenbytes\n", 0o600, "has 11 bytes"),
+            ("empty", b"", 0o600, "has 0 bytes"),
+            ("long", &[b'x'; 5000], 0o600, "12 to 255"),
+            (
+                "lines",
+                b"sixteen bytes ok\nand more\n",
+                0o600,
+                "more than one line",
+            ),
+        ] {
+            write(base, name, contents, mode);
+            let error = read(&chap(name), base).expect_err(name);
+            assert!(error.message().contains(part), "{}", error.message());
+            assert!(!error.message().contains("sixteen"), "{}", error.message());
+        }
+        let same = format!(
+            "{}mutual = {{ user = \"t\", secret_file = \"line\" }}",
+            chap("plain")
+        );
+        for (text, part) in [
+            (&*same, "same secret"),
+            (&chap("missing"), "cannot be read"),
+            (&chap("."), "no file"),
+            (
+                "mutual = { user = \"t\", secret_file = \"plain\" }",
+                "write chap",
+            ),
+            ("chap = { user = \"u\" }", "one of secret_file"),
+            (
+                "chap = { user = \"u\", credential = \"../x\" }",
+                "without a slash",
+            ),
+            (
+                "chap = { user = \"u\", secret_file = \"plain\", credential = \"x\" }",
+                "one of secret_file",
+            ),
+            (
+                "chap = { user = \"\", secret_file = \"plain\" }",
+                "CHAP name",
+            ),
+            (&format!("{}algorithms = []", chap("plain")), "no algorithm"),
+        ] {
+            let error = read(text, base).expect_err(text);
+            assert!(error.message().contains(part), "{}", error.message());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where a secret may be, and where it must not: in a file that others can read, or in a log.
+
+use harness::directory::Directory;
+use harness::process::{Daemon, program};
+use harness::run::{Ran, run};
+use harness::sanstone::{IQN, binary, target_table};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+const SECRET: &str = "correct-horse-battery";
+
+fn write(directory: &Directory, name: &str, contents: &str, mode: u32) {
+    let path = directory.write(name, contents);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+}
+
+/// Calls `sanstone VERB` with a target that has this setting.
+fn call(verb: &str, directory: &Directory, setting: &str, credentials: Option<&Directory>) -> Ran {
+    let table = target_table(harness::free_port(), &["disk"]);
+    let file = directory.write("chap.toml", format!("{RAM}{table}{setting}\n"));
+    let mut command = Command::new(binary());
+    command
+        .args([verb, "-c"])
+        .arg(file)
+        .env_remove("CREDENTIALS_DIRECTORY");
+    if let Some(credentials) = credentials {
+        command.env("CREDENTIALS_DIRECTORY", credentials.path());
+    }
+    run(&mut command, Duration::from_secs(20))
+}
+
+#[test]
+fn a_secret_that_others_can_read_is_refused_with_the_mend() {
+    let directory = Directory::new();
+    write(&directory, "s", SECRET, 0o644);
+    let setting = "chap = { user = \"host\", secret_file = \"s\" }";
+    for verb in ["check", "serve"] {
+        let ran = call(verb, &directory, setting, None);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        let mend = format!("chmod 600 {}", directory.join("s").display());
+        for part in [&*mend, "0644", "chap.toml:9"] {
+            assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
+        }
+        assert!(!ran.text().contains(SECRET), "{ran}");
+    }
+    write(&directory, "s", SECRET, 0o600);
+    call("check", &directory, setting, None).success();
+    write(&directory, "s", "too-short", 0o600);
+    let ran = call("check", &directory, setting, None);
+    assert!(
+        ran.code() == Some(2) && ran.stderr.contains("has 9 bytes"),
+        "{ran}"
+    );
+    assert!(!ran.text().contains("too-short"), "{ran}");
+}
+
+#[test]
+fn a_secret_in_the_configuration_itself_is_no_setting() {
+    let directory = Directory::new();
+    let ran = call(
+        "check",
+        &directory,
+        &format!("chap = {{ user = \"host\", secret = \"{SECRET}\" }}"),
+        None,
+    );
+    assert!(
+        ran.code() == Some(2) && ran.stderr.contains("unknown field `secret`"),
+        "{ran}"
+    );
+}
+
+#[test]
+fn a_credential_comes_from_systemd() {
+    let (directory, credentials) = (Directory::new(), Directory::new());
+    write(&credentials, "db", SECRET, 0o400);
+    let setting = "chap = { user = \"host\", credential = \"db\" }";
+    call("check", &directory, setting, Some(&credentials)).success();
+    let ran = call("check", &directory, setting, None);
+    assert!(
+        ran.code() == Some(2) && ran.stderr.contains("LoadCredential=db:"),
+        "{ran}"
+    );
+}
+
+#[test]
+fn no_log_holds_a_secret_and_a_failed_login_names_its_peer() {
+    let directory = Directory::new();
+    write(&directory, "s", SECRET, 0o600);
+    let port = harness::free_port();
+    let chap = "chap = { user = \"host\", secret_file = \"s\" }\n";
+    let configuration = format!("{RAM}{}{chap}", target_table(port, &["disk"]));
+    let file = directory.write("chap.toml", configuration);
+    let log = directory.join("sanstone.log");
+    let mut command = Command::new(binary());
+    command.args(["--log", "trace", "serve", "-c"]).arg(file);
+    let mut daemon = Daemon::start(&command, log.clone());
+    daemon.wait_for_port(port);
+    let inquiry = |secret: &str| {
+        let url = format!("iscsi://host%{secret}@127.0.0.1:{port}/{IQN}/0");
+        let mut command = Command::new(program("iscsi-inq", "libiscsi-bin"));
+        run(command.arg(url), Duration::from_secs(20))
+    };
+    inquiry(SECRET).success();
+    assert_ne!(inquiry("mistyped-horse-battery").code(), Some(0));
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(!log.contains(SECRET) && !log.contains("mistyped"), "{log}");
+    let bytes = format!("{:?}", SECRET.as_bytes());
+    assert!(!log.contains(bytes.trim_matches(['[', ']'])), "{log}");
+    let line = log
+        .lines()
+        .find(|line| line.contains("authentication failed"));
+    let line = line.expect("the failed login is logged");
+    for part in ["peer=127.0.0.1:", "user=\"host\"", IQN, "count=1"] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+}

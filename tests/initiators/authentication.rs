@@ -1,0 +1,204 @@
+//! CHAP, access lists and digests as other people's programs speak them: libiscsi's tools log in
+//! to Sanstone, and Sanstone's own initiator logs in to tgt.
+
+use harness::directory::Directory;
+use harness::process::program;
+use harness::run::{Ran, run};
+use harness::sanstone::{IQN, Sanstone, binary, target_table};
+use harness::tgt::Tgt;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+const SECRET: &str = "initiator-secret";
+const TARGET_SECRET: &str = "target's-own-secret";
+const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+
+fn secret_file(directory: &Directory, name: &str, secret: &str) {
+    let path = directory.write(name, format!("{secret}\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+}
+
+/// Serves a RAM disk with these settings in front of its tables, and these in the target's.
+fn serve(top: &str, of_target: &str) -> Sanstone {
+    let directory = Directory::new();
+    secret_file(&directory, "initiator.secret", SECRET);
+    secret_file(&directory, "target.secret", TARGET_SECRET);
+    let port = harness::free_port();
+    let configuration = format!("{top}{RAM}{}{of_target}\n", target_table(port, &["disk"]));
+    Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
+}
+
+const CHAP: &str = "chap = { user = \"host\", secret_file = \"initiator.secret\" }\n";
+const MUTUAL: &str = "mutual = { user = \"disk\", secret_file = \"target.secret\" }\n";
+
+/// Calls a tool of libiscsi with these variables of its environment.
+#[track_caller]
+fn tool(name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
+    let mut command = Command::new(program(name, "libiscsi-bin"));
+    command.args(arguments).envs(variables.iter().copied());
+    run(&mut command, Duration::from_secs(20))
+}
+
+#[track_caller]
+fn inquiry(variables: &[(&str, &str)], url: &str) -> Ran {
+    tool("iscsi-inq", variables, &[url])
+}
+
+#[track_caller]
+fn let_in(ran: &Ran) {
+    let seen = ran.stdout.contains("Peripheral Device Type:DIRECT_ACCESS");
+    assert!(ran.code() == Some(0) && seen, "{ran}");
+}
+
+#[track_caller]
+fn refused(ran: &Ran) {
+    let said = ran.text();
+    assert_ne!(ran.code(), Some(0), "{ran}");
+    assert!(
+        !said.contains("DIRECT_ACCESS") && said.to_lowercase().contains("login"),
+        "{ran}"
+    );
+}
+
+fn url(server: &Sanstone, user: &str, secret: &str) -> String {
+    let rest = format!("127.0.0.1:{}/{IQN}/0", server.port());
+    match user {
+        "" => format!("iscsi://{rest}"),
+        _ => format!("iscsi://{user}%{secret}@{rest}"),
+    }
+}
+
+#[test]
+fn libiscsi_logs_in_with_the_right_name_and_secret_only() {
+    let server = serve("", CHAP);
+    let_in(&inquiry(&[], &url(&server, "host", SECRET)));
+    for (user, secret) in [("", ""), ("host", "initiator-secreT"), ("hosts", SECRET)] {
+        refused(&inquiry(&[], &url(&server, user, secret)));
+    }
+    let_in(&inquiry(&[], &url(&server, "host", SECRET)));
+}
+
+#[test]
+fn libiscsi_and_sanstone_prove_themselves_to_each_other() {
+    let server = serve("", &format!("{CHAP}{MUTUAL}"));
+    let url = url(&server, "host", SECRET);
+    let target = |secret| {
+        [
+            ("LIBISCSI_CHAP_TARGET_USERNAME", "disk"),
+            ("LIBISCSI_CHAP_TARGET_PASSWORD", secret),
+        ]
+    };
+    let_in(&inquiry(&target(TARGET_SECRET), &url));
+    refused(&inquiry(&target("another target's"), &url));
+    let_in(&inquiry(&[], &url));
+    // A target without a proof of its own cannot give one.
+    let plain = serve("", CHAP);
+    refused(&inquiry(
+        &target(TARGET_SECRET),
+        &self::url(&plain, "host", SECRET),
+    ));
+}
+
+#[test]
+fn a_list_of_algorithms_without_md5_shuts_libiscsi_out() {
+    let server = serve(
+        "",
+        &format!("{CHAP}chap_algorithms = [\"sha256\", \"sha3-256\"]\n"),
+    );
+    refused(&inquiry(&[], &url(&server, "host", SECRET)));
+}
+
+#[test]
+fn discovery_asks_for_a_secret_where_it_is_configured_to() {
+    let server = serve(&format!("[discovery]\n{CHAP}"), "");
+    let portal = |login: &str| format!("iscsi://{login}127.0.0.1:{}", server.port());
+    let ran = tool("iscsi-ls", &[], &[&portal(&format!("host%{SECRET}@"))]);
+    assert!(ran.code() == Some(0) && ran.stdout.contains(IQN), "{ran}");
+    let ran = tool("iscsi-ls", &[], &[&portal("")]);
+    assert!(ran.code() != Some(0) && !ran.stdout.contains(IQN), "{ran}");
+    // The target itself asks for none.
+    let_in(&inquiry(&[], &url(&server, "", "")));
+}
+
+#[test]
+fn a_target_shows_itself_to_those_who_may_use_it() {
+    let server = serve("", "allow_from = [\"192.0.2.0/24\", \"::1\"]\n");
+    let ran = tool("iscsi-ls", &[], &[&server.portal()]).success();
+    assert!(!ran.stdout.contains(IQN), "{ran}");
+    refused(&inquiry(&[], &url(&server, "", "")));
+    let server = serve("", "allow_from = [\"192.0.2.0/24\", \"127.0.0.0/8\"]\n");
+    let ran = tool("iscsi-ls", &[], &[&server.portal()]).success();
+    assert!(ran.stdout.contains(IQN), "{ran}");
+    let_in(&inquiry(&[], &url(&server, "", "")));
+}
+
+#[test]
+fn libiscsi_gets_the_header_digest_that_it_prefers() {
+    for (settings, works) in [("", true), ("digests = false\n", false)] {
+        let server = serve(settings, CHAP);
+        // Only CRC32C: where it is not to be had, libiscsi does not go on.
+        let url = format!("{}?header_digest=crc32c", url(&server, "host", SECRET));
+        let ran = inquiry(&[], &url);
+        if works {
+            let_in(&ran)
+        } else {
+            assert_ne!(ran.code(), Some(0), "{ran}")
+        }
+    }
+}
+
+#[test]
+fn our_initiator_proves_itself_to_tgt_and_the_other_way_round() {
+    let backing = Directory::new();
+    let mut tgt = Tgt::start();
+    let disk = tgt.add_disk(&backing.sparse("disk.img", 16 << 20));
+    tgt.require_chap("host", SECRET, false);
+    tgt.require_chap("disk", TARGET_SECRET, true);
+    let leaf = |of_leaf: &str| format!("[volume.disk]\niscsi = {{ url = \"{disk}\"{of_leaf} }}\n");
+    let (chap, mutual) = (CHAP.trim(), MUTUAL.trim());
+    for of_leaf in [
+        format!(", {chap}"),
+        format!(", {chap}, {mutual}"),
+        format!(
+            ", {chap}, {mutual}, chap_algorithms = [\"md5\"], header_digest = true, data_digest = true"
+        ),
+    ] {
+        let directory = Directory::new();
+        secret_file(&directory, "initiator.secret", SECRET);
+        secret_file(&directory, "target.secret", TARGET_SECRET);
+        let server =
+            Sanstone::serve(directory.path(), &leaf(&of_leaf), &["disk"]).owning(directory);
+        let_in(&inquiry(&[], &server.url(0)));
+        let ran = tool("iscsi-perf", &[], &["-t", "1", "-x", "0", &server.url(0)]).success();
+        assert!(ran.stdout.contains("finished."), "{ran}");
+    }
+    for (of_leaf, initiator, target, part) in [
+        (String::new(), SECRET, TARGET_SECRET, "0x0201"),
+        (
+            format!(", {chap}"),
+            "another secret",
+            TARGET_SECRET,
+            "0x0201",
+        ),
+        (
+            format!(", {chap}, {mutual}"),
+            SECRET,
+            "another secret",
+            "not that of `mutual`",
+        ),
+    ] {
+        let directory = Directory::new();
+        secret_file(&directory, "initiator.secret", initiator);
+        secret_file(&directory, "target.secret", target);
+        let table = target_table(harness::free_port(), &["disk"]);
+        let file = directory.write("sanstone.toml", format!("{}{table}", leaf(&of_leaf)));
+        let mut serve = Command::new(binary());
+        let ran = run(
+            serve.args(["serve", "-c"]).arg(file),
+            Duration::from_secs(20),
+        );
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
+    }
+}
