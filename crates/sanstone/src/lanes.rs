@@ -1,4 +1,5 @@
-//! A thread for each CPU that this process may use, each pinned and driving one lane.
+//! A thread for each CPU that this process may use, each pinned and driving one lane. Where another
+//! number of lanes is asked for, the scheduler places them: which CPUs others use, only it knows.
 
 use std::{
     sync::mpsc,
@@ -29,7 +30,7 @@ impl Lanes {
             .collect();
         let count = count.unwrap_or(cpus.len()).max(1);
         let mut cpu_of_lane = cpus.iter().copied().cycle();
-        let pinned = count <= cpus.len();
+        let pinned = count == cpus.len();
         if let (true, Some(cpu)) = (pinned, cpu_of_lane.next()) {
             pin(cpu);
         }

@@ -106,8 +106,8 @@ impl Plan {
 
     /// What the shares' files will take at most, and the image of the database, in bytes.
     pub(super) fn disk_bytes(&self) -> u64 {
-        // Each set-up's database, its journal and VACUUM's copy, each up to the database's size.
-        let databases = 3 * self.set_ups.len() as u64 + 1;
+        // Each set-up's database, its journals and VACUUM's copy: 3.4 times the database, measured.
+        let databases = 4 * self.set_ups.len() as u64 + 1;
         databases * self.database_bytes + (16 << 20)
     }
 
