@@ -8,7 +8,7 @@
 //! does not happen later: it dies like the others. A crash makes every entry live again. An entry
 //! is forgotten, and never permitted again, once a write that began after its end is *durable*:
 //! acknowledged with FUA or by a disk without a volatile cache, or acknowledged before the
-//! beginning of a flush that ended well.
+//! beginning of a flush that ended well, or the only live one then.
 //!
 //! With a cache before the volume, what was lost may still be read until the cache lets go of it:
 //! until the volume is opened again, a read proves nothing about what was there before the crash.
@@ -27,6 +27,9 @@ enum Fate {
     Durable,
     /// It failed, or a flush that should have kept it did.
     Unknown,
+    /// A sync of it failed: the page cache shows it as if it were on the medium, which no later
+    /// sync will change (as Linux has it).
+    Doubtful,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +102,7 @@ pub struct Model {
     tick: u64,
     version: u64,
     flush_failed: Option<u64>,
+    sync_failed: bool,
 }
 
 impl Model {
@@ -125,6 +129,7 @@ impl Model {
             tick: 1,
             version: 0,
             flush_failed: None,
+            sync_failed: false,
         }
     }
 
@@ -259,6 +264,9 @@ impl Model {
                     entry.fate = Fate::Durable;
                 }
             }
+            if let Some(entry) = sector.only_one(flush.began) {
+                entry.fate = Fate::Durable;
+            }
             sector.forget();
         }
         Ok(())
@@ -283,19 +291,26 @@ impl Model {
         }
     }
 
-    /// The volume is opened again: a flush that failed before is history, and later ones promise
-    /// nothing about the writes before.
+    /// A disk failed to sync what it had in its cache.
+    pub fn sync_failed(&mut self) {
+        self.sync_failed = true;
+    }
+
+    /// The volume is opened again. A flush that failed before is history, and what the one before
+    /// had acknowledged is promised only once it was seen and a flush has ended well.
     pub fn reopened(&mut self) {
         for sector in &mut self.sectors {
             sector.remembered = false;
         }
-        if self.flush_failed.take().is_none() {
-            return;
-        }
+        self.flush_failed = None;
+        let sync_failed = std::mem::take(&mut self.sync_failed);
         for entry in self.sectors.iter_mut().flat_map(|s| &mut s.entries) {
-            if entry.fate == Fate::Acknowledged {
-                entry.fate = Fate::Unknown;
-            }
+            entry.fate = match entry.fate {
+                Fate::Durable => Fate::Durable,
+                _ if sync_failed => Fate::Doubtful,
+                Fate::Acknowledged => Fate::Unknown,
+                other => other,
+            };
         }
     }
 
@@ -308,6 +323,16 @@ impl Model {
 impl Sector {
     fn live(&self) -> impl Iterator<Item = u64> + '_ {
         self.entries.iter().filter(|e| e.live).map(|e| e.value)
+    }
+
+    /// The one that is there, if nothing else can have been since `tick`: who made it and whether
+    /// it was acknowledged does not matter to a flush.
+    fn only_one(&mut self, tick: u64) -> Option<&mut Entry> {
+        if self.remembered || self.crashed > tick || self.live().count() != 1 {
+            return None;
+        }
+        let found = self.entries.iter_mut().find(|entry| entry.live);
+        found.filter(|entry| entry.ended_before(tick) && entry.fate != Fate::Doubtful)
     }
 
     fn appears(&mut self, when: u64, value: u64, oldest_read: Option<&u64>) {

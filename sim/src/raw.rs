@@ -14,6 +14,8 @@ use iscsi::{
     TaskResult, TransmitData, frame::frame,
 };
 
+use crate::site::Site;
+
 const LUN: Lun = Lun(0);
 
 /// ABORT TASK SET (RFC 7143 §11.5.1).
@@ -84,6 +86,15 @@ impl RawSession {
         });
         session.wait(|state| state.logged_in.then_some(())).await?;
         Ok(session)
+    }
+
+    /// Logs in to target `index` of a site that serves, as the initiator called `name`.
+    pub async fn login_as(site: &Site, index: usize, name: &str) -> Rc<RawSession> {
+        let target = &site.targets[index];
+        let name = format!("iqn.2026-11.io.sanstone:{name}");
+        let config = InitiatorConfig::new(name, Some(target.iqn.clone()));
+        let session = RawSession::login(site.iscsi(index).address, config).await;
+        session.expect("a healthy target lets us in")
     }
 
     /// Sends a command with `data_out`, or for `in_len` bytes.

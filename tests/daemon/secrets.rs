@@ -40,7 +40,7 @@ fn a_secret_that_others_can_read_is_refused_with_the_mend() {
         let ran = call(verb, &directory, setting, None);
         assert_eq!(ran.code(), Some(2), "{ran}");
         let mend = format!("chmod 600 {}", directory.join("s").display());
-        for part in [&*mend, "0644", "chap.toml:9"] {
+        for part in [&*mend, "0644", "chap.toml:8"] {
             assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
         }
         assert!(!ran.text().contains(SECRET), "{ran}");

@@ -1,8 +1,8 @@
-//! CHAP, access lists and digests as other people's programs speak them: libiscsi's tools log in
+//! CHAP, access lists and digests as other people's programs speak them: libiscsi's tools and QEMU log in
 //! to Sanstone, and Sanstone's own initiator logs in to tgt.
 
 use harness::directory::Directory;
-use harness::process::program;
+use harness::process::{Daemon, program};
 use harness::run::{Ran, run};
 use harness::sanstone::{IQN, Sanstone, binary, target_table};
 use harness::tgt::Tgt;
@@ -134,17 +134,48 @@ fn a_target_shows_itself_to_those_who_may_use_it() {
 }
 
 #[test]
-fn libiscsi_gets_the_header_digest_that_it_prefers() {
-    for (settings, works) in [("", true), ("digests = false\n", false)] {
-        let server = serve(settings, CHAP);
-        // Only CRC32C: where it is not to be had, libiscsi does not go on.
-        let url = format!("{}?header_digest=crc32c", url(&server, "host", SECRET));
-        let ran = inquiry(&[], &url);
-        if works {
-            let_in(&ran)
-        } else {
-            assert_ne!(ran.code(), Some(0), "{ran}")
-        }
+fn qemu_gets_the_header_digest_that_it_prefers_behind_a_secret() {
+    for (settings, wish, header) in [
+        ("", "crc32c", true),
+        ("", "crc32c-none", true),
+        ("", "none-crc32c", false),
+        ("digests = false\n", "crc32c-none", false),
+    ] {
+        let directory = Directory::new();
+        secret_file(&directory, "initiator.secret", SECRET);
+        let secret = directory.write("qemu.secret", SECRET);
+        let port = harness::free_port();
+        let table = target_table(port, &["disk"]);
+        let file = directory.write("sanstone.toml", format!("{settings}{RAM}{table}{CHAP}"));
+        let log = directory.join("sanstone.log");
+        let mut command = Command::new(binary());
+        command.args(["--log", "debug", "serve", "-c"]).arg(file);
+        let mut daemon = Daemon::start(&command, log.clone());
+        daemon.wait_for_port(port);
+        let object = format!("secret,id=s0,file={}", secret.display());
+        let disk = format!(
+            "driver=iscsi,transport=tcp,portal=127.0.0.1:{port},target={IQN},lun=0,user=host,\
+             password-secret=s0,header-digest={wish}"
+        );
+        let (write, read) = ("write -P 7 0 1M", "read -P 7 0 1M");
+        let mut qemu = Command::new(program("qemu-io", "qemu-utils"));
+        qemu.args([
+            "--object",
+            &object,
+            "--image-opts",
+            &disk,
+            "-c",
+            write,
+            "-c",
+            read,
+        ]);
+        run(&mut qemu, Duration::from_secs(30)).success();
+        let log = std::fs::read_to_string(log).expect("a log");
+        let agreed = format!("digests: Digests {{ header: {header}, data: false }}");
+        assert!(
+            log.contains(&agreed),
+            "no {agreed:?} for {wish:?} in\n{log}"
+        );
     }
 }
 

@@ -160,7 +160,7 @@ fn an_answer_that_was_on_its_way_while_the_target_crashed_promises_nothing_until
 #[test]
 fn a_failed_flush_is_sticky_and_its_writes_are_never_promised() {
     let mut one = One::new();
-    let unsure = one.write(Acknowledged);
+    let unsure = one.write(Failed);
     let flush = one.0.begin_flush();
     one.0.end_flush(&flush, false).expect("it is told");
     let flush = one.0.begin_flush();
@@ -168,5 +168,10 @@ fn a_failed_flush_is_sticky_and_its_writes_are_never_promised() {
     one.0.reopened();
     one.flush();
     one.crash();
-    assert!(one.permits(unsure) && one.permits(ZEROES));
+    one.0.reopened();
+    assert!(one.permits(unsure) && one.permits(ZEROES), "nobody knew");
+    one.read(unsure).expect("it was kept");
+    one.flush();
+    one.crash();
+    assert!(!one.permits(ZEROES), "it was seen, and flushed");
 }

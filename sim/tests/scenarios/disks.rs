@@ -6,6 +6,7 @@ use engine::{
 };
 use sim::{
     Setup, Site,
+    raw::RawSession,
     workload::{self, Load, check_all, random_time},
 };
 use volume::ErrorKind;
@@ -51,6 +52,9 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         // The target opens its file again, and so does the client.
         site.targets[index].kill();
         site.targets[index].restart();
+        if kind == FaultKind::Sync {
+            site.model.borrow_mut().sync_failed();
+        }
         let volume = site.reopen(volume).await;
         check_all(&site, &volume).await;
         let load = Load {
@@ -62,6 +66,47 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         site.power_cut(index);
         site.targets[index].restart();
         check_all(&site, &site.reopen(volume).await).await;
+    });
+}
+
+/// As the target alone tells it, without an initiator that remembers.
+#[test]
+fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
+    const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    const HARDWARE_ERROR: u8 = 4;
+    seeds(10, |seed| {
+        let mut setup = Setup::draw(seed).volatile();
+        setup.served.block_size_bytes = 512;
+        let site = Site::new(seed, setup);
+        site.run(async {
+            let target = &site.targets[0];
+            target.ready().await;
+            // Who asks, the sense key of the flush, and whether the write before it is refused.
+            for (session, key, refused) in [
+                ("one", 0, false),
+                ("one", HARDWARE_ERROR, false),
+                ("two", HARDWARE_ERROR, true),
+                ("one", 0, false),
+            ] {
+                let session = RawSession::login_as(&site, 0, session).await;
+                let write = session.execute(&WRITE, &[1; 8 * 512], 0).await;
+                let flush = session.execute(&SYNCHRONIZE_CACHE, &[], 0).await;
+                assert_eq!(flush.expect("an answer").sense[0], key);
+                assert_eq!(write.expect("an answer").status != Some(0), refused);
+                if key == 0 {
+                    target.host.add_fault(Fault {
+                        times: Some(1),
+                        ..Fault::new(FaultKind::Sync, EIO)
+                    });
+                } else if refused {
+                    target.host.clear_faults();
+                    target.kill();
+                    target.restart();
+                    target.ready().await;
+                }
+            }
+        });
     });
 }
 

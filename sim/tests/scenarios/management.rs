@@ -7,7 +7,6 @@ use engine::{
     sim::{Random, seeds},
     spawn, time,
 };
-use iscsi::InitiatorConfig;
 use sim::{
     Setup, Site, content,
     raw::{self, RawSession},
@@ -55,12 +54,8 @@ fn bytes(version: u64) -> Vec<u8> {
     bytes
 }
 
-async fn login(site: &Rc<Site>, name: &str) -> Rc<RawSession> {
-    let target = &site.targets[0];
-    let name = format!("iqn.2026-11.io.sanstone:{name}");
-    let config = InitiatorConfig::new(name, Some(target.iqn.clone()));
-    let addr = site.iscsi(0).address;
-    RawSession::login(addr, config).await.expect("a session")
+async fn login(site: &Site, name: &str) -> Rc<RawSession> {
+    RawSession::login_as(site, 0, name).await
 }
 
 /// A write that takes its time, overtaken by another one's.

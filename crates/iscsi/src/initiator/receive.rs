@@ -3,7 +3,7 @@
 use super::event::{InitiatorEvent, Residual, TaskResult};
 use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
 use crate::error::{CloseReason, Error};
-use crate::login::InitiatorStep;
+use crate::login::{InitiatorStep, LoginStatus};
 use crate::pdu::{self, FINAL, RESERVED_TAG, ResponsePdu, opcode};
 use crate::sequence::before;
 use crate::task::{RxData, TaskId};
@@ -22,8 +22,11 @@ impl InitiatorConnection {
             });
         };
         let data = data.inline()?;
-        self.exp_stat_sn.get_or_insert(response.stat_sn.get());
-        self.take_stat_sn(bhs)?;
+        // In a refusal StatSN means nothing (§11.13.4); tgt leaves it 0.
+        if LoginStatus(response.status.get()).class() == 0 {
+            self.exp_stat_sn.get_or_insert(response.stat_sn.get());
+            self.take_stat_sn(bhs)?;
+        }
         match self.login.receive(response, data) {
             Err(reason) => self.close(reason),
             Ok(InitiatorStep::Request(flags, text)) => self.push_login(flags, text),

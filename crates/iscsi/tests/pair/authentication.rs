@@ -416,6 +416,34 @@ fn chap_keys_that_nobody_agreed_on_are_an_error_of_the_initiator() {
     }
 }
 
+#[test]
+fn a_refusal_is_understood_whatever_its_stat_sn() {
+    let config = InitiatorConfig {
+        authentication: with_random(one_way(), 1),
+        ..normal()
+    };
+    let mut initiator = InitiatorConnection::new(config);
+    for (stat_sn, status, text) in [(5u32, 0u16, "AuthMethod=CHAP\0"), (0, 0x0201, "")] {
+        let header = pdu::LoginResponse {
+            opcode: opcode::LOGIN_RESPONSE,
+            stat_sn: stat_sn.into(),
+            status: status.into(),
+            data_segment_length: length(text),
+            ..Default::default()
+        };
+        initiator.receive(0, &header.to_bytes(), &[], RxData::Inline(text.as_bytes()));
+    }
+    let (status, target_address) = (LoginStatus::AUTHENTICATION_FAILURE, None);
+    let refused = CloseReason::LoginRefused {
+        status,
+        target_address,
+    };
+    assert_eq!(
+        initiator.poll_event(),
+        Some(InitiatorEvent::Closed(refused))
+    );
+}
+
 /// Answers an initiator word by word: its responses, and how it ends.
 fn initiator_hears(chap: Chap, responses: &[(u8, &str)]) -> Option<CloseReason> {
     let config = InitiatorConfig {

@@ -82,8 +82,11 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
-    /// Volatile writes that the target has acknowledged so far.
-    written: Cell<u64>,
+    /// Volatile writes that have ended so far, well or not, and one for what others may have
+    /// written before this was opened.
+    ended: Cell<u64>,
+    /// That count at the last write that ended well: its loss would have to be told.
+    promised: Cell<u64>,
     /// How many of them a flush has covered.
     flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
@@ -125,7 +128,8 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
-            written: Cell::new(0),
+            ended: Cell::new(1),
+            promised: Cell::new(0),
             flushed: Cell::new(0),
             lost_writes: Cell::new(false),
         };
@@ -392,16 +396,20 @@ impl IscsiDisk {
         Err(Error::new(ErrorKind::Protocol, message))
     }
 
-    /// The target has acknowledged a write that is durable only after a flush. Said before
+    /// A write has ended that is durable only after a flush, if it has happened at all. Said before
     /// anything else is waited for, so that a restart finds it said.
-    fn wrote(&self) {
-        self.written.set(self.written.get() + 1);
+    fn wrote(&self, result: Result<Reply>) -> Result<()> {
+        self.ended.set(self.ended.get() + 1);
+        if result.is_ok() {
+            self.promised.set(self.ended.get());
+        }
+        result.map(drop)
     }
 
-    /// Whether the target's restart loses writes that it has acknowledged. A flush on its way has
+    /// Whether the target's restart loses writes that have ended well. A flush on its way has
     /// covered nothing yet.
     fn has_unflushed(&self) -> bool {
-        self.shape.volatile_cache && self.written.get() > self.flushed.get()
+        self.shape.volatile_cache && self.promised.get() > self.flushed.get()
     }
 
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
@@ -429,12 +437,13 @@ impl IscsiDisk {
 
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
         let (lba, blocks) = self.blocks(at, data.len() as u64);
-        self.run(&cdb::write(lba, blocks, fua), Data::Out(data))
-            .await?;
-        if !fua {
-            self.wrote();
+        let written = self
+            .run(&cdb::write(lba, blocks, fua), Data::Out(data))
+            .await;
+        match fua && written.is_ok() {
+            true => Ok(()),
+            false => self.wrote(written),
         }
-        Ok(())
     }
 }
 
@@ -517,8 +526,8 @@ impl Volume for IscsiDisk {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.has_unflushed() {
-                let covers = self.written.get();
+            if self.shape.volatile_cache && self.ended.get() > self.flushed.get() {
+                let covers = self.ended.get();
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
                     self.lost_writes.set(true);
@@ -547,8 +556,7 @@ impl Volume for IscsiDisk {
                 let count = left.min(1 << 20) as u32;
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
-                self.run(&cdb::unmap(list.len() as u16), data).await?;
-                self.wrote();
+                self.wrote(self.run(&cdb::unmap(list.len() as u16), data).await)?;
                 (lba, left) = (lba + u64::from(count), left - u64::from(count));
             }
             Ok(())
@@ -578,9 +586,8 @@ impl Volume for IscsiDisk {
                 let count = (left / block).min(self.write_same_max_blocks) as u32;
                 let zeroes = Data::Out(Payload::zeroes(block as usize));
                 let lba = (at + done) / block;
-                self.run(&cdb::write_same_16(lba, count, may_discard), zeroes)
-                    .await?;
-                self.wrote();
+                let command = cdb::write_same_16(lba, count, may_discard);
+                self.wrote(self.run(&command, zeroes).await)?;
                 done += u64::from(count) * block;
             }
             match durability {

@@ -22,10 +22,20 @@ pub(super) struct Unflushed {
     failed: OnceLock<Error>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Child {
+    /// From the start as if it had been written: others may have, before it was opened.
     written_at: AtomicU64,
     flushed_to: AtomicU64,
+}
+
+impl Default for Child {
+    fn default() -> Self {
+        Child {
+            written_at: AtomicU64::new(1),
+            flushed_to: AtomicU64::new(0),
+        }
+    }
 }
 
 /// The count that a flush covers.
@@ -94,6 +104,10 @@ mod tests {
     #[test]
     fn a_child_needs_a_flush_from_its_write_to_the_end_of_a_flush_begun_after_it() {
         let state = Unflushed::new(2);
+        assert!(state.needs_flush(0) && state.needs_flush(1), "inherited");
+        let inherited = state.begin();
+        state.flushed(0, inherited);
+        state.flushed(1, inherited);
         assert!(!state.needs_flush(0));
         state.wrote(0);
         let first = state.begin();

@@ -23,12 +23,13 @@ pub enum ChapAlgorithm {
 }
 
 impl ChapAlgorithm {
-    /// All, the strongest first.
+    /// All, in the order in which an initiator offers them. SHA-256 is last because tgt and its
+    /// relatives take its number for SHA-1, choose it, and then find the digest too long.
     pub const ALL: [ChapAlgorithm; 4] = [
         ChapAlgorithm::Sha3_256,
-        ChapAlgorithm::Sha256,
         ChapAlgorithm::Sha1,
         ChapAlgorithm::Md5,
+        ChapAlgorithm::Sha256,
     ];
 
     /// Its number in CHAP_A.

@@ -1,3 +1,5 @@
+//! The digests against known answers, the encodings, and what an account may be.
+
 use super::*;
 use proptest::prelude::*;
 

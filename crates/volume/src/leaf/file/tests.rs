@@ -237,6 +237,7 @@ fn a_flush_syncs_when_something_volatile_was_written() {
         };
         let (a, b) = (open(), open());
         a.flush().await.expect("it flushes");
+        assert_eq!(syncs.replace(0), 1, "what was written before it was opened");
         write(&a, Durability::Fua).await.expect("it writes");
         a.flush().await.expect("it flushes");
         assert_eq!(syncs.get(), 0, "nothing volatile was written");
