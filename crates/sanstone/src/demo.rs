@@ -78,8 +78,10 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
         outputs.push(open_output(json)?);
     }
     let parent = call.dir.clone().unwrap_or_else(std::env::temp_dir);
+    // First of all: a signal that comes before anyone looks for it waits.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catching signals")?;
     let directory = Directory::new_in(&parent).map_err(wrong)?;
-    remove_when_interrupted(directory.path())?;
+    remove_when_interrupted(signals, directory.path())?;
     let report = demo::run(&options, &survey, &directory, progress)?;
     print!("{}", report::table(&report));
     let texts = [
@@ -155,8 +157,7 @@ fn open_output(path: &Path) -> Result<(PathBuf, fs::File), Failure> {
 }
 
 /// On a signal that ends us, removes `directory` before it does. The shares end with us.
-fn remove_when_interrupted(directory: &Path) -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catching signals")?;
+fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(), Failure> {
     let directory = directory.to_owned();
     let watch = move || {
         for signal in signals.forever() {

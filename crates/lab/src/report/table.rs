@@ -144,7 +144,7 @@ fn scores(text: &mut String, report: &Report) {
             ..0.05 => "   the scans came from memory".to_string(),
             _ => format!(
                 "   every share read at ≥ {:.0} % of its link in the scans",
-                100.0 * part
+                (100.0 * part).floor()
             ),
         });
         let times = times(report.speedup(set));
