@@ -2,6 +2,7 @@
 //! with it is found here and told with file, line and what to write.
 
 mod access;
+mod limits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use std::{
 
 use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
-use target::{Chap, Prefix};
+use target::{Chap, Limits, Prefix};
 use toml::Spanned;
 use volume::{
     config::{
@@ -52,6 +53,8 @@ struct File {
     /// CRC32C with initiators that prefer it to nothing.
     #[serde(default = "yes")]
     digests: bool,
+    #[serde(default)]
+    limits: limits::LimitsTable,
     #[serde(default)]
     discovery: access::Discovery,
     #[serde(default)]
@@ -193,6 +196,7 @@ impl Config {
         config.check_settings().map_err(wrong)?;
         config.targets().map_err(wrong)?;
         config.discovery().map_err(wrong)?;
+        config.limits().map_err(wrong)?;
         Ok(Config { text, ..config })
     }
 
@@ -258,20 +262,17 @@ impl Config {
         }
     }
 
-    /// Memory for the payload of commands, in bytes.
-    pub(crate) fn memory_bytes(&self) -> Option<usize> {
-        self.file
-            .memory
-            .as_ref()
-            .map(|size| size.get_ref().bytes() as usize)
-    }
-
-    /// Connections at a time.
-    pub(crate) fn connections_max(&self) -> Option<usize> {
-        self.file
-            .connections
-            .as_ref()
-            .map(|n| *n.get_ref() as usize)
+    /// What initiators can make the daemon do.
+    pub(crate) fn limits(&self) -> Result<Limits, ConfigError> {
+        let mut limits = Limits::default();
+        if let Some(memory) = &self.file.memory {
+            limits.memory_bytes = memory.get_ref().bytes() as usize;
+        }
+        if let Some(connections) = &self.file.connections {
+            limits.connections_max = *connections.get_ref() as usize;
+        }
+        self.file.limits.apply(&mut limits)?;
+        Ok(limits)
     }
 
     /// Whether digests are used with initiators that prefer them.

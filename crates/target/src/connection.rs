@@ -18,15 +18,17 @@ use engine::{
     time,
 };
 use iscsi::{
-    CloseReason, OperationalConfig, RxData, TargetConfig, TargetConnection, TargetEvent, TaskId,
+    CloseReason, LoginStatus, OperationalConfig, RxData, TargetConfig, TargetConnection,
+    TargetEvent, TaskId,
     frame::{DataDigest, Frame, frame},
 };
 
 use crate::{
     command,
-    front::{Front, Target},
+    front::{Front, Newcomer, Target},
     introduction::Introductions,
     login,
+    notices::Notice,
     open::{OpenCommands, RunningId},
     sessions::SessionKey,
     task_management, writer,
@@ -34,6 +36,10 @@ use crate::{
 
 /// Headers and small payloads are received through a buffer of this length, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// Before login: a Login Request of the longest text.
+const LOGIN_BUFFER_BYTES: usize = 16 << 10;
+/// What a refusal may take on its way out when others wait for the place.
+const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 /// How often the watchdog looks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -73,49 +79,44 @@ pub(crate) struct Connection {
 }
 
 /// Serves one connection from its first byte to the end of its last I/O.
-pub(crate) async fn serve(front: Rc<Front>, stream: TcpStream) {
-    let Ok((local, peer)) = stream.addresses() else {
-        return;
-    };
-    let Some(id) = front.sessions.admit(front.limits.connections_max) else {
-        let max = front.limits.connections_max;
-        tracing::warn!(%peer, max, "connection refused: all places are taken; raise `connections`");
-        return;
-    };
-    let connection = Rc::new(Connection::new(id, peer, local, front.clone(), stream));
-    front
-        .connections
-        .borrow_mut()
-        .insert(id, connection.clone());
+pub(crate) async fn serve(connection: Rc<Connection>) {
+    let (id, peer) = (connection.id, connection.peer);
     tracing::debug!(%peer, id, "connected");
     spawn(writer::run(connection.clone()));
     spawn(watch(connection.clone()));
     let reason = connection.read().await;
     tracing::debug!(%peer, id, reason, "reading ended");
     connection.close_when_sent();
-    connection
-        .changed
-        .wait_for(|| connection.ended.get().then_some(()))
-        .await;
+    connection.over().await;
     connection.leave().await;
 }
 
 impl Connection {
-    fn new(
-        id: u64,
-        peer: SocketAddr,
-        local: SocketAddr,
-        front: Rc<Front>,
-        stream: TcpStream,
-    ) -> Self {
+    /// A connection that the front knows, to be [served](serve).
+    pub(crate) fn begin(front: Rc<Front>, newcomer: Newcomer) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new(front.clone(), newcomer));
+        let known = connection.clone();
+        front.connections.borrow_mut().insert(known.id, known);
+        connection
+    }
+
+    fn new(front: Rc<Front>, newcomer: Newcomer) -> Self {
+        let Newcomer {
+            id,
+            peer,
+            local,
+            stream,
+        } = newcomer;
         let limits = &front.limits;
         let config = TargetConfig {
             operational: OperationalConfig {
                 header_digest: front.digests,
                 data_digest: front.digests,
+                max_recv_data_segment_length: limits.data_segment_max_bytes,
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
+            text_len_max: limits.text_max_bytes,
             ..TargetConfig::default()
         };
         Connection {
@@ -124,7 +125,7 @@ impl Connection {
             local,
             machine: RefCell::new(TargetConnection::new(config)),
             memory: Budget::new(front.memory.session_max),
-            stream,
+            stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
             transmit: Notify::new(),
@@ -176,6 +177,28 @@ impl Connection {
         }
     }
 
+    /// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
+    pub(crate) fn give_way(self: &Rc<Self>) {
+        // Class 3: the initiator may come again; Linux gives a session up for good on class 2.
+        let status = LoginStatus::OUT_OF_RESOURCES;
+        if !self.machine.borrow_mut().login_abandon(status) {
+            return self.end("others need its place");
+        }
+        self.drain_closed();
+        let connection = self.clone();
+        spawn(async move {
+            let _ = time::timeout(LAST_WORD_TIME, connection.over()).await;
+            connection.end("others need its place");
+        });
+    }
+
+    /// Waits until the connection has ended; its I/O may go on.
+    pub(crate) async fn over(&self) {
+        self.changed
+            .wait_for(|| self.ended.get().then_some(()))
+            .await;
+    }
+
     /// Ends the connection once all that is ready has been sent.
     pub(crate) fn close_when_sent(&self) {
         self.closing.set(true);
@@ -212,15 +235,23 @@ impl Connection {
         {
             unit.disk.borrow_mut().forget(scsi::NexusId(self.id));
         }
+        // The place first: who waits for this session's end is going to need one.
+        self.front.sessions.admission.leave(self.id, time::now());
         if let Some(key) = self.key.take() {
             self.front.sessions.remove(&key, self.id);
-            tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, "logged out");
+            if let Some(unsaid) = self.may_say(Notice::LoggedOut) {
+                tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, unsaid, "logged out");
+            }
         }
-        self.front.sessions.leave();
         self.front.connections.borrow_mut().remove(&self.id);
         self.gone.set(true);
         self.changed.notify();
         self.front.changed.notify();
+    }
+
+    /// Whether the log takes a line of this kind now.
+    pub(crate) fn may_say(&self, notice: Notice) -> Option<u64> {
+        self.front.sessions.notices.may_say(notice, time::now())
     }
 
     /// Forgets open commands (for one LUN, or all) without an answer; gives the I/Os that run for
@@ -241,7 +272,7 @@ impl Connection {
 
     /// Reads until the connection ends; says why it did.
     async fn read(self: &Rc<Self>) -> &'static str {
-        let mut reader = FramedReader::new(self.stream.clone(), RECEIVE_BUFFER_BYTES);
+        let mut reader = FramedReader::new(self.stream.clone(), LOGIN_BUFFER_BYTES);
         loop {
             let wants_read = || self.machine.borrow().wants_read();
             self.sent
@@ -249,6 +280,9 @@ impl Connection {
                 .await;
             if self.ended.get() {
                 return "ended";
+            }
+            if self.logged_in.get() {
+                reader.reserve(RECEIVE_BUFFER_BYTES);
             }
             let result = self.read_pdu(&mut reader).await;
             self.transmit.notify();
@@ -279,6 +313,7 @@ impl Connection {
         } else {
             pdu.total_len
         };
+        reader.reserve(at_hand);
         require(reader, at_hand).await?;
         if let Err(error) = pdu.verify_header(reader.bytes()) {
             return Ok(self.fail(error));
@@ -452,9 +487,11 @@ impl Connection {
         match reason {
             CloseReason::Logout => tracing::debug!(peer = %self.peer, "logout"),
             CloseReason::Protocol(error) => {
-                tracing::warn!(peer = %self.peer, %error, "the peer broke the protocol");
+                if let Some(unsaid) = self.may_say(Notice::Broken) {
+                    tracing::warn!(peer = %self.peer, %error, unsaid, "the peer broke the protocol");
+                }
             }
-            other => tracing::info!(peer = %self.peer, reason = ?other, "connection closed"),
+            other => tracing::debug!(peer = %self.peer, reason = ?other, "connection closed"),
         }
     }
 }
@@ -549,8 +586,11 @@ async fn watch(connection: Rc<Connection>) {
         let now = time::now();
         let in_login = !connection.logged_in.get();
         if in_login && now - began > limits.login_timeout {
-            tracing::warn!(peer = %connection.peer, "no login within {:?}", limits.login_timeout);
-            connection.end("the login took too long");
+            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+                let limit = "limits.login_time";
+                tracing::warn!(peer = %connection.peer, limit, unsaid, "no login within {:?}", limits.login_timeout);
+            }
+            connection.give_way();
         }
         if connection
             .sending_since

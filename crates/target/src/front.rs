@@ -4,7 +4,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     rc::Rc,
     sync::Arc,
 };
@@ -30,7 +30,9 @@ use crate::{
 /// What other lanes ask of this one.
 pub(crate) enum Request {
     /// Serve this connection.
-    Serve(DetachedStream),
+    Serve(Newcomer),
+    /// End that connection, which has not logged in: others need its place.
+    MakeRoom { connection: u64 },
     /// End that connection and say when all its I/O has ended.
     EndSession {
         connection: u64,
@@ -53,6 +55,15 @@ pub(crate) enum Request {
     Release { volume: String },
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
+}
+
+/// A connection that has been let in.
+pub(crate) struct Newcomer {
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    /// The portal's address as the peer knows it.
+    pub(crate) local: SocketAddr,
+    pub(crate) stream: DetachedStream,
 }
 
 /// Which commands to abort.
@@ -178,9 +189,16 @@ impl Front {
     pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
-                Request::Serve(stream) => {
-                    let front = self.clone();
-                    spawn(connection::serve(front, stream.on_lane()));
+                Request::Serve(newcomer) => {
+                    // Known from here on: the next request may be for it.
+                    let connection = Connection::begin(self.clone(), newcomer);
+                    spawn(connection::serve(connection));
+                }
+                Request::MakeRoom { connection } => {
+                    let found = self.connections.borrow().get(&connection).cloned();
+                    if let Some(connection) = found {
+                        connection.give_way();
+                    }
                 }
                 Request::EndSession { connection, done } => {
                     let found = self.connections.borrow().get(&connection).cloned();

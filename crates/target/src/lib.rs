@@ -12,6 +12,7 @@
 //! the lanes and answers only when every I/O that it overtakes has ended.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod command;
 mod config;
 mod connection;
@@ -22,7 +23,9 @@ mod front;
 mod introduction;
 mod login;
 mod medium;
+mod notices;
 mod open;
+mod peer;
 mod prefix;
 mod sanitize;
 mod server;
