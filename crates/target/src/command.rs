@@ -280,7 +280,7 @@ async fn extended_copy(
     }
     connection.open.end_io(running);
     let unit = &target.units[&lun];
-    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done);
+    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     respond(&connection, task, Some(unit), &ending, transfer_len);
     connection.transmit.notify();
 }
