@@ -1,4 +1,4 @@
-//! One connection on its lane: what it knows, its reader, its watchdog, and its end.
+//! One connection on its lane: what it knows, its reader, and its end.
 //!
 //! The reader frames what arrives, hands each PDU to the protocol machine and acts on its events;
 //! payload goes from the socket into the command's own memory. The [`writer`](crate::writer)
@@ -14,7 +14,7 @@ use engine::{
     Duration, Instant,
     net::{FramedReader, TcpStream},
     spawn,
-    sync::{Budget, Notify},
+    sync::Notify,
     time,
 };
 use iscsi::{
@@ -29,20 +29,19 @@ use crate::{
     front::{Front, Newcomer, Target},
     introduction::Introductions,
     login,
+    memory::SessionMemory,
     notices::Notice,
     open::{OpenCommands, RunningId},
     sessions::SessionKey,
-    task_management, writer,
+    task_management, watchdog, writer,
 };
 
 /// Headers and small payloads are received through a buffer of this length, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Before login: a Login Request of the longest text.
 const LOGIN_BUFFER_BYTES: usize = 16 << 10;
-/// What a refusal may take on its way out when others wait for the place.
+/// What the last word may take on its way out.
 const LAST_WORD_TIME: Duration = Duration::from_millis(100);
-/// How often the watchdog looks.
-const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Connection {
     /// Also the number of its I_T nexus: never used again.
@@ -55,8 +54,7 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
     pub(crate) introductions: Introductions,
-    /// What this session may hold of the lane's memory for transfers.
-    pub(crate) memory: Rc<Budget>,
+    pub(crate) memory: SessionMemory,
     /// The machine may have something to send.
     pub(crate) transmit: Notify,
     /// Something was sent.
@@ -68,7 +66,7 @@ pub(crate) struct Connection {
     pub(crate) initiator: RefCell<String>,
     target: RefCell<Option<Rc<Target>>>,
     logged_in: Cell<bool>,
-    last_heard: Cell<Instant>,
+    pub(crate) last_heard: Cell<Instant>,
     /// Send what is ready, then end.
     closing: Cell<bool>,
     /// Take no further commands.
@@ -84,7 +82,7 @@ pub(crate) async fn serve(connection: Rc<Connection>) {
     let (id, peer) = (connection.id, connection.peer);
     tracing::debug!(%peer, id, "connected");
     spawn(writer::run(connection.clone()));
-    spawn(watch(connection.clone()));
+    spawn(watchdog::watch(connection.clone()));
     let reason = connection.read().await;
     tracing::debug!(%peer, id, reason, "reading ended");
     connection.close_when_sent();
@@ -125,7 +123,7 @@ impl Connection {
             peer,
             local,
             machine: RefCell::new(TargetConnection::new(config)),
-            memory: Budget::new(front.memory.session_max),
+            memory: SessionMemory::new(&front.memory),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
@@ -159,6 +157,15 @@ impl Connection {
         self.finishing.get()
     }
 
+    /// Takes no further commands from now on.
+    pub(crate) fn set_finishing(&self) {
+        self.finishing.set(true);
+    }
+
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.logged_in.get()
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.get()
     }
@@ -179,17 +186,23 @@ impl Connection {
     }
 
     /// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
-    pub(crate) fn give_way(self: &Rc<Self>) {
-        // Class 3: the initiator may come again; Linux gives a session up for good on class 2.
-        let status = LoginStatus::OUT_OF_RESOURCES;
+    /// `status` is of class 3: the initiator may come again. (On class 2 Linux gives a session up
+    /// for good.)
+    pub(crate) fn dismiss(self: &Rc<Self>, status: LoginStatus) {
         if !self.machine.borrow_mut().login_abandon(status) {
-            return self.end("others need its place");
+            return self.end("it is in nobody's service");
         }
         self.drain_closed();
+        self.close_in_time();
+    }
+
+    /// Ends the connection once all that is ready has been sent, or soon when it is not taken.
+    pub(crate) fn close_in_time(self: &Rc<Self>) {
+        self.close_when_sent();
         let connection = self.clone();
         spawn(async move {
             let _ = time::timeout(LAST_WORD_TIME, connection.over()).await;
-            connection.end("others need its place");
+            connection.end("its last word was not taken");
         });
     }
 
@@ -204,18 +217,6 @@ impl Connection {
     pub(crate) fn close_when_sent(&self) {
         self.closing.set(true);
         self.transmit.notify();
-    }
-
-    /// Takes no further commands and ends when those that are open have been answered.
-    pub(crate) fn finish(self: Rc<Self>) {
-        self.finishing.set(true);
-        spawn(async move {
-            let answered = self
-                .sent
-                .wait_for(|| (self.ended.get() || self.open.tasks(None).is_empty()).then_some(()));
-            let _ = time::timeout(self.front.limits.peer_timeout, answered).await;
-            self.close_when_sent();
-        });
     }
 
     /// Waits until the connection has ended and all its I/O too.
@@ -570,47 +571,5 @@ async fn require(reader: &mut FramedReader, len: usize) -> std::io::Result<()> {
     match reader.fill(len).await? {
         true => Ok(()),
         false => Err(std::io::ErrorKind::UnexpectedEof.into()),
-    }
-}
-
-/// Ends a connection whose peer logs in too slowly, does not take its replies, or is gone.
-async fn watch(connection: Rc<Connection>) {
-    let limits = connection.front.limits.clone();
-    let began = time::now();
-    loop {
-        let ended = connection
-            .changed
-            .wait_for(|| connection.ended.get().then_some(()));
-        if time::timeout(WATCH_INTERVAL, ended).await.is_some() {
-            return;
-        }
-        let now = time::now();
-        let in_login = !connection.logged_in.get();
-        if in_login && now - began > limits.login_timeout {
-            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
-                let limit = "limits.login_time";
-                tracing::warn!(peer = %connection.peer, limit, unsaid, "no login within {:?}", limits.login_timeout);
-            }
-            connection.give_way();
-        }
-        if connection
-            .sending_since
-            .get()
-            .is_some_and(|since| now - since > limits.peer_timeout)
-        {
-            tracing::warn!(peer = %connection.peer, "replies not taken for {:?}", limits.peer_timeout);
-            connection.end("the peer does not take its replies");
-        }
-        let mut machine = connection.machine.borrow_mut();
-        if !in_login && now - connection.last_heard.get() > limits.ping_interval {
-            machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
-        }
-        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
-            machine.handle_timeout(now.as_ns());
-            drop(machine);
-            tracing::warn!(peer = %connection.peer, "no answer to a ping within {:?}", limits.peer_timeout);
-            connection.end("the peer does not answer");
-        }
-        connection.transmit.notify();
     }
 }

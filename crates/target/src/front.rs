@@ -13,9 +13,9 @@ use engine::{
     cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
-    sync::{Budget, Notify},
+    sync::Notify,
 };
-use iscsi::Chap;
+use iscsi::{Chap, LoginStatus};
 use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
@@ -23,8 +23,10 @@ use crate::{
     config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
+    memory::LaneMemory,
     prefix::Prefix,
     sessions::Sessions,
+    watchdog,
 };
 
 /// What other lanes ask of this one.
@@ -89,7 +91,7 @@ pub(crate) struct Front {
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Rc<LaneMemory>,
     pub(crate) keep: Option<Keep>,
     /// What a discovery session has to prove.
     pub(crate) discovery: Option<Arc<Chap>>,
@@ -97,15 +99,6 @@ pub(crate) struct Front {
     pub(crate) stopping: Cell<bool>,
     /// A connection has ended.
     pub(crate) changed: Notify,
-}
-
-/// The lane's memory for payload. Data that comes unasked must find room at once or its command
-/// is refused with TASK SET FULL; what is asked for waits in line. Neither can take the other's.
-pub(crate) struct Memory {
-    pub(crate) unsolicited: Rc<Budget>,
-    pub(crate) transfers: Rc<Budget>,
-    /// The most of `transfers` that one session may hold.
-    pub(crate) session_max: usize,
 }
 
 /// A target as one lane sees it.
@@ -156,16 +149,7 @@ impl Front {
             targets.push(Rc::new(target));
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
-        let largest = config.limits.transfer_max_bytes as usize;
-        // A quarter is for buffers that are free, or memory would be the sum of all that each size
-        // of buffer ever needed at once.
-        engine::buf::keep_at_most(share / 4);
-        let transfers = share / 2;
-        let memory = Memory {
-            unsolicited: Budget::new(share / 4),
-            transfers: Budget::new(transfers),
-            session_max: (transfers / 4).max(largest).min(transfers),
-        };
+        let memory = LaneMemory::new(share, config.limits.transfer_max_bytes as usize);
         let limits = config.limits.clone();
         let (connections, stopping, changed) = Default::default();
         Ok(Rc::new(Front {
@@ -197,7 +181,7 @@ impl Front {
                 Request::MakeRoom { connection } => {
                     let found = self.connections.borrow().get(&connection).cloned();
                     if let Some(connection) = found {
-                        connection.give_way();
+                        connection.dismiss(LoginStatus::OUT_OF_RESOURCES);
                     }
                 }
                 Request::EndSession { connection, done } => {
@@ -302,7 +286,7 @@ impl Front {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            connection.finish();
+            watchdog::finish(connection);
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))

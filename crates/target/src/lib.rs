@@ -23,6 +23,7 @@ mod front;
 mod introduction;
 mod login;
 mod medium;
+mod memory;
 mod notices;
 mod open;
 mod peer;
@@ -31,6 +32,7 @@ mod sanitize;
 mod server;
 mod sessions;
 mod task_management;
+mod watchdog;
 mod writer;
 
 pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};

@@ -40,8 +40,9 @@ impl LimitsTable {
             let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
             let given = time.get_ref().duration();
             if !(least..=most).contains(&given) {
+                let given = time.get_ref();
                 let message =
-                    format!("login_time = \"{}\" is not possible; write \"1s\" to \"300s\"");
+                    format!("login_time = \"{given}\" is not possible; write \"1s\" to \"300s\"");
                 return Err(ConfigError::new(time.span(), message));
             }
             limits.login_timeout = given;
