@@ -2,6 +2,7 @@
 
 mod configuration;
 mod idle;
+mod limits;
 mod memory;
 mod secrets;
 mod sigterm;
