@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, rc::Rc, sync::Arc};
 
-use engine::time;
+use engine::{random, time};
 use iscsi::{
     Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
@@ -63,12 +63,12 @@ fn answer(connection: &Connection, request: &LoginRequest) {
 
 /// The same with a challenge that nobody can know before.
 fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
-    let mut random = [0; Authentication::RANDOM_LEN];
-    getrandom::fill(&mut random).map_err(|error| {
+    let mut challenge = [0; Authentication::RANDOM_LEN];
+    random::fill(&mut challenge).map_err(|error| {
         tracing::error!(%error, "no random bytes for a challenge");
         LoginStatus::TARGET_ERROR
     })?;
-    Ok(Authentication::new(chap, random))
+    Ok(Authentication::new(chap, challenge))
 }
 
 /// The initiator could not prove who it is: it has been refused, and its next login waits.

@@ -475,7 +475,7 @@ async fn connect(config: &IscsiConfig) -> Result<Rc<Session>> {
     initiator.operational.data_digest = config.data_digest;
     if let Some(chap) = &config.chap {
         let mut random = [0; Authentication::RANDOM_LEN];
-        getrandom::fill(&mut random).map_err(|error| {
+        engine::random::fill(&mut random).map_err(|error| {
             let message = format!("no random bytes for a challenge: {error}");
             Error::new(ErrorKind::Unreachable, message)
         })?;
