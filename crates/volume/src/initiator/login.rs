@@ -1,6 +1,6 @@
 //! From where a disk is said to be to a session with it: logs in, and follows a target that sends
 //! us elsewhere (RFC 7143 §11.13.5) a few times. Where a target has gone for good is remembered,
-//! until it cannot be reached there.
+//! and tried before where it was.
 
 use std::{
     cell::Cell,
@@ -21,11 +21,12 @@ const REDIRECTIONS_MAX: usize = 4;
 /// The port of a TargetAddress that names none (RFC 7143 §13.8).
 const PORT: u16 = 3260;
 
-/// The portal to log in at next.
+/// Where the target is.
 #[derive(Debug)]
 pub(super) struct Portal {
     configured: SocketAddr,
-    current: Cell<SocketAddr>,
+    /// Where it has gone for good.
+    moved: Cell<Option<SocketAddr>>,
 }
 
 /// Where a target says that it has gone.
@@ -40,26 +41,41 @@ impl Portal {
     pub(super) fn new(configured: SocketAddr) -> Portal {
         Portal {
             configured,
-            current: Cell::new(configured),
+            moved: Cell::new(None),
         }
     }
 
     /// Connects and logs in, here or where we are sent.
     pub(super) async fn log_in(&self, config: &IscsiConfig) -> Result<Rc<Session>> {
-        let mut address = self.current.get();
+        let Some(moved) = self.moved.get() else {
+            return self.follow(self.configured, config).await;
+        };
+        match self.follow(moved, config).await {
+            Ok(session) => Ok(session),
+            // It may have come back. If not, the new place is the one to complain of.
+            Err(error) => self
+                .follow(self.configured, config)
+                .await
+                .map_err(|_| error),
+        }
+    }
+
+    /// Logs in at `address` or where we are sent from there.
+    async fn follow(&self, mut address: SocketAddr, config: &IscsiConfig) -> Result<Rc<Session>> {
         for _ in 0..=REDIRECTIONS_MAX {
             let timeouts = Timeouts {
                 connect: config.connect_timeout,
                 request: config.request_timeout,
             };
             let opened = Session::open(address, initiator(config)?, timeouts).await;
-            let Redirection { to, permanently } = match opened {
-                Ok(Opened::Session(session)) => return Ok(session),
-                Ok(Opened::Redirected(redirection)) => redirection,
-                Err(error) => {
-                    self.current.set(self.configured);
-                    return Err(error);
+            let Redirection { to, permanently } = match opened? {
+                Opened::Session(session) => {
+                    if address == self.configured {
+                        self.moved.set(None);
+                    }
+                    return Ok(session);
                 }
+                Opened::Redirected(redirection) => redirection,
             };
             let from = address;
             address = parse(&to).ok_or_else(|| {
@@ -71,18 +87,18 @@ impl Portal {
                 );
                 Error::new(ErrorKind::Configuration, message)
             })?;
+            let (to, target_name) = (address, &config.target_name);
             if permanently {
-                tracing::warn!(%from, to = %address, target_name = config.target_name,
+                tracing::warn!(%from, %to, target_name,
                     "the target has moved for good: write its new address into `url`");
-                self.current.set(address);
+                self.moved.set(Some(address));
             } else {
-                tracing::info!(%from, to = %address, target_name = config.target_name,
-                    "the target has moved for now");
+                tracing::info!(%from, %to, target_name, "the target has moved for now");
             }
         }
-        self.current.set(self.configured);
+        self.moved.set(None);
         let message = format!(
-            "the target has sent us elsewhere {REDIRECTIONS_MAX} times and again, the last time to \
+            "the target has sent us elsewhere more than {REDIRECTIONS_MAX} times, at last to \
              {address}: its portals may send us round in a circle"
         );
         Err(Error::new(ErrorKind::Unreachable, message))
