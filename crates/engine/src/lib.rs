@@ -14,6 +14,7 @@ mod inbox;
 pub mod lane;
 pub mod net;
 pub mod op;
+pub mod random;
 mod reactor;
 mod ring;
 pub mod sim;

@@ -29,6 +29,7 @@ use crate::{
     introduction::Introductions,
     login,
     open::{OpenCommands, RunningId},
+    portals,
     sessions::SessionKey,
     task_management, writer,
 };
@@ -78,6 +79,7 @@ pub(crate) async fn serve(front: Rc<Front>, stream: TcpStream) {
     let Ok((local, peer)) = stream.addresses() else {
         return;
     };
+    let (local, peer) = (portals::plain(local), portals::plain(peer));
     let Some(id) = front.sessions.admit(front.limits.connections_max) else {
         let max = front.limits.connections_max;
         tracing::warn!(%peer, max, "connection refused: all places are taken; raise `connections`");

@@ -24,7 +24,7 @@ use iscsi::{
 };
 use smallvec::SmallVec;
 
-use super::{cdb::Cdb, ended};
+use super::{cdb::Cdb, ended, login::Redirection};
 use crate::{Error, ErrorKind, Result};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
@@ -56,6 +56,13 @@ pub(super) struct Timeouts {
     pub(super) request: Duration,
 }
 
+/// What came of a login.
+pub(super) enum Opened {
+    Session(Rc<Session>),
+    /// The target is elsewhere.
+    Redirected(Redirection),
+}
+
 pub(super) struct Session {
     stream: TcpStream,
     machine: RefCell<InitiatorConnection>,
@@ -70,6 +77,8 @@ pub(super) struct Session {
     logged_in: Cell<bool>,
     last_heard: Cell<Instant>,
     ended: RefCell<Option<Error>>,
+    /// Where the target has sent us, if that ended it.
+    redirection: RefCell<Option<Redirection>>,
     timeouts: Timeouts,
 }
 
@@ -102,7 +111,7 @@ impl Session {
         address: SocketAddr,
         config: InitiatorConfig,
         timeouts: Timeouts,
-    ) -> Result<Rc<Session>> {
+    ) -> Result<Opened> {
         let limit = timeouts.connect;
         let late = || {
             let message = format!("{address} has not let us in within {limit:?}");
@@ -124,6 +133,7 @@ impl Session {
             logged_in: Cell::new(false),
             last_heard: Cell::new(began),
             ended: RefCell::default(),
+            redirection: RefCell::default(),
             timeouts,
         });
         spawn(write(session.clone()));
@@ -135,11 +145,14 @@ impl Session {
         if time::timeout(left, settled).await.is_none() {
             session.end(late());
         }
+        if let Some(redirection) = session.redirection.take() {
+            return Ok(Opened::Redirected(redirection));
+        }
         match session.error() {
             Some(error) => Err(error.context(format_args!("login at {address}"))),
             None => {
                 spawn(watch(session.clone()));
-                Ok(session)
+                Ok(Opened::Session(session))
             }
         }
     }
@@ -493,6 +506,7 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 tracing::info!(event, "the target sent an asynchronous message");
             }
             InitiatorEvent::Closed(reason) => {
+                session.redirection.replace(ended::redirection_of(&reason));
                 return Err(ended::error_of(&reason));
             }
             _ => {}
