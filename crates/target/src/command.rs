@@ -310,12 +310,7 @@ async fn settle(
 }
 
 impl Offer {
-    fn open(
-        self,
-        pending: Option<Pending>,
-        transfer_len: u64,
-        write: WriteParts,
-    ) -> OpenCommand {
+    fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
         OpenCommand {
             task: self.task,
             lun: self.lun,

@@ -140,7 +140,7 @@ impl Default for Limits {
         Limits {
             memory_bytes: 256 << 20,
             connections_max: 1024,
-            command_window: 128,
+            command_window: 1024,
             transfer_max_bytes: 4 << 20,
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(30),
