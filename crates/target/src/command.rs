@@ -20,6 +20,12 @@ use crate::{
 /// A LUN number that no unit has, for commands to what does not exist.
 const NO_UNIT: u32 = u32::MAX;
 
+/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
+const TASK_SET_FULL: Ending = Ending {
+    status: Status::TaskSetFull,
+    sense: None,
+};
+
 /// What an initiator gives and takes for one command.
 #[derive(Clone, Copy)]
 struct Offer {
@@ -316,6 +322,7 @@ impl Offer {
             lun: self.lun,
             pending,
             transfer_len,
+            awaits_memory: false,
             write,
             read: Payload::new(),
             read_permits: Permits::new(),
@@ -342,13 +349,8 @@ fn collect(
 ) {
     let task = offer.task;
     let first = offer.unsolicited_len.min(len);
-    let memory = &connection.front.memory;
-    let Some(permit) = memory.unsolicited.try_take(first as usize) else {
-        let full = Ending {
-            status: Status::TaskSetFull,
-            sense: None,
-        };
-        return respond(connection, task, None, &full, 0);
+    let Some(permit) = connection.memory.take_at_once(first as usize) else {
+        return respond(connection, task, None, &TASK_SET_FULL, 0);
     };
     let mut write = WriteParts::new();
     if first > 0 {
@@ -357,23 +359,26 @@ fn collect(
             permits: smallvec![permit],
         });
     }
-    connection
-        .open
-        .insert(offer.open(Some(pending), transfer_len, write));
+    let mut command = offer.open(Some(pending), transfer_len, write);
+    command.awaits_memory = first < len;
+    connection.open.insert(command);
     if first == len {
         return solicit(connection, task, len);
     }
     let connection = connection.clone();
     spawn(async move {
         let rest = (len - first) as usize;
-        let permits = take_memory(&connection, rest).await;
+        let permits = connection.memory.take(rest).await;
         let part = WritePart {
             buf: Buf::new(rest),
             permits,
         };
         if connection
             .open
-            .with(task, |command| command.write.push(part))
+            .with(task, |command| {
+                command.write.push(part);
+                command.awaits_memory = false;
+            })
             .is_some()
         {
             solicit(&connection, task, len);
@@ -386,13 +391,6 @@ fn solicit(connection: &Connection, task: TaskId, len: u32) {
     if let Err(error) = connection.machine.borrow_mut().solicit(task, len) {
         tracing::debug!(%error, "a command ended while it waited for memory");
     }
-}
-
-/// Waits for `len` bytes of the session's share, then of the lane's memory.
-async fn take_memory(connection: &Connection, len: usize) -> Permits {
-    let own = connection.memory.take(len).await;
-    let common = connection.front.memory.transfers.take(len).await;
-    smallvec![common, own]
 }
 
 /// A medium operation on its way.
@@ -420,7 +418,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
     begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         if read_len > 0 {
-            permits = take_memory(&connection, read_len).await;
+            permits = connection.memory.take(read_len).await;
         }
         let unit = &target.units[&lun];
         let perform = async {
@@ -464,6 +462,9 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     if data.is_empty() {
         return respond(connection, offer.task, None, &Ending::GOOD, 0);
     }
+    let Some(permit) = connection.memory.take_at_once(data.len()) else {
+        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+    };
     connection
         .open
         .insert(offer.open(None, data.len() as u64, WriteParts::new()));
@@ -472,7 +473,7 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
         connection,
         offer.task,
         payload,
-        Permits::new(),
+        smallvec![permit],
         data.len() as u64,
     );
 }
