@@ -28,6 +28,7 @@ use crate::{
     introduction::Introductions,
     login,
     open::{OpenCommands, RunningId},
+    order::Order,
     sessions::SessionKey,
     task_management, writer,
 };
@@ -48,6 +49,7 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
     pub(crate) introductions: Introductions,
+    pub(crate) order: Order,
     /// What this session may hold of the lane's memory for transfers.
     pub(crate) memory: Rc<Budget>,
     /// The machine may have something to send.
@@ -127,6 +129,7 @@ impl Connection {
             stream,
             open: OpenCommands::default(),
             introductions: Introductions::default(),
+            order: Order::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             key: RefCell::default(),

@@ -12,6 +12,7 @@
 //! the lanes and answers only when every I/O that it overtakes has ended.
 #![forbid(unsafe_code)]
 
+mod abort;
 mod command;
 mod config;
 mod connection;
@@ -23,6 +24,7 @@ mod introduction;
 mod login;
 mod medium;
 mod open;
+mod order;
 mod prefix;
 mod sanitize;
 mod server;
