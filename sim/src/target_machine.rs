@@ -9,7 +9,7 @@ use engine::{
     task::{self, JoinHandle},
     time,
 };
-use target::{Allow, Limits, LunSpec, Server, ServerConfig, TargetSpec};
+use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use volume::{
     config::Volumes,
     graph::Graph,
@@ -88,11 +88,12 @@ impl TargetMachine {
                 keep: None,
                 targets: vec![TargetSpec {
                     name: iqn,
-                    portals: vec![host.addr(PORT)],
+                    portal_groups: vec![PortalGroup::only(vec![host.addr(PORT)])],
                     luns: BTreeMap::from([(0, lun)]),
                     allow: Allow::Everyone,
                     allow_from: Vec::new(),
                     chap: None,
+                    redirect: None,
                 }],
                 discovery: None,
                 digests: true,

@@ -29,6 +29,8 @@ pub(crate) enum Wait {
 /// Performs operations for one lane; the contract is [`crate::op`]'s.
 pub(crate) trait Reactor {
     fn now(&self) -> Instant;
+    /// Fills `bytes` with what nobody can foretell.
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
     /// Takes an operation over. It may start at once or with the next poll.
     fn submit(&mut self, id: OpId, op: Op);
     /// Asks `id` to end early. Unknown or finished ids are ignored.

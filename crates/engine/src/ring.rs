@@ -255,6 +255,10 @@ impl Reactor for Ring {
         )
     }
 
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))
+    }
+
     fn submit(&mut self, id: OpId, op: Op) {
         let index = self.slot_for(id);
         let slot = &mut *self.slots[index as usize];

@@ -137,6 +137,8 @@ fn server_config(
     let mut limits = Limits::default();
     limits.memory_bytes = config.memory_bytes().unwrap_or(limits.memory_bytes);
     limits.connections_max = config.connections_max().unwrap_or(limits.connections_max);
+    limits.ping_interval = config.ping_interval().unwrap_or(limits.ping_interval);
+    limits.peer_timeout = config.peer_timeout().unwrap_or(limits.peer_timeout);
     let mut targets = Vec::new();
     for table in config.targets().map_err(|error| config.wrong(&error))? {
         let mut luns = BTreeMap::new();
@@ -167,11 +169,12 @@ fn server_config(
         let allow = table.allow.map_or(Allow::Everyone, Allow::Names);
         targets.push(TargetSpec {
             name: table.name,
-            portals: table.portals,
+            portal_groups: table.portal_groups,
             luns,
             allow,
             allow_from: table.allow_from,
             chap: table.chap,
+            redirect: table.redirect,
         });
     }
     Ok(ServerConfig {

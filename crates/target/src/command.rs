@@ -3,9 +3,10 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload, spawn, sync::Permit};
+use engine::{Buf, Payload, begin as begin_task, spawn};
 use iscsi::{CommandRequest, Outcome, TaskId};
 use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
+use smallvec::smallvec;
 
 use crate::{
     abort::{self, Abort, Whose},
@@ -13,7 +14,7 @@ use crate::{
     copy,
     front::{Target, Unit},
     medium,
-    open::{OpenCommand, Pending, WritePart},
+    open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
     order::{self, Attribute},
     sanitize,
 };
@@ -188,14 +189,14 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
             } else {
                 connection
                     .open
-                    .insert(offer.open(None, transfer_len, Vec::new()));
+                    .insert(offer.open(None, transfer_len, WriteParts::new()));
                 let work = Work {
                     task: offer.task,
                     lun: offer.lun,
                     op,
                     transfer_len,
                     data: Payload::new(),
-                    permits: Vec::new(),
+                    permits: Permits::new(),
                 };
                 run(connection, target, work);
             }
@@ -279,12 +280,7 @@ async fn settle(connection: &Connection, unit: &Unit, changed: Changed) -> Endin
 }
 
 impl Offer {
-    fn open(
-        self,
-        pending: Option<Pending>,
-        transfer_len: u64,
-        write: Vec<WritePart>,
-    ) -> OpenCommand {
+    fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
         OpenCommand {
             task: self.task,
             lun: self.lun,
@@ -292,7 +288,7 @@ impl Offer {
             transfer_len,
             write,
             read: Payload::new(),
-            read_permits: Vec::new(),
+            read_permits: Permits::new(),
         }
     }
 }
@@ -331,11 +327,11 @@ fn open_write(
         respond(connection, offer.task, None, &full, 0);
         return false;
     };
-    let mut write = Vec::with_capacity(2);
+    let mut write = WriteParts::new();
     if first > 0 {
         write.push(WritePart {
             buf: Buf::new(first as usize),
-            permits: vec![permit],
+            permits: smallvec![permit],
         });
     }
     let opened = offer.open(pending, transfer_len, write);
@@ -395,10 +391,10 @@ fn solicit(connection: &Connection, task: TaskId, len: u32) {
 }
 
 /// Waits for `len` bytes of the session's share, then of the lane's memory.
-async fn take_memory(connection: &Connection, len: usize) -> Vec<Permit> {
+async fn take_memory(connection: &Connection, len: usize) -> Permits {
     let own = connection.memory.take(len).await;
     let common = connection.front.memory.transfers.take(len).await;
-    vec![common, own]
+    smallvec![common, own]
 }
 
 /// A medium operation on its way.
@@ -408,7 +404,7 @@ struct Work {
     op: MediumOp,
     transfer_len: u64,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
 }
 
 /// Has the volume do the work and answers. The I/O is known as running from this call on.
@@ -423,7 +419,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
     } = work;
     let running = connection.open.begin_io(task, lun);
     let (connection, target) = (connection.clone(), target.clone());
-    spawn(async move {
+    begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         if read_len > 0 {
             permits = take_memory(&connection, read_len).await;
@@ -475,13 +471,13 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     }
     connection
         .open
-        .insert(offer.open(None, data.len() as u64, Vec::new()));
+        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
     let payload = Buf::copy_of(data).into();
     send_data(
         connection,
         offer.task,
         payload,
-        Vec::new(),
+        Permits::new(),
         data.len() as u64,
     );
 }
@@ -490,7 +486,7 @@ fn send_data(
     connection: &Connection,
     task: TaskId,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
     transfer_len: u64,
 ) {
     let len = data.len() as u32;

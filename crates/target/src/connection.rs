@@ -21,6 +21,7 @@ use iscsi::{
     CloseReason, OperationalConfig, RxData, TargetConfig, TargetConnection, TargetEvent, TaskId,
     frame::{DataDigest, Frame, frame},
 };
+use smallvec::SmallVec;
 
 use crate::{
     command,
@@ -29,6 +30,7 @@ use crate::{
     login,
     open::{OpenCommands, RunningId},
     order::Order,
+    portals,
     sessions::SessionKey,
     task_management, writer,
 };
@@ -79,6 +81,7 @@ pub(crate) async fn serve(front: Rc<Front>, stream: TcpStream) {
     let Ok((local, peer)) = stream.addresses() else {
         return;
     };
+    let (local, peer) = (portals::plain(local), portals::plain(peer));
     let Some(id) = front.sessions.admit(front.limits.connections_max) else {
         let max = front.limits.connections_max;
         tracing::warn!(%peer, max, "connection refused: all places are taken; raise `connections`");
@@ -270,7 +273,8 @@ impl Connection {
     /// Takes one PDU; false when it was the last that matters.
     async fn read_pdu(self: &Rc<Self>, reader: &mut FramedReader) -> std::io::Result<bool> {
         require(reader, iscsi::pdu::BHS_LEN).await?;
-        self.last_heard.set(time::now());
+        let now = time::turn_began();
+        self.last_heard.set(now);
         let limits = self.machine.borrow().frame_limits();
         let pdu = match frame(reader.bytes(), &limits) {
             Ok(Some(pdu)) => pdu,
@@ -286,7 +290,6 @@ impl Connection {
         if let Err(error) = pdu.verify_header(reader.bytes()) {
             return Ok(self.fail(error));
         }
-        let now = time::now().as_ns();
         let mut rest = Rest::new(&pdu);
         {
             let bytes = reader.bytes();
@@ -301,10 +304,10 @@ impl Connection {
             };
             self.machine
                 .borrow_mut()
-                .receive(now, bhs, &bytes[pdu.ahs()], data);
+                .receive(now.as_ns(), bhs, &bytes[pdu.ahs()], data);
         }
         reader.consume(at_hand);
-        let mut complete = Vec::new();
+        let mut complete = SmallVec::<[TaskId; 1]>::new();
         loop {
             let event = self.machine.borrow_mut().poll_event();
             let Some(event) = event else { break };

@@ -21,7 +21,7 @@ use volume::SharedVolume;
 
 use crate::{
     abort::Abort,
-    config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
+    config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
     prefix::Prefix,
@@ -86,11 +86,13 @@ pub(crate) struct Memory {
     pub(crate) session_max: usize,
 }
 
-/// A target as one lane sees it.
+/// A target as one lane sees it through one of its portal groups: a SCSI target port.
 pub(crate) struct Target {
+    /// The same for all groups of a target.
     pub(crate) index: usize,
     pub(crate) name: String,
-    pub(crate) portals: Vec<std::net::SocketAddr>,
+    pub(crate) portals: PortalGroup,
+    pub(crate) redirect: Option<Redirect>,
     pub(crate) allow: Allow,
     pub(crate) allow_from: Vec<Prefix>,
     pub(crate) chap: Option<Arc<Chap>>,
@@ -142,8 +144,17 @@ impl Front {
         let mut targets = Vec::new();
         let mut gates = BTreeMap::new();
         for (index, spec) in config.targets.iter().enumerate() {
-            let target = Target::open(index, spec, &config.limits, &homes, &mut gates).await?;
-            targets.push(Rc::new(target));
+            for group in &spec.portal_groups {
+                let port = TargetPort {
+                    target_name: spec.name.clone(),
+                    portal_group_tag: group.tag,
+                    relative_port: targets.len() as u16 + 1,
+                    port_group: 1,
+                };
+                let (limits, gates) = (&config.limits, &mut gates);
+                let target = Target::open(index, spec, group, port, limits, &homes, gates);
+                targets.push(Rc::new(target.await?));
+            }
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
         let largest = config.limits.transfer_max_bytes as usize;
@@ -323,6 +334,8 @@ impl Target {
     async fn open(
         index: usize,
         spec: &TargetSpec,
+        portals: &PortalGroup,
+        port: TargetPort,
         limits: &Limits,
         homes: &Homes,
         gates: &mut BTreeMap<String, Rc<Gate>>,
@@ -339,8 +352,7 @@ impl Target {
             if lun.atomic_writes {
                 shape.atomic_blocks_max = shape.transfer_blocks_max;
             }
-            let port = index as u16 + 1;
-            let identity = identity(spec, lun.uuid, port);
+            let identity = identity(lun.uuid, port.clone());
             let disk = LogicalUnit::sharing(identity, shape, home.unit.clone())
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
             units.insert(
@@ -357,18 +369,19 @@ impl Target {
         Ok(Target {
             index,
             name: spec.name.clone(),
-            portals: spec.portals.clone(),
+            portals: portals.clone(),
+            redirect: spec.redirect,
             allow: spec.allow.clone(),
             allow_from: spec.allow_from.clone(),
             chap: spec.chap.clone(),
             units,
-            bare: identity(spec, [0; 16], index as u16 + 1),
+            bare: identity([0; 16], port),
         })
     }
 }
 
 /// The names of a logical unit; serial number and NAA derive from the volume's UUID.
-fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity {
+fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
     Identity {
         vendor: "SANSTONE".into(),
         product: "VOLUME".into(),
@@ -380,12 +393,7 @@ fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity
         .into(),
         serial: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         uuid,
-        port: TargetPort {
-            target_name: target.name.clone(),
-            portal_group_tag: 1,
-            relative_port,
-            port_group: 1,
-        },
+        port,
     }
 }
 

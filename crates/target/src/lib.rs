@@ -25,6 +25,7 @@ mod login;
 mod medium;
 mod open;
 mod order;
+mod portals;
 mod prefix;
 mod sanitize;
 mod server;
@@ -32,7 +33,9 @@ mod sessions;
 mod task_management;
 mod writer;
 
-pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use config::{
+    Allow, Keep, Limits, LunSpec, OpenVolume, PortalGroup, Redirect, ServerConfig, TargetSpec,
+};
 pub use iscsi::Chap;
 pub use prefix::Prefix;
 pub use server::{Server, StartError};

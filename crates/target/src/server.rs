@@ -151,7 +151,8 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
     for portal in config
         .targets
         .iter_mut()
-        .flat_map(|target| &mut target.portals)
+        .flat_map(|target| &mut target.portal_groups)
+        .flat_map(|group| &mut group.portals)
     {
         let asked = *portal;
         *portal = match bound.get(&asked) {

@@ -15,7 +15,6 @@ pub mod layer;
 pub mod leaf;
 #[cfg(test)]
 mod measure;
-mod random;
 pub mod recorder;
 #[cfg(test)]
 mod scratch;

@@ -21,6 +21,11 @@ impl Reactor for SimReactor {
         self.state.borrow().now
     }
 
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.state.borrow_mut().random.fill(bytes);
+        Ok(())
+    }
+
     fn submit(&mut self, id: OpId, op: Op) {
         self.state.borrow_mut().submit(self.host, self.lane, id, op);
     }
