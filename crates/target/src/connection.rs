@@ -32,6 +32,7 @@ use crate::{
     memory::SessionMemory,
     notices::Notice,
     open::{OpenCommands, RunningId},
+    order::Order,
     sessions::SessionKey,
     task_management, watchdog, writer,
 };
@@ -54,6 +55,7 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
     pub(crate) introductions: Introductions,
+    pub(crate) order: Order,
     pub(crate) memory: SessionMemory,
     /// The machine may have something to send.
     pub(crate) transmit: Notify,
@@ -127,6 +129,7 @@ impl Connection {
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
+            order: Order::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             key: RefCell::default(),

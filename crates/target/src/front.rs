@@ -16,10 +16,11 @@ use engine::{
     sync::Notify,
 };
 use iscsi::{Chap, LoginStatus};
-use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
+use scsi::{Extent, Identity, LogicalUnit, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
+    abort::Abort,
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
@@ -42,7 +43,7 @@ pub(crate) enum Request {
     },
     /// Abort these commands, and say when all their I/O has ended.
     Abort {
-        commands: Commands,
+        abort: Abort,
         done: OneshotSender<()>,
     },
     /// End all sessions of a target.
@@ -66,18 +67,6 @@ pub(crate) struct Newcomer {
     /// The portal's address as the peer knows it.
     pub(crate) local: SocketAddr,
     pub(crate) stream: DetachedStream,
-}
-
-/// Which commands to abort.
-#[derive(Clone)]
-pub(crate) enum Commands {
-    /// Of all sessions of a target, for one LUN or all.
-    Target { target: usize, lun: Option<u32> },
-    /// Of these nexuses, for whatever LUN a volume is.
-    Nexuses {
-        volume: String,
-        nexuses: Vec<NexusId>,
-    },
 }
 
 /// One lane's part of a server.
@@ -133,6 +122,18 @@ pub(crate) struct Unit {
     pub(crate) gate: Rc<Gate>,
     pub(crate) home: Arc<Home>,
     pub(crate) volume: SharedVolume,
+}
+
+impl Unit {
+    /// All of its blocks.
+    pub(crate) fn whole(&self) -> Extent {
+        let shape = self.volume.shape();
+        Extent {
+            lba: 0,
+            blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
+            block_size_bytes: shape.block_size_bytes,
+        }
+    }
 }
 
 impl Front {
@@ -207,10 +208,10 @@ impl Front {
                         done.send(());
                     });
                 }
-                Request::Abort { commands, done } => {
+                Request::Abort { abort, done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.abort(&commands).await;
+                        front.abort(&abort).await;
                         done.send(());
                     });
                 }
@@ -251,45 +252,6 @@ impl Front {
                     });
                 }
             }
-        }
-    }
-
-    /// Aborts commands on this lane and waits for their I/O.
-    async fn abort(&self, commands: &Commands) {
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
-            let Some(own) = connection.target() else {
-                continue;
-            };
-            let luns: Vec<Option<u32>> = match commands {
-                Commands::Target { target, lun } if own.index == *target => vec![*lun],
-                Commands::Nexuses { volume, nexuses }
-                    if nexuses.contains(&NexusId(connection.id)) =>
-                {
-                    let served = own.units.iter().filter(|(_, u)| u.volume_name == *volume);
-                    served.map(|(number, _)| Some(*number)).collect()
-                }
-                _ => continue,
-            };
-            for lun in luns {
-                let running = connection.abort_tasks(lun);
-                connection.open.wait_ended(&running).await;
-            }
-        }
-    }
-
-    /// Has every lane abort commands, and waits until all their I/O has ended.
-    pub(crate) async fn abort_everywhere(&self, commands: Commands) {
-        let mut answers = Vec::new();
-        for lane in &self.lanes {
-            let (done, answer) = oneshot();
-            let commands = commands.clone();
-            if lane.send(Request::Abort { commands, done }).is_ok() {
-                answers.push(answer);
-            }
-        }
-        for answer in answers {
-            answer.await;
         }
     }
 

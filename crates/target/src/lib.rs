@@ -12,6 +12,7 @@
 //! the lanes and answers only when every I/O that it overtakes has ended.
 #![forbid(unsafe_code)]
 
+mod abort;
 mod admission;
 mod command;
 mod config;
@@ -26,6 +27,7 @@ mod medium;
 mod memory;
 mod notices;
 mod open;
+mod order;
 mod peer;
 mod portals;
 mod prefix;
