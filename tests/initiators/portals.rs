@@ -8,7 +8,7 @@ use harness::initiator::{at_url, on_lane};
 use harness::process::program;
 use harness::run::{Ran, run};
 use harness::sanstone::{IQN, Sanstone, binary, target_table};
-use harness::wire::{Direction, Session};
+use harness::wire::{Direction, Session, is_closed};
 use std::process::Command;
 use std::time::Duration;
 use volume::{Durability, IscsiDisk, Volume};
@@ -142,10 +142,10 @@ fn each_group_is_a_target_port_with_sessions_of_its_own() {
     }
     // At the same one it is the same session, which begins anew.
     let _third = login(two);
-    assert!(
-        second.wait_until_ready().is_err(),
-        "two sessions at one port"
-    );
+    let error = second
+        .wait_until_ready()
+        .expect_err("two sessions at one port");
+    assert!(is_closed(&error), "{error}");
     first
         .wait_until_ready()
         .expect("the other group's lives on");
