@@ -26,5 +26,5 @@ pub use buf::{Buf, Gather, Payload, Slice};
 pub use future::LaneFuture;
 pub use inbox::LaneHandle;
 pub use lane::{Lane, LaneConfig};
-pub use task::spawn;
+pub use task::{begin, spawn};
 pub use time::{Duration, Instant};

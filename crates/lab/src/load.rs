@@ -103,6 +103,25 @@ pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> vo
     })
 }
 
+/// Writes every byte of `volume` once, from the start to the end.
+///
+/// # Errors
+/// The first error of a write ends it.
+pub async fn fill(volume: &dyn Volume) -> volume::Result<()> {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let mut buf = Buf::new(PIECE_BYTES as usize);
+    buf.fill(0x5a);
+    let piece = Payload::from(buf);
+    let end = volume.shape().len_bytes;
+    for at in (0..end).step_by(PIECE_BYTES as usize) {
+        let len = PIECE_BYTES.min(end - at) as usize;
+        volume
+            .write(at, piece.slice(0..len), Durability::Cached)
+            .await?;
+    }
+    Ok(())
+}
+
 /// Chooses where the next I/O goes.
 struct Places {
     order: Order,

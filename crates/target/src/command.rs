@@ -3,16 +3,17 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload, spawn, sync::Permit};
+use engine::{Buf, Payload, begin as begin_task, spawn};
 use iscsi::{CommandRequest, Outcome, TaskId};
 use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
+use smallvec::smallvec;
 
 use crate::{
     connection::Connection,
     copy,
     front::{Commands, Target, Unit},
     medium,
-    open::{OpenCommand, Pending, WritePart},
+    open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
     sanitize,
 };
 
@@ -209,9 +210,9 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
             } else {
                 connection
                     .open
-                    .insert(offer.open(None, transfer_len, Vec::new()));
+                    .insert(offer.open(None, transfer_len, WriteParts::new()));
                 let (task, lun, data, permits) =
-                    (offer.task, offer.lun, Payload::new(), Vec::new());
+                    (offer.task, offer.lun, Payload::new(), Permits::new());
                 run(
                     connection,
                     target,
@@ -279,7 +280,7 @@ async fn extended_copy(
     }
     connection.open.end_io(running);
     let unit = &target.units[&lun];
-    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done);
+    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     respond(&connection, task, Some(unit), &ending, transfer_len);
     connection.transmit.notify();
 }
@@ -313,7 +314,7 @@ impl Offer {
         self,
         pending: Option<Pending>,
         transfer_len: u64,
-        write: Vec<WritePart>,
+        write: WriteParts,
     ) -> OpenCommand {
         OpenCommand {
             task: self.task,
@@ -322,7 +323,7 @@ impl Offer {
             transfer_len,
             write,
             read: Payload::new(),
-            read_permits: Vec::new(),
+            read_permits: Permits::new(),
         }
     }
 }
@@ -354,11 +355,11 @@ fn collect(
         };
         return respond(connection, task, None, &full, 0);
     };
-    let mut write = Vec::with_capacity(2);
+    let mut write = WriteParts::new();
     if first > 0 {
         write.push(WritePart {
             buf: Buf::new(first as usize),
-            permits: vec![permit],
+            permits: smallvec![permit],
         });
     }
     connection
@@ -393,10 +394,10 @@ fn solicit(connection: &Connection, task: TaskId, len: u32) {
 }
 
 /// Waits for `len` bytes of the session's share, then of the lane's memory.
-async fn take_memory(connection: &Connection, len: usize) -> Vec<Permit> {
+async fn take_memory(connection: &Connection, len: usize) -> Permits {
     let own = connection.memory.take(len).await;
     let common = connection.front.memory.transfers.take(len).await;
-    vec![common, own]
+    smallvec![common, own]
 }
 
 /// A medium operation on its way.
@@ -406,7 +407,7 @@ struct Work {
     op: MediumOp,
     transfer_len: u64,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
 }
 
 /// Has the volume do the work and answers. The I/O is known as running from this call on.
@@ -421,7 +422,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
     } = work;
     let running = connection.open.begin_io(task, lun);
     let (connection, target) = (connection.clone(), target.clone());
-    spawn(async move {
+    begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         if read_len > 0 {
             permits = take_memory(&connection, read_len).await;
@@ -470,13 +471,13 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     }
     connection
         .open
-        .insert(offer.open(None, data.len() as u64, Vec::new()));
+        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
     let payload = Buf::copy_of(data).into();
     send_data(
         connection,
         offer.task,
         payload,
-        Vec::new(),
+        Permits::new(),
         data.len() as u64,
     );
 }
@@ -485,7 +486,7 @@ fn send_data(
     connection: &Connection,
     task: TaskId,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
     transfer_len: u64,
 ) {
     let len = data.len() as u32;

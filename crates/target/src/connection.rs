@@ -21,6 +21,7 @@ use iscsi::{
     CloseReason, OperationalConfig, RxData, TargetConfig, TargetConnection, TargetEvent, TaskId,
     frame::{DataDigest, Frame, frame},
 };
+use smallvec::SmallVec;
 
 use crate::{
     command,
@@ -269,7 +270,8 @@ impl Connection {
     /// Takes one PDU; false when it was the last that matters.
     async fn read_pdu(self: &Rc<Self>, reader: &mut FramedReader) -> std::io::Result<bool> {
         require(reader, iscsi::pdu::BHS_LEN).await?;
-        self.last_heard.set(time::now());
+        let now = time::turn_began();
+        self.last_heard.set(now);
         let limits = self.machine.borrow().frame_limits();
         let pdu = match frame(reader.bytes(), &limits) {
             Ok(Some(pdu)) => pdu,
@@ -285,7 +287,6 @@ impl Connection {
         if let Err(error) = pdu.verify_header(reader.bytes()) {
             return Ok(self.fail(error));
         }
-        let now = time::now().as_ns();
         let mut rest = Rest::new(&pdu);
         {
             let bytes = reader.bytes();
@@ -300,10 +301,10 @@ impl Connection {
             };
             self.machine
                 .borrow_mut()
-                .receive(now, bhs, &bytes[pdu.ahs()], data);
+                .receive(now.as_ns(), bhs, &bytes[pdu.ahs()], data);
         }
         reader.consume(at_hand);
-        let mut complete = Vec::new();
+        let mut complete = SmallVec::<[TaskId; 1]>::new();
         loop {
             let event = self.machine.borrow_mut().poll_event();
             let Some(event) = event else { break };

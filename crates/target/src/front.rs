@@ -443,8 +443,13 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     shape.write_cache = volume.volatile_cache;
     shape.read_only = volume.read_only;
     shape.transfer_blocks_max = limits.transfer_max_bytes / block;
-    let optimal = volume.optimal_io_bytes.min(limits.transfer_max_bytes);
-    shape.transfer_blocks_optimal = optimal / block;
+    // Only a volume that spreads its blocks has a length that suits it better than a longer one.
+    let optimal = volume.optimal_io_bytes;
+    if (volume.physical_block_bytes + 1..=limits.transfer_max_bytes).contains(&optimal) {
+        shape.transfer_blocks_optimal = optimal / block;
+    }
+    shape.transfer_blocks_granularity =
+        u16::try_from(volume.physical_block_bytes / block).unwrap_or(0);
     shape.discard = volume.discard.map(|discard| scsi::Discard {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,

@@ -10,6 +10,12 @@ use engine::{
 };
 use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
+use smallvec::SmallVec;
+
+/// What pays for a transfer: a part of the lane's memory and one of the session's share.
+pub(crate) type Permits = SmallVec<[Permit; 2]>;
+/// A command's data-out: what came unasked, and the rest.
+pub(crate) type WriteParts = SmallVec<[WritePart; 2]>;
 
 /// What an open command waits to do when its data-out is complete.
 #[derive(Clone, Debug)]
@@ -27,17 +33,17 @@ pub(crate) struct OpenCommand {
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,
     /// Data-out in the order of its offsets.
-    pub(crate) write: Vec<WritePart>,
+    pub(crate) write: WriteParts,
     /// Data-in on its way.
     pub(crate) read: Payload,
-    pub(crate) read_permits: Vec<Permit>,
+    pub(crate) read_permits: Permits,
 }
 
 /// A piece of a command's data-out.
 #[derive(Debug)]
 pub(crate) struct WritePart {
     pub(crate) buf: Buf,
-    pub(crate) permits: Vec<Permit>,
+    pub(crate) permits: Permits,
 }
 
 /// A copyable name of a running I/O.
@@ -169,9 +175,9 @@ impl OpenCommand {
     }
 
     /// Takes the whole data-out as one payload, with the permits that pay for it.
-    pub(crate) fn take_write(&mut self) -> (Payload, Vec<Permit>) {
+    pub(crate) fn take_write(&mut self) -> (Payload, Permits) {
         let mut payload = Payload::new();
-        let mut permits = Vec::new();
+        let mut permits = Permits::new();
         for part in self.write.drain(..) {
             payload.push(part.buf.freeze());
             permits.extend(part.permits);

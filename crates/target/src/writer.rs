@@ -32,7 +32,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             notified.await;
             continue;
         }
-        connection.sending_since.set(Some(time::now()));
+        connection.sending_since.set(Some(time::turn_began()));
         let (result, back) = connection.stream.send_all(gather).await;
         connection.sending_since.set(None);
         gather = back;
@@ -62,16 +62,15 @@ fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather, permits: &m
         }
         TransmitData::Task { task, offset, len } => {
             let (start, end) = (*offset as usize, *offset as usize + *len as usize);
-            let payload = connection
-                .open
-                .with(*task, |command| command.read.slice(start..end));
-            let payload = payload.expect("the machine sends data of open commands only");
-            for slice in payload.slices() {
+            let sent = connection.open.with(*task, |command| {
                 if let Some(digest) = &mut digest {
-                    digest.update(slice);
+                    for slice in command.read.slice(start..end).slices() {
+                        digest.update(slice);
+                    }
                 }
-                gather.push_slice(slice.clone());
-            }
+                gather.push_payload(&command.read, start..end);
+            });
+            sent.expect("the machine sends data of open commands only");
         }
     }
     gather.push_bytes(&PADDING[..pdu.padding()]);

@@ -200,7 +200,7 @@ impl Session {
         };
         let task = Task {
             id,
-            began: time::now(),
+            began: time::turn_began(),
             data,
             waker: None,
             result: None,
@@ -449,7 +449,8 @@ async fn read(session: Rc<Session>) {
 
 async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()> {
     require(reader, iscsi::pdu::BHS_LEN).await?;
-    session.last_heard.set(time::now());
+    let now = time::turn_began();
+    session.last_heard.set(now);
     let limits = session.machine.borrow().frame_limits();
     let Some(pdu) = frame(reader.bytes(), &limits).map_err(protocol)? else {
         return Ok(());
@@ -476,11 +477,10 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
             }
         };
         let bhs = bytes.first_chunk().expect("48 bytes are at hand");
-        let now = time::now().as_ns();
         session
             .machine
             .borrow_mut()
-            .receive(now, bhs, &bytes[pdu.ahs()], data);
+            .receive(now.as_ns(), bhs, &bytes[pdu.ahs()], data);
     }
     reader.consume(at_hand);
     // The machine has freed the slots of tasks that have ended, and a new command may take one
