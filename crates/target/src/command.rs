@@ -300,9 +300,9 @@ async fn settle(
         // Without the one that waits here for the answer.
         let own = NexusId(connection.id);
         let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
-        let commands = Commands::Nexuses {
-            volume: unit.volume_name.clone(),
-            nexuses: nexuses.collect(),
+        let commands = Commands {
+            volumes: vec![unit.volume_name.clone()],
+            nexuses: Some(nexuses.collect()),
         };
         connection.front.abort_everywhere(commands).await;
     }
@@ -310,12 +310,7 @@ async fn settle(
 }
 
 impl Offer {
-    fn open(
-        self,
-        pending: Option<Pending>,
-        transfer_len: u64,
-        write: WriteParts,
-    ) -> OpenCommand {
+    fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
         OpenCommand {
             task: self.task,
             lun: self.lun,

@@ -55,16 +55,12 @@ pub(crate) enum Request {
     Stop { done: OneshotSender<()> },
 }
 
-/// Which commands to abort.
+/// Which commands to abort: those for these volumes, at whatever target and under whatever LUN.
 #[derive(Clone)]
-pub(crate) enum Commands {
-    /// Of all sessions of a target, for one LUN or all.
-    Target { target: usize, lun: Option<u32> },
-    /// Of these nexuses, for whatever LUN a volume is.
-    Nexuses {
-        volume: String,
-        nexuses: Vec<NexusId>,
-    },
+pub(crate) struct Commands {
+    pub(crate) volumes: Vec<String>,
+    /// Only of these nexuses; `None`: of all.
+    pub(crate) nexuses: Option<Vec<NexusId>>,
 }
 
 /// One lane's part of a server.
@@ -259,18 +255,15 @@ impl Front {
             let Some(own) = connection.target() else {
                 continue;
             };
-            let luns: Vec<Option<u32>> = match commands {
-                Commands::Target { target, lun } if own.index == *target => vec![*lun],
-                Commands::Nexuses { volume, nexuses }
-                    if nexuses.contains(&NexusId(connection.id)) =>
-                {
-                    let served = own.units.iter().filter(|(_, u)| u.volume_name == *volume);
-                    served.map(|(number, _)| Some(*number)).collect()
-                }
-                _ => continue,
-            };
-            for lun in luns {
-                let running = connection.abort_tasks(lun);
+            let nexus = NexusId(connection.id);
+            let nexuses = commands.nexuses.as_ref();
+            if nexuses.is_some_and(|nexuses| !nexuses.contains(&nexus)) {
+                continue;
+            }
+            let served = own.units.iter();
+            let served = served.filter(|(_, unit)| commands.volumes.contains(&unit.volume_name));
+            for &lun in served.map(|(number, _)| number) {
+                let running = connection.abort_tasks(Some(lun));
                 connection.open.wait_ended(&running).await;
             }
         }

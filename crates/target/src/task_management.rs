@@ -95,7 +95,8 @@ async fn reset(connection: &Connection, target: &Target, lun: Option<u32>) {
     everywhere(connection, target, lun, Attention::BusDeviceReset, None).await;
 }
 
-/// Aborts commands in all sessions on all lanes, waits for their I/O, and has all nexuses told.
+/// Aborts commands in all sessions on all lanes, waits for their I/O, and has all nexuses told. A disk
+/// that several targets or portal groups serve is one logical unit, reached through several ports.
 async fn everywhere(
     connection: &Connection,
     target: &Target,
@@ -103,12 +104,15 @@ async fn everywhere(
     attention: Attention,
     by: Option<NexusId>,
 ) {
-    let index = target.index;
-    let commands = Commands::Target { target: index, lun };
+    let units = target.units.iter();
+    let units = units.filter(|(number, _)| lun.is_none_or(|lun| lun == **number));
+    let units: Vec<_> = units.map(|(_, unit)| unit).collect();
+    let commands = Commands {
+        volumes: units.iter().map(|unit| unit.volume_name.clone()).collect(),
+        nexuses: None,
+    };
     connection.front.abort_everywhere(commands).await;
-    for (number, unit) in &target.units {
-        if lun.is_none_or(|lun| lun == *number) {
-            unit.disk.borrow().post(attention, by);
-        }
+    for unit in units {
+        unit.disk.borrow().post(attention, by);
     }
 }
