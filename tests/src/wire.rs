@@ -418,6 +418,12 @@ impl Session {
     }
 }
 
+/// Whether an error says that the target has closed the connection.
+pub fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// Which way a command's data goes, as the flag bits of RFC 7143 §11.3.1.
 #[derive(Clone, Copy, Debug)]
 pub enum Direction {
