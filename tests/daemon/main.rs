@@ -5,3 +5,4 @@ mod idle;
 mod memory;
 mod secrets;
 mod sigterm;
+mod stages;
