@@ -201,7 +201,10 @@ impl<'a> Session<'a> {
     fn data_in(&mut self) {
         let (tag, received, _, whole) = self.any(Direction::Read).unwrap_or((99, 0, 0, 64));
         let (how, len) = (self.input.u8(), self.input.length().min(4096));
-        let len = len.min(whole - received);
+        let len = match how {
+            0xf0.. => len,
+            _ => len.min(whole - received),
+        };
         let carries_status = how & 1 != 0;
         let flags = if carries_status { 0x81 } else { how & 0x80 };
         let sent = self.sent.entry(tag).or_default();
@@ -220,7 +223,11 @@ impl<'a> Session<'a> {
 
     fn r2t(&mut self) {
         let (tag, _, at, whole) = self.any(Direction::Write).unwrap_or((99, 0, 0, 64));
-        let len = self.input.length().min(whole - at).min(1024);
+        let len = match self.input.length() {
+            // Mostly what the data and MaxBurstLength allow.
+            len @ 0x2000.. => len,
+            len => len.min(whole - at).min(1024),
+        };
         let sent = self.sent.entry(tag).or_default();
         let r2t_sn = sent.1;
         sent.1 += 1;

@@ -189,6 +189,10 @@ impl InitiatorSide {
         assert!((1..=agreed.max_burst_length).contains(&agreed.first_burst_length));
         assert!(agreed.max_outstanding_r2t >= 1);
         assert!(
+            agreed.initial_r2t || !wanted.initial_r2t,
+            "one No against our Yes"
+        );
+        assert!(
             !agreed.digests.header || wanted.header_digest,
             "a digest against our will"
         );

@@ -254,8 +254,11 @@ impl Session<'_> {
                 r2t.data_sn,
             )
         };
-        let len = len.min(end - offset);
-        let flags = if offset + len == end { 0x80 } else { 0 };
+        let len = match which {
+            0xf0.. => len,
+            _ => len.min(end - offset),
+        };
+        let flags = if offset + len >= end { 0x80 } else { 0 };
         let pdu = Pdu::new(0x05, flags)
             .word(16, tag)
             .word(20, transfer_tag)

@@ -290,6 +290,8 @@ impl TargetSide {
         if let Some(at) = self.r2ts.iter().position(found) {
             let r2t = &mut self.r2ts[at];
             r2t.received = r2t.received.saturating_add(len);
+            let fits = failed || r2t.received <= r2t.end - r2t.offset;
+            assert!(fits, "more than the R2T asked for was taken");
             r2t.data_sn = r2t.data_sn.wrapping_add(1);
             let whole = r2t.received >= r2t.end - r2t.offset;
             if (failed && is_final) || (!failed && whole) {
@@ -601,6 +603,10 @@ fn check_parameters(agreed: &SessionParameters, wanted: &iscsi::OperationalConfi
     assert!(segment.contains(&agreed.max_burst_length));
     assert!((1..=agreed.max_burst_length).contains(&agreed.first_burst_length));
     assert!(agreed.max_outstanding_r2t >= 1);
+    assert!(
+        agreed.initial_r2t || !wanted.initial_r2t,
+        "one No against our Yes"
+    );
     assert!(
         !agreed.digests.header || wanted.header_digest,
         "a digest against our will"
