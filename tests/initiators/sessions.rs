@@ -4,7 +4,7 @@
 use harness::directory::Directory;
 use harness::process::Daemon;
 use harness::sanstone::{IQN, binary, target_table};
-use harness::wire::{Session, login_header, opcode};
+use harness::wire::{Session, is_closed, login_header, opcode};
 use std::process::Command;
 
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
@@ -80,7 +80,10 @@ fn a_new_login_of_the_same_initiator_port_ends_the_old_session() {
     let (mut other, mut old) = (login(2), login(1));
     let mut new = login(1);
     assert_ne!(old.tsih, new.tsih);
-    assert!(old.wait_until_ready().is_err(), "the old session lives on");
+    let error = old
+        .wait_until_ready()
+        .expect_err("the old session lives on");
+    assert!(is_closed(&error), "{error}");
     for session in [&mut new, &mut other] {
         session.wait_until_ready().expect("it lives on");
     }
@@ -103,7 +106,10 @@ fn a_peer_that_falls_silent_is_asked_and_then_dropped() {
         alive.nop_out(u32::MAX, tag).expect("the target reads");
     }
     asked(&mut silent);
-    assert!(silent.receive().is_err(), "nobody answered, and it goes on");
+    let error = silent
+        .receive()
+        .expect_err("nobody answered, and it goes on");
+    assert!(is_closed(&error), "{error}");
     let log = server.daemon.log();
     assert!(log.contains("no answer to a ping within 2s"), "{log}");
     let tag = asked(&mut alive);
