@@ -82,7 +82,6 @@ impl TargetMachine {
                 kept: None,
                 removable: false,
                 read_only: false,
-                atomic_writes: false,
             };
             let config = ServerConfig {
                 keep: None,

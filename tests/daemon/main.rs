@@ -3,5 +3,6 @@
 mod configuration;
 mod idle;
 mod memory;
+mod reservations;
 mod secrets;
 mod sigterm;

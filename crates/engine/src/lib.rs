@@ -8,6 +8,7 @@
 
 pub mod buf;
 pub mod cross;
+pub mod extent;
 pub mod fs;
 mod future;
 mod inbox;

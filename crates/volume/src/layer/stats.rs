@@ -15,7 +15,7 @@ use std::{
 use engine::{LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
-use crate::{Durability, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Durability, Result, Shape, SharedVolume, Volume};
 
 /// A power of two is cut into this many buckets: what they say is at most 3 % off.
 const STEPS: u64 = 32;
@@ -235,6 +235,10 @@ impl Volume for Stats {
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.discard(at, len);
         LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
     }
 
     fn write_zeroes(
