@@ -173,7 +173,6 @@ fn server_config(
                     kept,
                     removable: lun.removable,
                     read_only: lun.read_only,
-                    atomic_writes: config.is_ram(&lun.volume),
                 },
             );
         }

@@ -26,4 +26,4 @@ mod volume;
 
 pub use error::{Error, ErrorKind, Result};
 pub use initiator::{IscsiConfig, IscsiDisk, next_isid};
-pub use volume::{Allocation, Discard, Durability, Shape, SharedVolume, Volume};
+pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};

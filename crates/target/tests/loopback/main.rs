@@ -31,7 +31,6 @@ fn config(open: OpenVolume) -> ServerConfig {
         kept: None,
         removable: false,
         read_only: false,
-        atomic_writes: true,
     };
     let target = TargetSpec {
         name: IQN.into(),

@@ -15,7 +15,7 @@ use engine::{LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
 };
 
@@ -190,6 +190,10 @@ impl Volume for Stats {
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.discard(at, len);
         LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
     }
 
     fn write_zeroes(
