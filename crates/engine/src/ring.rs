@@ -32,6 +32,8 @@ use crate::{
 const BELL: u64 = u64::MAX;
 /// user_data of cancellations, whose own results say nothing of use.
 const CANCEL: u64 = u64::MAX - 1;
+/// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
+const BACKLOG: libc::c_int = 4096;
 /// The most pieces that one vectored call takes (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
@@ -388,6 +390,10 @@ impl Reactor for Ring {
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         let listener = TcpListener::bind(addr)?;
+        // The standard library's queue of 128 overflows when many connect at once, and whoever finds
+        // it full tries again a second later. No memory arguments; without it the old one stays.
+        // SAFETY: the descriptor is a listening socket of ours.
+        unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
         let addr = listener.local_addr()?;
         Ok((owned(listener.into()), addr))
     }
