@@ -4,5 +4,7 @@ mod configuration;
 mod idle;
 mod limits;
 mod memory;
+mod reservations;
 mod secrets;
 mod sigterm;
+mod stages;

@@ -3,11 +3,9 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use engine::{Buf, Duration, Payload, task, time};
+use engine::{Buf, Duration, Payload, random::SplitMix64, task, time};
 use hdrhistogram::Histogram;
 use volume::{Durability, SharedVolume, Volume};
-
-use crate::random::Random;
 
 /// Which way the data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -130,7 +128,7 @@ struct Places {
     size_bytes: u64,
     count: u64,
     next: u64,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Places {
@@ -142,7 +140,7 @@ impl Places {
             size_bytes,
             count,
             next: 0,
-            random: Random::new(seed + 1),
+            random: SplitMix64::new(seed + 1),
         }
     }
 

@@ -33,13 +33,13 @@ pub struct ServerConfig {
     pub limits: Limits,
 }
 
-/// One target: a name, its portals and its logical units.
+/// One target: a name, its portals, and its logical units or where they have gone.
 #[derive(Clone)]
 pub struct TargetSpec {
     /// iSCSI name.
     pub name: String,
-    /// Addresses that it is reached at; port 0 takes any free one.
-    pub portals: Vec<SocketAddr>,
+    /// Where it is reached. Each group is a SCSI target port of its own.
+    pub portal_groups: Vec<PortalGroup>,
     /// Logical units by number.
     pub luns: BTreeMap<u32, LunSpec>,
     /// Who may log in.
@@ -48,6 +48,33 @@ pub struct TargetSpec {
     pub allow_from: Vec<Prefix>,
     /// What initiators have to prove, and how the target proves itself; `None`: nothing.
     pub chap: Option<Arc<Chap>>,
+    /// Where initiators that may log in are sent instead; `None`: nowhere.
+    pub redirect: Option<Redirect>,
+}
+
+/// Portals that share their sessions (RFC 7143 §4.4.4).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortalGroup {
+    /// TargetPortalGroupTag, not 0.
+    pub tag: u16,
+    /// Addresses that it listens on; port 0 takes any free one.
+    pub portals: Vec<SocketAddr>,
+}
+
+impl PortalGroup {
+    /// The one group of a target that has no others.
+    pub fn only(portals: Vec<SocketAddr>) -> PortalGroup {
+        PortalGroup { tag: 1, portals }
+    }
+}
+
+/// The answer to a login at a target that is served elsewhere (RFC 7143 §11.13.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// The portal to log in at.
+    pub to: SocketAddr,
+    /// For good: initiators should remember it.
+    pub permanently: bool,
 }
 
 /// One logical unit.
@@ -65,8 +92,6 @@ pub struct LunSpec {
     pub removable: bool,
     /// Whether writes are refused here, whatever the volume would take.
     pub read_only: bool,
-    /// Whether the volume writes all or nothing, also through a power cut, whatever the length.
-    pub atomic_writes: bool,
 }
 
 /// Which initiators may log in to a target.
@@ -126,7 +151,7 @@ impl Default for Limits {
             reserved: 256,
             logins_max: 512,
             logins_per_peer_max: 64,
-            command_window: 128,
+            command_window: 1024,
             transfer_max_bytes: 4 << 20,
             data_segment_max_bytes: 256 << 10,
             text_max_bytes: 64 << 10,

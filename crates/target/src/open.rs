@@ -2,7 +2,10 @@
 //! has come in or is to go out, and the memory permits that pay for it. And, apart from them, the
 //! I/Os that a volume is working on: these outlive a command that was aborted.
 
-use std::{cell::RefCell, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+};
 
 use engine::{
     Buf, Payload,
@@ -11,6 +14,8 @@ use engine::{
 use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
+
+use crate::stages::{Kind, Times};
 
 /// What pays for a transfer: a part of the lane's memory and one of the session's share.
 pub(crate) type Permits = SmallVec<[Permit; 2]>;
@@ -29,6 +34,9 @@ pub(crate) enum Pending {
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
     pub(crate) lun: u32,
+    pub(crate) times: Times,
+    /// What the volume has done for it, once it has.
+    pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,
@@ -68,9 +76,10 @@ pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
     running: RefCell<Vec<Option<Running>>>,
     free: RefCell<Vec<usize>>,
-    serial: std::cell::Cell<u64>,
-    /// An I/O has ended.
+    serial: Cell<u64>,
+    /// An I/O has ended, or, while there are watchers, a command.
     ended: Notify,
+    watchers: Cell<usize>,
 }
 
 impl OpenCommands {
@@ -86,7 +95,18 @@ impl OpenCommands {
     pub(crate) fn remove(&self, task: TaskId) -> Option<OpenCommand> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(task.slot())?;
-        slot.take_if(|command| command.task == task)
+        let removed = slot.take_if(|command| command.task == task);
+        if self.watchers.get() > 0 {
+            self.ended.notify();
+        }
+        removed
+    }
+
+    /// Removes a command unless its data are on their way to the initiator; false if so, or if it
+    /// has ended.
+    pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
+        let unanswered = self.with(task, |command| command.read.is_empty());
+        unanswered == Some(true) && self.remove(task).is_some()
     }
 
     /// Looks at the open command `task`; `None` when it has ended or was aborted.
@@ -173,6 +193,36 @@ impl OpenCommands {
                 (!still).then_some(())
             })
             .await;
+    }
+
+    /// The open commands for `lun` and those whose I/O outlives them.
+    pub(crate) fn earlier(&self, lun: u32) -> Vec<TaskId> {
+        let mut tasks = self.tasks(Some(lun));
+        let running = self.running.borrow();
+        tasks.extend(
+            running
+                .iter()
+                .flatten()
+                .filter(|io| io.lun == lun)
+                .map(|io| io.task),
+        );
+        tasks
+    }
+
+    /// Waits until these commands have been answered or aborted and their I/O has ended.
+    pub(crate) async fn wait_gone(&self, tasks: &[TaskId]) {
+        self.watchers.set(self.watchers.get() + 1);
+        self.ended
+            .wait_for(|| {
+                let running = self.running.borrow();
+                let still = tasks.iter().any(|task| {
+                    self.with(*task, |_| ()).is_some()
+                        || running.iter().flatten().any(|io| io.task == *task)
+                });
+                (!still).then_some(())
+            })
+            .await;
+        self.watchers.set(self.watchers.get() - 1);
     }
 
     /// Waits until no I/O runs.

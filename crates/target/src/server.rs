@@ -22,7 +22,9 @@ use crate::{
     config::{LunSpec, ServerConfig},
     front::{Front, Home, Homes, Newcomer, Request},
     notices::Notice,
+    portals,
     sessions::{Arrival, Sessions},
+    stages::StageReport,
 };
 
 /// How long an address may stay in use before that is an error.
@@ -136,6 +138,11 @@ impl Server {
         self.sessions.failures.total()
     }
 
+    /// Where the time of commands has gone since the start.
+    pub fn stage_times(&self) -> StageReport {
+        self.sessions.stages.report()
+    }
+
     /// Takes no new connections and commands, answers what was accepted, ends all connections and
     /// flushes the volumes.
     pub async fn stop(self) {
@@ -170,7 +177,8 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
     for portal in config
         .targets
         .iter_mut()
-        .flat_map(|target| &mut target.portals)
+        .flat_map(|target| &mut target.portal_groups)
+        .flat_map(|group| &mut group.portals)
     {
         let asked = *portal;
         *portal = match bound.get(&asked) {
@@ -256,6 +264,7 @@ impl Door {
         let Ok((local, peer)) = stream.addresses() else {
             return;
         };
+        let (local, peer) = (portals::plain(local), portals::plain(peer));
         let lane = &self.lanes[self.next_lane.get()];
         self.next_lane
             .set((self.next_lane.get() + 1) % self.lanes.len());

@@ -17,18 +17,21 @@ use crate::{
     failures::Failures,
     front::Request,
     notices::Notices,
+    stages::Stages,
 };
 
-/// The initiator port and target of a session (RFC 7143 §4.4.3: what may exist once).
+/// The initiator port and target port of a session (RFC 7143 §4.4.3: what may exist once).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SessionKey {
     pub(crate) initiator_name: String,
     pub(crate) isid: Isid,
     pub(crate) target_name: String,
+    pub(crate) portal_group_tag: u16,
 }
 
 struct Entry {
     connection: u64,
+    tsih: u16,
     lane: Sender<Request>,
 }
 
@@ -50,6 +53,7 @@ pub(crate) struct Sessions {
     pub(crate) admission: Admission<Arrival>,
     pub(crate) failures: Failures,
     pub(crate) notices: Notices,
+    pub(crate) stages: Stages,
 }
 
 impl Sessions {
@@ -59,6 +63,7 @@ impl Sessions {
             admission: Admission::new(places),
             failures: Failures::default(),
             notices: Notices::default(),
+            stages: Stages::default(),
         }
     }
 
@@ -85,16 +90,27 @@ impl Sessions {
                 return Err(ended);
             }
         }
+        // 0 means "no session" (RFC 7143 §11.12.6).
+        let tsih = state.last_tsih.checked_add(1).unwrap_or(1);
+        state.last_tsih = tsih;
         state.by_key.insert(
             key.clone(),
             Entry {
                 connection,
+                tsih,
                 lane: lane.clone(),
             },
         );
-        // 0 means "no session" (RFC 7143 §11.12.6).
-        state.last_tsih = state.last_tsih.checked_add(1).unwrap_or(1);
-        Ok(state.last_tsih)
+        Ok(tsih)
+    }
+
+    /// Whether the session under `key` is the one that an initiator calls `tsih`.
+    pub(crate) fn has(&self, key: &SessionKey, tsih: u16) -> bool {
+        let state = self.lock();
+        state
+            .by_key
+            .get(key)
+            .is_some_and(|entry| entry.tsih == tsih)
     }
 
     /// Takes the entry of `connection` out, if it still is the one under `key`.

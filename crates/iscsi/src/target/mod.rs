@@ -284,7 +284,7 @@ impl TargetConnection {
     }
 
     /// Answers `LoginRequest` or `SessionRequest` with a refusal; `target_address` goes with the
-    /// redirection statuses (`host:port[,tag]`). `Closed` follows.
+    /// redirection statuses: `host[:port]`, here without a tag (RFC 7143 §13.8). `Closed` follows.
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
