@@ -122,6 +122,11 @@ fn a_client_that_was_there_before_comes_back_through_any_crowd() {
                         for target in &site.targets {
                             time::sleep(random_time(&mut random, 10 * MS)).await;
                             site.client.reset_connections(&target.host);
+                            // The target hears of it, and has time to give the place away.
+                            time::sleep(2 * MS).await;
+                            site.client.partition(&target.host);
+                            time::sleep(500 * MS + random_time(&mut random, 500 * MS)).await;
+                            site.client.heal(&target.host);
                         }
                     })
                 };
