@@ -130,7 +130,7 @@ fn a_client_that_was_there_before_comes_back_through_any_crowd() {
                         }
                     })
                 };
-                let tally = workload::run(&site, &volume, load.clone()).await;
+                let tally = workload::run(&site, &volume, load).await;
                 assert!(tally.good > 0);
                 resets.await;
             }
