@@ -97,9 +97,14 @@ impl RawSession {
     /// Logs in to target `index` of a site that serves, as the initiator called `name`.
     pub async fn login_as(site: &Site, index: usize, name: &str) -> Rc<RawSession> {
         let target = &site.targets[index];
+        RawSession::login_at(site.iscsi(index).address, &target.iqn, name).await
+    }
+
+    /// Logs in to a target by its name, at a portal of it that serves.
+    pub async fn login_at(portal: SocketAddr, target: &str, name: &str) -> Rc<RawSession> {
         let name = format!("iqn.2026-11.io.sanstone:{name}");
-        let config = InitiatorConfig::new(name, Some(target.iqn.clone()));
-        let session = RawSession::login(site.iscsi(index).address, config).await;
+        let config = InitiatorConfig::new(name, Some(target.to_owned()));
+        let session = RawSession::login(portal, config).await;
         session.expect("a healthy target lets us in")
     }
 

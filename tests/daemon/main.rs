@@ -7,3 +7,4 @@ mod memory;
 mod reservations;
 mod secrets;
 mod sigterm;
+mod stages;

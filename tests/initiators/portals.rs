@@ -8,7 +8,7 @@ use harness::initiator::{at_url, on_lane};
 use harness::process::program;
 use harness::run::{Ran, run};
 use harness::sanstone::{IQN, Sanstone, binary, target_table};
-use harness::wire::{Direction, Session};
+use harness::wire::{Direction, Session, is_closed};
 use std::process::Command;
 use std::time::Duration;
 use volume::{Durability, IscsiDisk, Volume};
@@ -142,10 +142,10 @@ fn each_group_is_a_target_port_with_sessions_of_its_own() {
     }
     // At the same one it is the same session, which begins anew.
     let _third = login(two);
-    assert!(
-        second.wait_until_ready().is_err(),
-        "two sessions at one port"
-    );
+    let error = second
+        .wait_until_ready()
+        .expect_err("two sessions at one port");
+    assert!(is_closed(&error), "{error}");
     first
         .wait_until_ready()
         .expect("the other group's lives on");
@@ -154,14 +154,14 @@ fn each_group_is_a_target_port_with_sessions_of_its_own() {
 #[test]
 fn a_portal_on_all_addresses_is_told_as_the_one_that_was_used() {
     let port = harness::free_port();
-    let server = serve(port, &format!("portals = [\"0.0.0.0:{port}\"]"));
+    let _server = serve(port, &format!("portals = [\"0.0.0.0:{port}\"]"));
     for address in ["127.0.0.1", "127.0.0.2"] {
         let address = format!("{address}:{port}");
         assert_eq!(portals(&address), [format!("{address},1")]);
         is_a_disk(&address);
     }
-    drop(server);
     // On [::] come both families; IPv4 is told, and let in, as IPv4.
+    let port = harness::free_port();
     let only_from = "allow_from = [\"127.0.0.0/8\", \"::1\"]";
     let _server = serve(port, &format!("portals = [\"[::]:{port}\"]\n{only_from}"));
     for address in ["127.0.0.1", "127.0.0.2", "[::1]"] {
@@ -170,6 +170,24 @@ fn a_portal_on_all_addresses_is_told_as_the_one_that_was_used() {
         is_a_disk(&address);
         holds_data(&address);
     }
+}
+
+#[test]
+fn a_target_is_found_at_its_own_portals_only() {
+    let [own, other] = [(); 2].map(|()| harness::free_port());
+    let second = format!(
+        "[target.\"{IQN}-2\"]\nluns = [\"disk\"]\nallow = [\"*\"]\nportals = [\"127.0.0.1:{other}\"]\n"
+    );
+    let directory = Directory::new();
+    let configuration = format!("{RAM}{}{second}", target_table(own, &["disk"]));
+    let _server =
+        Sanstone::serve_configuration(directory.path(), &configuration, own).owning(directory);
+    let [own, other] = [own, other].map(|port| format!("127.0.0.1:{port}"));
+    assert_eq!(portals(&own), [format!("{own},1")]);
+    assert_eq!(portals(&other), [format!("{other},1")]);
+    is_a_disk(&own);
+    let said = refusal(&other);
+    assert!(said.contains("0x02 0x03"), "{said}");
 }
 
 #[test]
@@ -263,6 +281,22 @@ fn our_initiator_remembers_what_has_moved_for_good_and_does_not_go_round_in_circ
         let error = opened.err().expect("nobody lets it in").to_string();
         assert!(error.contains("circle"), "{error}");
     });
+}
+
+#[test]
+fn a_leaf_reaches_its_disk_over_ipv6_wherever_it_has_gone() {
+    let disk = harness::free_port();
+    let _disk = serve(disk, &format!("portals = [\"[::]:{disk}\"]"));
+    let (old, setting) = (harness::free_port(), format!("to = \"[::1]:{disk}\""));
+    let _old = redirect(old, &setting, "allow = [\"*\"]\n");
+    for place in [format!("[::1]:{disk}"), format!("127.0.0.1:{old}")] {
+        let directory = Directory::new();
+        let leaf = format!("[volume.far]\niscsi = {{ url = \"iscsi://{place}/{IQN}/0\" }}\n");
+        let server = Sanstone::serve(directory.path(), &leaf, &["far"]).owning(directory);
+        let address = format!("127.0.0.1:{}", server.port());
+        is_a_disk(&address);
+        holds_data(&address);
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use harness::directory::Directory;
 use harness::process::Daemon;
 use harness::sanstone::{IQN, binary, target_table};
-use harness::wire::{Session, login_header, opcode};
+use harness::wire::{Session, is_closed, login_header, opcode};
+use std::net::TcpStream;
 use std::process::Command;
 
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
@@ -44,7 +45,8 @@ fn a_second_connection_to_a_session_is_refused_and_the_first_goes_on() {
         let mut header = login_header(number);
         header[14..16].copy_from_slice(&tsih.to_be_bytes());
         header[20..22].copy_from_slice(&cid.to_be_bytes());
-        let joined = Session::login_with(&server.address, IQN, 0, number, header, keys);
+        let stream = TcpStream::connect(&server.address).expect("a connection");
+        let joined = Session::login_with(stream, IQN, 0, number, header, keys);
         joined.expect_err("nobody joins a session").to_string()
     };
     // Too many connections (RFC 7143 §11.13.5), whether it is a further one or the same again.
@@ -80,7 +82,10 @@ fn a_new_login_of_the_same_initiator_port_ends_the_old_session() {
     let (mut other, mut old) = (login(2), login(1));
     let mut new = login(1);
     assert_ne!(old.tsih, new.tsih);
-    assert!(old.wait_until_ready().is_err(), "the old session lives on");
+    let error = old
+        .wait_until_ready()
+        .expect_err("the old session lives on");
+    assert!(is_closed(&error), "{error}");
     for session in [&mut new, &mut other] {
         session.wait_until_ready().expect("it lives on");
     }
@@ -103,7 +108,10 @@ fn a_peer_that_falls_silent_is_asked_and_then_dropped() {
         alive.nop_out(u32::MAX, tag).expect("the target reads");
     }
     asked(&mut silent);
-    assert!(silent.receive().is_err(), "nobody answered, and it goes on");
+    let error = silent
+        .receive()
+        .expect_err("nobody answered, and it goes on");
+    assert!(is_closed(&error), "{error}");
     let log = server.daemon.log();
     assert!(log.contains("no answer to a ping within 2s"), "{log}");
     let tag = asked(&mut alive);

@@ -3,7 +3,7 @@
 //! for, one connection is a session, and sequence numbers are the caller's to break.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -13,12 +13,16 @@ pub mod opcode {
     pub const NOP_IN: u8 = 0x20;
     /// SCSI Response (§11.4).
     pub const SCSI_RESPONSE: u8 = 0x21;
+    /// Task Management Function Response (§11.6).
+    pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
     /// Login Response (§11.13).
     pub const LOGIN_RESPONSE: u8 = 0x23;
     /// SCSI Data-In (§11.7).
     pub const DATA_IN: u8 = 0x25;
     /// Ready To Transfer (§11.8).
     pub const R2T: u8 = 0x31;
+    /// Asynchronous Message (§11.9).
+    pub const ASYNC_MESSAGE: u8 = 0x32;
 }
 
 /// A PDU as it arrived.
@@ -89,7 +93,22 @@ impl Session {
         number: u16,
         keys: &[&str],
     ) -> io::Result<Session> {
-        Session::login_with(address, target, lun, number, login_header(number), keys)
+        let stream = TcpStream::connect(address)?;
+        Session::login_with(stream, target, lun, number, login_header(number), keys)
+    }
+
+    /// The same on a connection that is there already.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn login_on(
+        stream: TcpStream,
+        target: &str,
+        lun: u8,
+        number: u16,
+        keys: &[&str],
+    ) -> io::Result<Session> {
+        Session::login_with(stream, target, lun, number, login_header(number), keys)
     }
 
     /// The same with a Login Request's header of the caller's own.
@@ -97,14 +116,13 @@ impl Session {
     /// # Errors
     /// Those of [`Session::login`]; after a redirection they name the TargetAddress.
     pub fn login_with(
-        address: &str,
+        stream: TcpStream,
         target: &str,
         lun: u8,
         number: u16,
         mut header: [u8; 48],
         keys: &[&str],
     ) -> io::Result<Session> {
-        let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         let mut session = Session {
@@ -213,6 +231,82 @@ impl Session {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.send(&mut header, immediate)?;
         Ok(task)
+    }
+
+    /// Sends a task management function (RFC 7143 §11.5), concerning `referenced` if it is ABORT
+    /// TASK, as an immediate request. Its response has the task tag that is returned.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn task_management(&mut self, function: u8, referenced: Option<u32>) -> io::Result<u32> {
+        let task = self.next_task;
+        self.next_task += 1;
+        let mut header = [0; 48];
+        header[0] = 0x42;
+        header[1] = 0x80 | function;
+        header[9] = self.lun;
+        header[16..20].copy_from_slice(&task.to_be_bytes());
+        header[20..24].copy_from_slice(&referenced.unwrap_or(u32::MAX).to_be_bytes());
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        // RefCmdSN: only used while the command has not arrived, and it has.
+        header[32..36].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        self.send(&mut header, &[])?;
+        Ok(task)
+    }
+
+    /// Receives until each of these tasks has its response: statuses (or a function's response
+    /// header) with the Data-In before them, in the order of the tasks. Other PDUs are dropped.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn responses_to(&mut self, tasks: &[u32]) -> io::Result<Vec<(u8, Vec<u8>)>> {
+        let mut read = vec![Vec::new(); tasks.len()];
+        let mut statuses = vec![None; tasks.len()];
+        while statuses.iter().any(Option::is_none) {
+            let pdu = self.receive()?;
+            let Some(index) = tasks.iter().position(|task| *task == pdu.task()) else {
+                continue;
+            };
+            match pdu.opcode() {
+                opcode::DATA_IN => {
+                    let start = pdu.word(40) as usize;
+                    let end = start + pdu.data.len();
+                    let read = &mut read[index];
+                    read.resize(read.len().max(end), 0);
+                    read[start..end].copy_from_slice(&pdu.data);
+                    if pdu.header[1] & 1 != 0 {
+                        statuses[index] = Some(pdu.status());
+                    }
+                }
+                opcode::TASK_MANAGEMENT_RESPONSE => statuses[index] = Some(pdu.header[2]),
+                opcode::SCSI_RESPONSE => statuses[index] = Some(pdu.status()),
+                _ => {}
+            }
+        }
+        Ok(statuses.into_iter().flatten().zip(read).collect())
+    }
+
+    /// A command from its sending to its end, whose data-out goes with it: its status and its
+    /// data-in.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn execute(
+        &mut self,
+        cdb: &[u8],
+        write: &[u8],
+        read_bytes: u32,
+    ) -> io::Result<(u8, Vec<u8>)> {
+        let direction = match (write.len(), read_bytes) {
+            (0, 0) => Direction::None,
+            (0, _) => Direction::Read,
+            _ => Direction::Write,
+        };
+        let expected = read_bytes.max(write.len() as u32);
+        let task = self.command(cdb, direction, expected, write)?;
+        let mut responses = self.responses_to(&[task])?;
+        Ok(responses.remove(0))
     }
 
     /// Answers an R2T with all the data that it asks for, in one Data-Out; `data` is the whole
@@ -341,6 +435,25 @@ impl Session {
         let pdu = with_digests(header, data, self.header_digest, self.data_digest);
         self.stream.write_all(&pdu)
     }
+}
+
+/// Whether an error says that the target has closed the connection.
+pub fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Connects to a port of 127.0.0.1 from another loopback address.
+///
+/// # Errors
+/// Of the socket.
+pub fn connect_from(source: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let (stream, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = socket_with(AddressFamily::INET, stream, flags, None)?;
+    bind(&socket, &SocketAddrV4::new(source, 0))?;
+    connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    Ok(TcpStream::from(socket))
 }
 
 /// Which way a command's data goes, as the flag bits of RFC 7143 §11.3.1.

@@ -14,12 +14,13 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::{
+    clock::Clock,
     extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
@@ -31,11 +32,14 @@ use crate::{
 const BELL: u64 = u64::MAX;
 /// user_data of cancellations, whose own results say nothing of use.
 const CANCEL: u64 = u64::MAX - 1;
+/// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
+const BACKLOG: libc::c_int = 4096;
 /// The most pieces that one vectored call takes (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
     ring: IoUring,
+    clock: Clock,
     #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
@@ -73,6 +77,7 @@ impl Ring {
         let bell = unsafe { OwnedFd::from_raw_fd(bell) };
         let mut this = Ring {
             ring,
+            clock: Clock::new(),
             slots: Vec::new(),
             free: Vec::new(),
             by_id: Vec::new(),
@@ -248,13 +253,7 @@ fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>
 
 impl Reactor for Ring {
     fn now(&self) -> Instant {
-        static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-        Instant::from_ns(
-            ORIGIN
-                .get_or_init(std::time::Instant::now)
-                .elapsed()
-                .as_nanos() as u64,
-        )
+        Instant::from_ns(self.clock.now_ns())
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
@@ -391,6 +390,10 @@ impl Reactor for Ring {
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         let listener = TcpListener::bind(addr)?;
+        // The standard library's queue of 128 overflows when many connect at once, and whoever finds
+        // it full tries again a second later. No memory arguments; without it the old one stays.
+        // SAFETY: the descriptor is a listening socket of ours.
+        unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
         let addr = listener.local_addr()?;
         Ok((owned(listener.into()), addr))
     }

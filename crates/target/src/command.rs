@@ -1,9 +1,9 @@
 //! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
 //! collected into memory that has been paid for, the volume does the work in a task of its own.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
-use engine::{Buf, Payload, begin as begin_task, spawn};
+use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Outcome, TaskId};
 use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
 use smallvec::smallvec;
@@ -17,10 +17,17 @@ use crate::{
     open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
     order::{self, Attribute},
     sanitize,
+    stages::{Kind, Times},
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
 const NO_UNIT: u32 = u32::MAX;
+
+/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
+const TASK_SET_FULL: Ending = Ending {
+    status: Status::TaskSetFull,
+    sense: None,
+};
 
 /// What an initiator gives and takes for one command.
 #[derive(Clone, Copy)]
@@ -78,6 +85,7 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         return;
     };
     let taken = connection.open.with(task, |command| {
+        command.times.complete = time::turn_began();
         let (data, permits) = command.take_write();
         let pending = command.pending.take();
         (pending, command.lun, command.transfer_len, data, permits)
@@ -284,8 +292,11 @@ impl Offer {
         OpenCommand {
             task: self.task,
             lun: self.lun,
+            times: Times::at(time::turn_began()),
+            kind: None,
             pending,
             transfer_len,
+            awaits_memory: false,
             write,
             read: Payload::new(),
             read_permits: Permits::new(),
@@ -318,13 +329,8 @@ fn open_write(
     transfer_len: u64,
 ) -> bool {
     let first = offer.unsolicited_len.min(len);
-    let memory = &connection.front.memory;
-    let Some(permit) = memory.unsolicited.try_take(first as usize) else {
-        let full = Ending {
-            status: Status::TaskSetFull,
-            sense: None,
-        };
-        respond(connection, offer.task, None, &full, 0);
+    let Some(permit) = connection.memory.take_at_once(first as usize) else {
+        respond(connection, offer.task, None, &TASK_SET_FULL, 0);
         return false;
     };
     let mut write = WriteParts::new();
@@ -334,8 +340,9 @@ fn open_write(
             permits: smallvec![permit],
         });
     }
-    let opened = offer.open(pending, transfer_len, write);
-    connection.open.insert(opened);
+    let mut command = offer.open(pending, transfer_len, write);
+    command.awaits_memory = first < len;
+    connection.open.insert(command);
     true
 }
 
@@ -368,14 +375,17 @@ fn collect(
     let connection = connection.clone();
     spawn(async move {
         let rest = (len - first) as usize;
-        let permits = take_memory(&connection, rest).await;
+        let permits = connection.memory.take(rest).await;
         let part = WritePart {
             buf: Buf::new(rest),
             permits,
         };
         if connection
             .open
-            .with(task, |command| command.write.push(part))
+            .with(task, |command| {
+                command.write.push(part);
+                command.awaits_memory = false;
+            })
             .is_some()
         {
             solicit(&connection, task, len);
@@ -388,13 +398,6 @@ fn solicit(connection: &Connection, task: TaskId, len: u32) {
     if let Err(error) = connection.machine.borrow_mut().solicit(task, len) {
         tracing::debug!(%error, "a command ended while it waited for memory");
     }
-}
-
-/// Waits for `len` bytes of the session's share, then of the lane's memory.
-async fn take_memory(connection: &Connection, len: usize) -> Permits {
-    let own = connection.memory.take(len).await;
-    let common = connection.front.memory.transfers.take(len).await;
-    smallvec![common, own]
 }
 
 /// A medium operation on its way.
@@ -422,9 +425,10 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
     begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         if read_len > 0 {
-            permits = take_memory(&connection, read_len).await;
+            permits = connection.memory.take(read_len).await;
         }
         let unit = &target.units[&lun];
+        let started = Cell::new(None);
         let perform = async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
@@ -432,6 +436,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
                     // The initiator may have been fenced off while its data or turn came.
                     let nexus = NexusId(connection.id);
                     unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    started.set(Some(time::now()));
                     let result = medium::perform(&*unit.volume, &op, data).await;
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
@@ -453,6 +458,17 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             None => perform.await,
         };
         connection.open.end_io(running);
+        if let Some(started) = started.get() {
+            let kind = match (read_len, op.data_out_len_bytes()) {
+                (0, 0) => Kind::Other,
+                (0, _) => Kind::Write,
+                _ => Kind::Read,
+            };
+            connection.open.with(task, |command| {
+                (command.times.started, command.times.ended) = (started, time::now());
+                command.kind = Some(kind);
+            });
+        }
         match result {
             Ok(read) if read_len > 0 => {
                 send_data(&connection, task, read, permits, transfer_len);
@@ -469,6 +485,9 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     if data.is_empty() {
         return respond(connection, offer.task, None, &Ending::GOOD, 0);
     }
+    let Some(permit) = connection.memory.take_at_once(data.len()) else {
+        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+    };
     connection
         .open
         .insert(offer.open(None, data.len() as u64, WriteParts::new()));
@@ -477,7 +496,7 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
         connection,
         offer.task,
         payload,
-        Permits::new(),
+        smallvec![permit],
         data.len() as u64,
     );
 }

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod abort;
+mod admission;
 mod command;
 mod config;
 mod connection;
@@ -23,14 +24,19 @@ mod front;
 mod introduction;
 mod login;
 mod medium;
+mod memory;
+mod notices;
 mod open;
 mod order;
+mod peer;
 mod portals;
 mod prefix;
 mod sanitize;
 mod server;
 mod sessions;
+mod stages;
 mod task_management;
+mod watchdog;
 mod writer;
 
 pub use config::{
@@ -39,3 +45,4 @@ pub use config::{
 pub use iscsi::Chap;
 pub use prefix::Prefix;
 pub use server::{Server, StartError};
+pub use stages::{Kind, Stage, StageReport, StageTable};

@@ -15,6 +15,8 @@ use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 
+use crate::stages::{Kind, Times};
+
 /// What pays for a transfer: a part of the lane's memory and one of the session's share.
 pub(crate) type Permits = SmallVec<[Permit; 2]>;
 /// A command's data-out: what came unasked, and the rest.
@@ -32,9 +34,14 @@ pub(crate) enum Pending {
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
     pub(crate) lun: u32,
+    pub(crate) times: Times,
+    /// What the volume has done for it, once it has.
+    pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,
+    /// The data-out has no memory yet, so that it has not been asked for.
+    pub(crate) awaits_memory: bool,
     /// Data-out in the order of its offsets.
     pub(crate) write: WriteParts,
     /// Data-in on its way.
@@ -116,6 +123,25 @@ impl OpenCommands {
         open.filter(|command| lun.is_none_or(|lun| command.lun == lun))
             .map(|c| c.task)
             .collect()
+    }
+
+    /// The commands whose data the initiator owes.
+    pub(crate) fn awaiting_data(&self) -> Vec<TaskId> {
+        let slots = self.slots.borrow();
+        let open = slots.iter().flatten();
+        open.filter(|command| command.pending.is_some() && !command.awaits_memory)
+            .map(|command| command.task)
+            .collect()
+    }
+
+    /// Whether no command is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.borrow().iter().all(Option::is_none)
+    }
+
+    /// Whether a volume works for any command, open or forgotten.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.borrow().iter().any(Option::is_some)
     }
 
     /// Notes that a volume works for `task` from now on.

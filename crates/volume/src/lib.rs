@@ -10,6 +10,7 @@ pub mod config;
 pub mod contract;
 mod error;
 pub mod graph;
+pub mod histogram;
 mod initiator;
 pub mod layer;
 pub mod leaf;

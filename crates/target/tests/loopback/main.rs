@@ -3,6 +3,7 @@
 
 mod authentication;
 mod depth;
+mod stages;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
