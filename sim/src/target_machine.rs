@@ -201,8 +201,13 @@ fn limits() -> Limits {
     Limits {
         memory_bytes: 2 << 20,
         connections_max: 16,
+        reserved: 4,
+        logins_max: 8,
+        logins_per_peer_max: 4,
         command_window: 16,
         transfer_max_bytes: 64 << 10,
+        data_segment_max_bytes: 16 << 10,
+        text_max_bytes: 16 << 10,
         login_timeout: Duration::from_secs(5),
         ping_interval: Duration::from_secs(2),
         peer_timeout: Duration::from_secs(5),

@@ -11,6 +11,8 @@
 pub mod conformance;
 pub mod directory;
 pub mod disk;
+pub mod forwarder;
+pub mod guest;
 pub mod initiator;
 pub mod istgt;
 pub mod link;

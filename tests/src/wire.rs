@@ -13,12 +13,16 @@ pub mod opcode {
     pub const NOP_IN: u8 = 0x20;
     /// SCSI Response (§11.4).
     pub const SCSI_RESPONSE: u8 = 0x21;
+    /// Task Management Function Response (§11.6).
+    pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
     /// Login Response (§11.13).
     pub const LOGIN_RESPONSE: u8 = 0x23;
     /// SCSI Data-In (§11.7).
     pub const DATA_IN: u8 = 0x25;
     /// Ready To Transfer (§11.8).
     pub const R2T: u8 = 0x31;
+    /// Asynchronous Message (§11.9).
+    pub const ASYNC_MESSAGE: u8 = 0x32;
 }
 
 /// A PDU as it arrived.
@@ -213,6 +217,77 @@ impl Session {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.send(&mut header, immediate)?;
         Ok(task)
+    }
+
+    /// Sends a task management function (RFC 7143 §11.5), concerning `referenced` if it is ABORT
+    /// TASK, as an immediate request. Its response has the task tag that is returned.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn task_management(&mut self, function: u8, referenced: Option<u32>) -> io::Result<u32> {
+        let task = self.next_task;
+        self.next_task += 1;
+        let mut header = [0; 48];
+        header[0] = 0x42;
+        header[1] = 0x80 | function;
+        header[9] = self.lun;
+        header[16..20].copy_from_slice(&task.to_be_bytes());
+        header[20..24].copy_from_slice(&referenced.unwrap_or(u32::MAX).to_be_bytes());
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        // RefCmdSN: only used while the command has not arrived, and it has.
+        header[32..36].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        self.send(&mut header, &[])?;
+        Ok(task)
+    }
+
+    /// Receives until the response to this task, dropping what comes before it but Data-In, whose
+    /// bytes are gathered and returned with the response.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn response_to(&mut self, task: u32) -> io::Result<(Pdu, Vec<u8>)> {
+        let mut read = Vec::new();
+        loop {
+            let pdu = self.receive()?;
+            if pdu.task() != task {
+                continue;
+            }
+            match pdu.opcode() {
+                opcode::DATA_IN => {
+                    let end = pdu.word(40) as usize + pdu.data.len();
+                    read.resize(read.len().max(end), 0);
+                    read[pdu.word(40) as usize..end].copy_from_slice(&pdu.data);
+                    if pdu.header[1] & 1 != 0 {
+                        return Ok((pdu, read));
+                    }
+                }
+                opcode::R2T => {}
+                _ => return Ok((pdu, read)),
+            }
+        }
+    }
+
+    /// A command from its sending to its end, whose data-out goes with it: its status and its
+    /// data-in.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn execute(
+        &mut self,
+        cdb: &[u8],
+        write: &[u8],
+        read_bytes: u32,
+    ) -> io::Result<(u8, Vec<u8>)> {
+        let direction = match (write.len(), read_bytes) {
+            (0, 0) => Direction::None,
+            (0, _) => Direction::Read,
+            _ => Direction::Write,
+        };
+        let expected = read_bytes.max(write.len() as u32);
+        let task = self.command(cdb, direction, expected, write)?;
+        let (pdu, read) = self.response_to(task)?;
+        Ok((pdu.status(), read))
     }
 
     /// Answers an R2T with all the data that it asks for, in one Data-Out; `data` is the whole

@@ -199,6 +199,16 @@ impl FramedReader {
         }
     }
 
+    /// Makes room for `capacity` bytes, if there is less.
+    pub fn reserve(&mut self, capacity: usize) {
+        if self.buf.len() < capacity {
+            let mut larger = Buf::new(capacity);
+            larger[..self.end - self.start].copy_from_slice(self.bytes());
+            (self.start, self.end) = (0, self.end - self.start);
+            self.buf = larger;
+        }
+    }
+
     /// What has been received and not consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]

@@ -2,6 +2,7 @@
 //! with it is found here and told with file, line and what to write.
 
 mod access;
+mod limits;
 mod portals;
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
 
 use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
-use target::{Chap, PortalGroup, Prefix, Redirect};
+use target::{Chap, Limits, PortalGroup, Prefix, Redirect};
 use toml::Spanned;
 use volume::{
     config::{
@@ -60,6 +61,8 @@ struct File {
     /// CRC32C with initiators that prefer it to nothing.
     #[serde(default = "yes")]
     digests: bool,
+    #[serde(default)]
+    limits: limits::LimitsTable,
     #[serde(default)]
     discovery: access::Discovery,
     #[serde(default)]
@@ -216,6 +219,7 @@ impl Config {
         let places = config.file.target.values().map(Target::place);
         portals::check(places).map_err(wrong)?;
         config.discovery().map_err(wrong)?;
+        config.limits().map_err(wrong)?;
         Ok(Config { text, ..config })
     }
 
@@ -281,32 +285,23 @@ impl Config {
         }
     }
 
-    /// Memory for the payload of commands, in bytes.
-    pub(crate) fn memory_bytes(&self) -> Option<usize> {
-        self.file
-            .memory
-            .as_ref()
-            .map(|size| size.get_ref().bytes() as usize)
-    }
-
-    /// Connections at a time.
-    pub(crate) fn connections_max(&self) -> Option<usize> {
-        self.file
-            .connections
-            .as_ref()
-            .map(|n| *n.get_ref() as usize)
-    }
-
-    /// How long a session may be silent before it is pinged.
-    pub(crate) fn ping_interval(&self) -> Option<Duration> {
-        let time = self.file.ping_interval.as_ref()?;
-        Some(time.get_ref().duration())
-    }
-
-    /// How long the answer to a ping, or the taking of a reply, may take.
-    pub(crate) fn peer_timeout(&self) -> Option<Duration> {
-        let time = self.file.peer_timeout.as_ref()?;
-        Some(time.get_ref().duration())
+    /// What initiators can make the daemon do.
+    pub(crate) fn limits(&self) -> Result<Limits, ConfigError> {
+        let mut limits = Limits::default();
+        if let Some(memory) = &self.file.memory {
+            limits.memory_bytes = memory.get_ref().bytes() as usize;
+        }
+        if let Some(connections) = &self.file.connections {
+            limits.connections_max = *connections.get_ref() as usize;
+        }
+        if let Some(time) = &self.file.ping_interval {
+            limits.ping_interval = time.get_ref().duration();
+        }
+        if let Some(time) = &self.file.peer_timeout {
+            limits.peer_timeout = time.get_ref().duration();
+        }
+        self.file.limits.apply(&mut limits)?;
+        Ok(limits)
     }
 
     /// Whether digests are used with initiators that prefer them.

@@ -18,10 +18,10 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
-use target::{Allow, Keep, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::graph::{Graph, Tree};
 
-use crate::{config::Config, failure::Failure, lanes::Lanes, state::State};
+use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, state::State};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
@@ -134,11 +134,8 @@ fn server_config(
     state: &Arc<Mutex<State>>,
     trees: &[Tree],
 ) -> Result<ServerConfig, Failure> {
-    let mut limits = Limits::default();
-    limits.memory_bytes = config.memory_bytes().unwrap_or(limits.memory_bytes);
-    limits.connections_max = config.connections_max().unwrap_or(limits.connections_max);
-    limits.ping_interval = config.ping_interval().unwrap_or(limits.ping_interval);
-    limits.peer_timeout = config.peer_timeout().unwrap_or(limits.peer_timeout);
+    let limits = config.limits().map_err(|error| config.wrong(&error))?;
+    descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     let mut targets = Vec::new();
     for table in config.targets().map_err(|error| config.wrong(&error))? {
         let mut luns = BTreeMap::new();

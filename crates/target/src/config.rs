@@ -121,12 +121,22 @@ pub struct Limits {
     /// Memory for the payload of commands, over all connections, with the buffers that are kept
     /// for the next ones, in bytes.
     pub memory_bytes: usize,
-    /// Connections at a time, over all lanes.
+    /// Sessions at a time, over all lanes.
     pub connections_max: usize,
+    /// Of these, kept for initiators that had one before; at most all of them.
+    pub reserved: usize,
+    /// Connections beside them that have not logged in, over all lanes: the oldest makes room.
+    pub logins_max: usize,
+    /// Of these, from one host.
+    pub logins_per_peer_max: usize,
     /// Commands that one session may have open.
     pub command_window: u16,
     /// Longest READ or WRITE, in bytes.
     pub transfer_max_bytes: u32,
+    /// Longest data segment that is taken (MaxRecvDataSegmentLength), in bytes.
+    pub data_segment_max_bytes: u32,
+    /// Negotiation text in a login, and in one text exchange afterwards, in bytes.
+    pub text_max_bytes: usize,
     /// From the first byte to the full feature phase.
     pub login_timeout: Duration,
     /// A session that is silent for so long is pinged.
@@ -140,8 +150,13 @@ impl Default for Limits {
         Limits {
             memory_bytes: 256 << 20,
             connections_max: 1024,
-            command_window: 128,
+            reserved: 256,
+            logins_max: 512,
+            logins_per_peer_max: 64,
+            command_window: 1024,
             transfer_max_bytes: 4 << 20,
+            data_segment_max_bytes: 256 << 10,
+            text_max_bytes: 64 << 10,
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(30),

@@ -4,7 +4,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     rc::Rc,
     sync::Arc,
 };
@@ -13,24 +13,29 @@ use engine::{
     cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
-    sync::{Budget, Notify},
+    sync::Notify,
 };
-use iscsi::Chap;
-use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
+use iscsi::{Chap, LoginStatus};
+use scsi::{Extent, Identity, LogicalUnit, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
+    abort::Abort,
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
+    memory::LaneMemory,
     prefix::Prefix,
     sessions::Sessions,
+    watchdog,
 };
 
 /// What other lanes ask of this one.
 pub(crate) enum Request {
     /// Serve this connection.
-    Serve(DetachedStream),
+    Serve(Newcomer),
+    /// End that connection, which has not logged in: others need its place.
+    MakeRoom { connection: u64 },
     /// End that connection and say when all its I/O has ended.
     EndSession {
         connection: u64,
@@ -38,7 +43,7 @@ pub(crate) enum Request {
     },
     /// Abort these commands, and say when all their I/O has ended.
     Abort {
-        commands: Commands,
+        abort: Abort,
         done: OneshotSender<()>,
     },
     /// End all sessions of a target.
@@ -55,12 +60,13 @@ pub(crate) enum Request {
     Stop { done: OneshotSender<()> },
 }
 
-/// Which commands to abort: those for these volumes, at whatever target and under whatever LUN.
-#[derive(Clone)]
-pub(crate) struct Commands {
-    pub(crate) volumes: Vec<String>,
-    /// Only of these nexuses; `None`: of all.
-    pub(crate) nexuses: Option<Vec<NexusId>>,
+/// A connection that has been let in.
+pub(crate) struct Newcomer {
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    /// The portal's address as the peer knows it.
+    pub(crate) local: SocketAddr,
+    pub(crate) stream: DetachedStream,
 }
 
 /// One lane's part of a server.
@@ -74,7 +80,7 @@ pub(crate) struct Front {
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Rc<LaneMemory>,
     pub(crate) keep: Option<Keep>,
     /// What a discovery session has to prove.
     pub(crate) discovery: Option<Arc<Chap>>,
@@ -82,15 +88,6 @@ pub(crate) struct Front {
     pub(crate) stopping: Cell<bool>,
     /// A connection has ended.
     pub(crate) changed: Notify,
-}
-
-/// The lane's memory for payload. Data that comes unasked must find room at once or its command
-/// is refused with TASK SET FULL; what is asked for waits in line. Neither can take the other's.
-pub(crate) struct Memory {
-    pub(crate) unsolicited: Rc<Budget>,
-    pub(crate) transfers: Rc<Budget>,
-    /// The most of `transfers` that one session may hold.
-    pub(crate) session_max: usize,
 }
 
 /// A target as one lane sees it through one of its portal groups: a SCSI target port.
@@ -127,6 +124,18 @@ pub(crate) struct Unit {
     pub(crate) volume: SharedVolume,
 }
 
+impl Unit {
+    /// All of its blocks.
+    pub(crate) fn whole(&self) -> Extent {
+        let shape = self.volume.shape();
+        Extent {
+            lba: 0,
+            blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
+            block_size_bytes: shape.block_size_bytes,
+        }
+    }
+}
+
 impl Front {
     /// Opens this lane's views of all volumes.
     pub(crate) async fn open(
@@ -152,16 +161,7 @@ impl Front {
             }
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
-        let largest = config.limits.transfer_max_bytes as usize;
-        // A quarter is for buffers that are free, or memory would be the sum of all that each size
-        // of buffer ever needed at once.
-        engine::buf::keep_at_most(share / 4);
-        let transfers = share / 2;
-        let memory = Memory {
-            unsolicited: Budget::new(share / 4),
-            transfers: Budget::new(transfers),
-            session_max: (transfers / 4).max(largest).min(transfers),
-        };
+        let memory = LaneMemory::new(share, config.limits.transfer_max_bytes as usize);
         let limits = config.limits.clone();
         let (connections, stopping, changed) = Default::default();
         Ok(Rc::new(Front {
@@ -185,9 +185,16 @@ impl Front {
     pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
-                Request::Serve(stream) => {
-                    let front = self.clone();
-                    spawn(connection::serve(front, stream.on_lane()));
+                Request::Serve(newcomer) => {
+                    // Known from here on: the next request may be for it.
+                    let connection = Connection::begin(self.clone(), newcomer);
+                    spawn(connection::serve(connection));
+                }
+                Request::MakeRoom { connection } => {
+                    let found = self.connections.borrow().get(&connection).cloned();
+                    if let Some(connection) = found {
+                        connection.dismiss(LoginStatus::OUT_OF_RESOURCES);
+                    }
                 }
                 Request::EndSession { connection, done } => {
                     let found = self.connections.borrow().get(&connection).cloned();
@@ -201,10 +208,10 @@ impl Front {
                         done.send(());
                     });
                 }
-                Request::Abort { commands, done } => {
+                Request::Abort { abort, done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.abort(&commands).await;
+                        front.abort(&abort).await;
                         done.send(());
                     });
                 }
@@ -248,47 +255,11 @@ impl Front {
         }
     }
 
-    /// Aborts commands on this lane and waits for their I/O.
-    async fn abort(&self, commands: &Commands) {
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
-            let Some(own) = connection.target() else {
-                continue;
-            };
-            let nexus = NexusId(connection.id);
-            let nexuses = commands.nexuses.as_ref();
-            if nexuses.is_some_and(|nexuses| !nexuses.contains(&nexus)) {
-                continue;
-            }
-            let served = own.units.iter();
-            let served = served.filter(|(_, unit)| commands.volumes.contains(&unit.volume_name));
-            for &lun in served.map(|(number, _)| number) {
-                let running = connection.abort_tasks(Some(lun));
-                connection.open.wait_ended(&running).await;
-            }
-        }
-    }
-
-    /// Has every lane abort commands, and waits until all their I/O has ended.
-    pub(crate) async fn abort_everywhere(&self, commands: Commands) {
-        let mut answers = Vec::new();
-        for lane in &self.lanes {
-            let (done, answer) = oneshot();
-            let commands = commands.clone();
-            if lane.send(Request::Abort { commands, done }).is_ok() {
-                answers.push(answer);
-            }
-        }
-        for answer in answers {
-            answer.await;
-        }
-    }
-
     async fn stop(&self) {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            connection.finish();
+            watchdog::finish(connection);
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))

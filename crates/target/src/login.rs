@@ -1,8 +1,8 @@
 //! Who may log in to what: the driver's side of the login phase and of discovery.
 
-use std::{net::SocketAddr, rc::Rc, sync::Arc};
+use std::{future::Future, net::SocketAddr, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
-use engine::{random, time};
+use engine::{Duration, cross::OneshotReceiver, random, time};
 use iscsi::{
     Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
@@ -12,6 +12,7 @@ use crate::{
     config::Redirect,
     connection::Connection,
     front::{Front, Target},
+    notices::Notice,
     sessions::SessionKey,
 };
 
@@ -33,16 +34,24 @@ impl From<LoginStatus> for Refusal {
 /// Looks at the first request of a login: is there such a target, here, for this initiator, and
 /// what does it have to prove? Peers that have failed before wait for the answer.
 pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
-    let failures = &connection.front.sessions.failures;
-    let delay = failures.delay(connection.peer.ip(), time::now());
-    if !delay.is_zero() {
-        time::sleep(delay).await;
-        if connection.is_ended() {
-            return;
+    let (sessions, peer) = (&connection.front.sessions, connection.peer.ip());
+    let name = &request.initiator_name;
+    let is_known = sessions.admission.begin(connection.id, name);
+    *connection.initiator.borrow_mut() = name.clone();
+    let patience = connection.front.limits.login_timeout;
+    match sessions
+        .failures
+        .wait(peer, is_known, time::now(), patience)
+    {
+        Some(Duration::ZERO) => answer(&connection, &request),
+        Some(wait) => {
+            if time::timeout(wait, connection.over()).await.is_some() {
+                return;
+            }
+            answer(&connection, &request);
         }
+        None => refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES),
     }
-    *connection.initiator.borrow_mut() = request.initiator_name.clone();
-    answer(&connection, &request);
     connection.go_on_with_login();
 }
 
@@ -55,21 +64,26 @@ fn answer(connection: &Connection, request: &LoginRequest) {
         Ok(None) => machine.login_continue(tag),
         Ok(Some(authentication)) => machine.login_authenticate(tag, authentication),
         Err(refusal) => {
-            let Refusal {
-                status,
-                target_address,
-            } = refusal;
-            let (peer, initiator) = (connection.peer, &request.initiator_name);
-            let target = request.target_name.as_deref().unwrap_or("-");
-            match &target_address {
-                Some(to) => {
-                    tracing::info!(%peer, ?initiator, ?target, to, "login redirected: {status}");
-                }
-                None => tracing::warn!(%peer, ?initiator, ?target, "login refused: {status}"),
-            }
-            machine.login_reject(status, target_address.as_deref())
+            drop(machine);
+            return refuse(connection, request, refusal);
         }
     };
+}
+
+fn refuse(connection: &Connection, request: &LoginRequest, refusal: impl Into<Refusal>) {
+    let Refusal {
+        status,
+        target_address,
+    } = refusal.into();
+    let (peer, initiator) = (connection.peer, &request.initiator_name);
+    let target = request.target_name.as_deref().unwrap_or("-");
+    if let Some(to) = &target_address {
+        tracing::info!(%peer, ?initiator, ?target, to, "login redirected: {status}");
+    } else if let Some(unsaid) = connection.may_say(Notice::Refused) {
+        tracing::warn!(%peer, ?initiator, ?target, unsaid, "login refused: {status}");
+    }
+    let mut machine = connection.machine.borrow_mut();
+    let _ = machine.login_reject(status, target_address.as_deref());
 }
 
 /// The same with a challenge that nobody can know before.
@@ -88,8 +102,12 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     let failures = &connection.front.sessions.failures;
     let count = failures.note(peer.ip(), time::now());
     let target = connection.target();
+    let Some(unsaid) = connection.may_say(Notice::Unproven) else {
+        return;
+    };
     tracing::warn!(
         %peer,
+        unsaid,
         initiator = ?connection.initiator.borrow(),
         target = target.as_ref().map_or("-", |target| &target.name),
         user = ?user.unwrap_or("-"),
@@ -169,8 +187,9 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
             match front.sessions.enter(&key, connection.id, &front.own) {
                 Ok(tsih) => break tsih,
                 // An older session whose volume hangs must not hang this login for ever.
-                Err(ended) => match time::timeout(front.limits.login_timeout, ended).await {
-                    Some(_) => {}
+                Err(ended) => match patience(&connection, ended).await {
+                    Some(()) if connection.is_ended() => return,
+                    Some(()) => {}
                     None => {
                         let status = LoginStatus::SERVICE_UNAVAILABLE;
                         let _ = connection.machine.borrow_mut().login_reject(status, None);
@@ -179,12 +198,25 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
                 },
             }
         };
-        tracing::info!(
-            peer = %connection.peer,
-            initiator = request.initiator_name,
-            target = target.name,
-            "logged in"
-        );
+        *connection.key.borrow_mut() = Some(key);
+        if !front
+            .sessions
+            .admission
+            .enter(connection.id, &request.initiator_name, time::now())
+        {
+            connection.release_key();
+            refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES);
+            return connection.drain_closed();
+        }
+        if let Some(unsaid) = connection.may_say(Notice::LoggedIn) {
+            tracing::info!(
+                peer = %connection.peer,
+                initiator = request.initiator_name,
+                target = target.name,
+                unsaid,
+                "logged in"
+            );
+        }
         // The initiator port, as reservations know it (RFC 7143 §4.4.4).
         let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
         let port = format!("{},i,0x{isid}", request.initiator_name);
@@ -194,7 +226,6 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
                 connection.introductions.begin(lun);
             }
         }
-        *connection.key.borrow_mut() = Some(key);
         if connection.is_ended() {
             return connection.release_key();
         }
@@ -206,6 +237,19 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
         front.sessions.failures.forgive(connection.peer.ip());
     }
     connection.accept_login(tsih);
+}
+
+/// Waits for an older session's end, for as long as a login may take and while the new connection
+/// stays. None: time has run out.
+async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
+    let (mut ended, mut over) = (pin!(ended), pin!(connection.over()));
+    let either = std::future::poll_fn(|cx| {
+        if ended.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        over.as_mut().poll(cx)
+    });
+    time::timeout(connection.front.limits.login_timeout, either).await
 }
 
 /// Answers a discovery request.

@@ -300,6 +300,17 @@ impl TargetConnection {
         Ok(())
     }
 
+    /// Ends a login, whatever it waits for, because the driver has no room or time for it: a
+    /// refusal goes out and `Closed` follows. False when there is nobody to refuse, before the
+    /// first Login Request and after the login.
+    pub fn login_abandon(&mut self, status: LoginStatus) -> bool {
+        let begun = matches!(self.phase, Phase::Login { .. }) && self.login.has_begun();
+        if begun {
+            self.refuse_login(status, None);
+        }
+        begun
+    }
+
     /// Answers `SendTargets`. The list is cut into as many Text Responses as the initiator's
     /// MaxRecvDataSegmentLength needs.
     ///

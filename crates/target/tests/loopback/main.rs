@@ -2,6 +2,7 @@
 //! the pair of them keeps the contract of a volume. `authentication` has who may log in.
 
 mod authentication;
+mod depth;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 

@@ -11,5 +11,6 @@ mod ended;
 mod login;
 mod sense;
 mod session;
+mod tasks;
 
 pub use disk::{IscsiConfig, IscsiDisk, next_isid};

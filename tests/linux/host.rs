@@ -1,0 +1,105 @@
+//! What serves the guests: a `sanstone serve` of a check's own on this machine, at addresses that
+//! the guests reach under the same name.
+
+use harness::directory::Directory;
+use harness::process::Daemon;
+use harness::sanstone::binary;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The guests' way to this machine; see tests/linux/guest/init.
+pub(crate) const ADDRESSES: [&str; 2] = ["127.0.2.1", "127.0.2.2"];
+
+/// A daemon with one target and two portals.
+pub(crate) struct Host {
+    daemon: Daemon,
+    /// The target's name.
+    pub(crate) iqn: String,
+    /// `ADDRESS:PORT` on both addresses.
+    pub(crate) portals: [SocketAddr; 2],
+    directory: Directory,
+}
+
+impl Host {
+    /// Serves the volume `disk`, whose table (and others) `volumes_toml` holds, as LUN 0 of a target
+    /// called after `name`.
+    pub(crate) fn serve(name: &str, volumes_toml: &str) -> Host {
+        Host::serve_with(name, volumes_toml, "", &[])
+    }
+
+    /// The same with more lines in the target's table and secrets in files beside it.
+    pub(crate) fn serve_with(
+        name: &str,
+        volumes_toml: &str,
+        target_toml: &str,
+        secrets: &[(&str, &str)],
+    ) -> Host {
+        let directory = Directory::new();
+        for (file, secret) in secrets {
+            let path = directory.write(file, secret);
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(path, private).expect("a file of ours");
+        }
+        let iqn = format!("iqn.2026-11.io.sanstone:{name}");
+        let portals = portals();
+        let [one, two] = portals;
+        directory.write(
+            "sanstone.toml",
+            format!(
+                "{volumes_toml}\n[target.\"{iqn}\"]\nportals = [\"{one}\", \"{two}\"]\n\
+                 luns = [\"disk\"]\nallow = [\"*\"]\n{target_toml}\n"
+            ),
+        );
+        let daemon = start(&directory, one);
+        Host {
+            daemon,
+            iqn,
+            portals,
+            directory,
+        }
+    }
+
+    /// A file of this size in MiB behind the disk.
+    pub(crate) fn file(size_mib: u32) -> String {
+        format!(
+            "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"{size_mib}MiB\", \
+             cache = \"write-back\" }}\n"
+        )
+    }
+
+    /// The file behind the disk.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.directory.join("disk.img")
+    }
+
+    /// The target and its first portal as the guest's functions take them.
+    pub(crate) fn node(&self) -> String {
+        format!("{} {}", self.iqn, self.portals[0])
+    }
+
+    /// All that the daemon has printed since it started.
+    pub(crate) fn log(&self) -> String {
+        self.daemon.log()
+    }
+}
+
+fn start(directory: &Directory, portal: SocketAddr) -> Daemon {
+    let mut command = Command::new(binary());
+    command
+        .args(["serve", "-c"])
+        .arg(directory.join("sanstone.toml"));
+    let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+    daemon.wait_until(|| TcpStream::connect(portal).is_ok());
+    daemon
+}
+
+/// A port that was free a moment ago on both addresses.
+fn portals() -> [SocketAddr; 2] {
+    let first = TcpListener::bind((ADDRESSES[0], 0)).expect("a free port");
+    let port = first
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
+    ADDRESSES.map(|address| SocketAddr::new(address.parse().expect("an address"), port))
+}

@@ -1,0 +1,136 @@
+//! The real Linux initiator, in virtual machines: its kernel, open-iscsi, multipath-tools, file
+//! systems and sg3-utils against `sanstone serve` on this machine, and the daemon and the demo on
+//! that kernel themselves.
+//!
+//! Two machines boot once and side by side. On the `quiet` one nothing is ever interrupted, so its
+//! kernel has nothing to complain about; on the `rough` one links fail and daemons restart. A check
+//! has a machine to itself, leaves it as it was, and ends with a look into the kernel's log: every
+//! warning and error must be one that the check expects, with the reason beside it.
+
+mod access;
+mod discard;
+mod disks;
+mod host;
+
+use harness::guest::{Done, Guest};
+use harness::sanstone::binary;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+type Machine = LazyLock<Mutex<Guest>>;
+
+static QUIET: Machine = LazyLock::new(|| boot("quiet"));
+
+fn boot(name: &str) -> Mutex<Guest> {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("linux/guest");
+    Mutex::new(Guest::boot(name, &scripts, &binary()))
+}
+
+/// Part of a line of the kernel's log that a check expects, and why it is no complaint.
+type Expected = (&'static str, &'static str);
+
+/// What every check may find.
+const ALWAYS: &[Expected] = &[(
+    "Power-on or device reset occurred",
+    "the unit attention that SAM-5 has every new nexus get first; Linux logs it for any target",
+)];
+
+/// A machine for one check. Make it after the hosts that it uses, so that it leaves them before
+/// they end.
+struct Check {
+    guest: MutexGuard<'static, Guest>,
+    expected: &'static [Expected],
+    ended: bool,
+}
+
+impl Check {
+    /// Takes the machine for a check with these lines in the kernel's log; `None`, and it says so,
+    /// where there can be none.
+    fn begin(machine: &'static Machine, expected: &'static [Expected]) -> Option<Check> {
+        if !Guest::is_possible() {
+            println!("skipped: the guest's packages are for x86-64");
+            return None;
+        }
+        let guest = machine.lock().unwrap_or_else(PoisonError::into_inner);
+        guest.run("dmesg -c >/dev/null").success();
+        Some(Check {
+            guest,
+            expected,
+            ended: false,
+        })
+    }
+
+    /// Leaves all disks and judges the kernel's log.
+    #[track_caller]
+    fn end(mut self) {
+        self.ended = true;
+        self.guest.run("tidy").success();
+        let log = self.guest.run("dmesg -r -c").success();
+        let complaints = complaints(&log, self.expected);
+        assert!(
+            complaints.is_empty(),
+            "the kernel complained:\n{complaints}"
+        );
+    }
+}
+
+impl Deref for Check {
+    type Target = Guest;
+
+    fn deref(&self) -> &Guest {
+        &self.guest
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _: [Done; 2] = ["dmesg", "tidy"].map(|command| self.guest.run(command));
+        }
+    }
+}
+
+/// The lines of a raw kernel log that are warnings or worse and not expected.
+fn complaints(log: &str, expected: &[Expected]) -> String {
+    let is_complaint = |line: &&str| {
+        let priority = line.strip_prefix('<').and_then(|rest| rest.split_once('>'));
+        // The low three bits are the level; 4 is a warning, less is worse.
+        let level = priority.and_then(|(number, _)| number.parse::<u32>().ok());
+        let is_loud = level.is_none_or(|priority| priority % 8 <= 4);
+        is_loud
+            && !ALWAYS
+                .iter()
+                .chain(expected)
+                .any(|(part, _)| line.contains(part))
+    };
+    let lines: Vec<&str> = log.lines().filter(is_complaint).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn kernel_log_is_judged_by_level_and_expectation() {
+    let log = "<6>[    1.0] scsi host0: iSCSI Initiator over TCP/IP\n\
+        <4>[    1.1] sd 0:0:0:0: Power-on or device reset occurred\n\
+        <3>[    1.2] blk_update_request: I/O error, dev sda\n\
+        <4>[    1.3] connection1:0: detected conn error (1022)\n";
+    let error = "<3>[    1.2] blk_update_request: I/O error, dev sda";
+    assert_eq!(complaints(log, &[("conn error", "it was cut")]), error);
+    assert!(complaints(log, &[]).contains("conn error"));
+}
+
+#[test]
+fn kernel_log_of_the_guest_reaches_the_judge() {
+    let Some(check) = Check::begin(&QUIET, &[("a warning that", "this check writes it")]) else {
+        return;
+    };
+    let write = "echo '<4>sd 9:9:9:9: a warning that is expected' >/dev/kmsg";
+    check.run(write).success();
+    check
+        .run("echo '<3>sd 9:9:9:9: an error that is not' >/dev/kmsg")
+        .success();
+    let log = check.run("dmesg -r -c").success();
+    let found = complaints(&log, check.expected);
+    assert!(found.contains("an error that is not") && !found.contains("is expected"));
+    check.end();
+}

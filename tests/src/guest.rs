@@ -1,0 +1,331 @@
+//! A virtual machine that boots a real Linux as a storage host: its kernel initiator, udev,
+//! multipath and file systems against targets of this machine.
+//!
+//! `tools/guest` makes the kernel and the initramfs; the scripts of `tests/linux/guest` and the
+//! binary under test ride in a second archive behind it. QEMU emulates (no KVM is needed), and the
+//! guest reaches this machine's 127.0.2.0/23 through QEMU's user network, under the same addresses.
+//! Commands go over a serial port, each with a time limit; the kernel's console and all that
+//! commands print lie in TARGET/guest/NAME.*.log. QEMU belongs to a thread that never ends, and the
+//! kernel kills it with that: at the latest when the test's process ends, however it does.
+
+use crate::directory::Directory;
+use crate::process::{find_program, program};
+use crate::run::run;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Emulation on a busy machine is slow: what one command may take if nothing else is said.
+pub const USUAL: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(120);
+
+/// A running virtual machine.
+#[derive(Debug)]
+pub struct Guest {
+    name: String,
+    commands: Mutex<ChildStdin>,
+    waiting: Waiting,
+    next: AtomicU32,
+}
+
+type Waiting = Arc<Mutex<HashMap<String, mpsc::Sender<Said>>>>;
+
+enum Said {
+    Line(String),
+    Ended(i32),
+}
+
+/// A command that runs in a guest.
+#[derive(Debug)]
+pub struct Running {
+    command: String,
+    said: mpsc::Receiver<Said>,
+    begun: Instant,
+    limit: Duration,
+    console: PathBuf,
+}
+
+/// What a command in a guest left behind.
+#[derive(Debug)]
+pub struct Done {
+    /// The command, for messages.
+    pub command: String,
+    /// Its exit code; `None` if it did not end in time.
+    pub code: Option<i32>,
+    /// What it printed, both outputs together.
+    pub text: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Where `tools/guest` puts what it makes.
+fn directory() -> PathBuf {
+    let own = std::env::current_exe().expect("a running program has a path");
+    let target = own.ancestors().nth(3).expect("TARGET/PROFILE/deps/TEST");
+    target.join("guest")
+}
+
+impl Guest {
+    /// Whether this kind of machine can have one; if not, tests say that they are left out.
+    pub fn is_possible() -> bool {
+        cfg!(target_arch = "x86_64")
+    }
+
+    /// Boots a guest called `name` with the files of `scripts` and the binary under test, and
+    /// waits until it takes commands.
+    ///
+    /// # Panics
+    /// If it does not come up; the message holds its console.
+    pub fn boot(name: &str, scripts: &Path, binary: &Path) -> Guest {
+        let made = directory();
+        let kernel = made.join("vmlinuz");
+        assert!(
+            kernel.is_file(),
+            "{} is not there: `tools/guest` makes it, which `make test` runs",
+            kernel.display()
+        );
+        let temporary = Directory::new();
+        let initramfs = initramfs(&made, &temporary, scripts, binary);
+        let console = made.join(format!("{name}.console.log"));
+        let command = qemu(&kernel, &initramfs, &console);
+        let (mut child, begun) = (start_in_own_thread(command), Instant::now());
+        let waiting = Waiting::default();
+        let guest = Guest {
+            name: name.to_owned(),
+            commands: Mutex::new(child.stdin.take().expect("stdin is piped")),
+            waiting: waiting.clone(),
+            next: AtomicU32::new(0),
+        };
+        let started = guest.running("start", "booting", BOOT);
+        let output = child.stdout.take().expect("stdout is piped");
+        let log = made.join(format!("{name}.commands.log"));
+        let log = File::create(&log).expect("the target directory can be written");
+        thread::spawn(move || listen(output, log, &waiting));
+        let done = started.finish();
+        assert!(
+            done.code == Some(0) && done.text.is_empty(),
+            "{done}\n{}",
+            std::fs::read_to_string(&console).unwrap_or_default()
+        );
+        println!("{name} is up after {:.1} s", begun.elapsed().as_secs_f64());
+        guest
+    }
+
+    /// Runs a command to its end, [`USUAL`] at most.
+    pub fn run(&self, command: &str) -> Done {
+        self.start(command, USUAL).finish()
+    }
+
+    /// Starts a command that may take until `limit`. It is one line of shell, with the functions
+    /// of lib.sh.
+    ///
+    /// # Panics
+    /// If the guest has gone.
+    pub fn start(&self, command: &str, limit: Duration) -> Running {
+        assert!(!command.contains('\n') && command.len() < 3500, "one line");
+        let id = format!("c{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let running = self.running(&id, command, limit);
+        let mut commands = lock(&self.commands);
+        writeln!(commands, "{id} {} {command}", limit.as_secs())
+            .and_then(|()| commands.flush())
+            .unwrap_or_else(|error| panic!("{} has gone: {error}", self.name));
+        running
+    }
+
+    fn running(&self, id: &str, command: &str, limit: Duration) -> Running {
+        let (sender, said) = mpsc::channel();
+        lock(&self.waiting).insert(id.to_owned(), sender);
+        Running {
+            command: command.to_owned(),
+            said,
+            begun: Instant::now(),
+            limit,
+            console: directory().join(format!("{}.console.log", self.name)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Running {
+    /// Waits for its end. What it printed goes to this test's output as it comes, so that a hang
+    /// shows where it hangs.
+    pub fn finish(self) -> Done {
+        let (mut text, mut code) = (String::new(), None);
+        println!("guest: {}", self.command);
+        // The guest kills it at its limit; what is on top is for the way.
+        let deadline = self.begun + self.limit + Duration::from_secs(10);
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            match self.said.recv_timeout(left) {
+                Ok(Said::Line(line)) => {
+                    println!("guest:   {line}");
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+                Ok(Said::Ended(with)) => {
+                    code = Some(with);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        if code.is_none() {
+            let console = std::fs::read_to_string(&self.console).unwrap_or_default();
+            println!("the guest's console:\n{console}");
+        }
+        Done {
+            command: self.command,
+            code,
+            text,
+            took: self.begun.elapsed(),
+        }
+    }
+
+    /// Waits until it prints a line that contains `what`.
+    ///
+    /// # Panics
+    /// If it ends without, or takes too long.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str) {
+        let deadline = self.begun + self.limit;
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            match self.said.recv_timeout(left) {
+                Ok(Said::Line(line)) => {
+                    println!("guest:   {line}");
+                    if line.contains(what) {
+                        return;
+                    }
+                }
+                Ok(Said::Ended(code)) => panic!("{} ended ({code}) first", self.command),
+                Err(_) => break,
+            }
+        }
+        panic!("{}: no {what:?} in time", self.command);
+    }
+}
+
+impl Done {
+    /// Returns what it printed if it ended with exit code 0.
+    ///
+    /// # Panics
+    /// If it did not.
+    #[track_caller]
+    pub fn success(self) -> String {
+        assert!(self.code == Some(0), "{self}");
+        self.text
+    }
+
+    /// Returns what it printed if it ended with another exit code.
+    ///
+    /// # Panics
+    /// If it succeeded or did not end.
+    #[track_caller]
+    pub fn failure(self) -> String {
+        assert!(self.code.is_some_and(|code| code != 0), "{self}");
+        self.text
+    }
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = match self.code {
+            Some(code) => format!("exit code {code}"),
+            None => "no end in time".to_owned(),
+        };
+        let seconds = self.took.as_secs_f64();
+        write!(
+            f,
+            "{}\n{end} after {seconds:.1} s\n{}",
+            self.command, self.text
+        )
+    }
+}
+
+/// The programs' archive, and behind it one with the scripts and the binary, without what only
+/// debuggers read.
+fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) -> PathBuf {
+    let shell = r#"set -eu
+        mkdir -p "$4/root/tests" "$4/root/bin"
+        cp "$2"/* "$4/root/tests/"
+        mv "$4/root/tests/init" "$4/root/init"
+        chmod 755 "$4/root/init"
+        strip --strip-debug -o "$4/root/bin/sanstone" "$3" || cp "$3" "$4/root/bin/sanstone"
+        cp "$1/initramfs.cpio" "$4/initramfs"
+        cd "$4/root"
+        find . | "$1/root/bin/busybox" cpio -o -H newc >>"$4/initramfs""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", shell, "sh"]);
+    command.args([made, scripts, binary, temporary.path()]);
+    run(&mut command, BOOT).success();
+    temporary.join("initramfs")
+}
+
+fn qemu(kernel: &Path, initramfs: &Path, console: &Path) -> Command {
+    let mut command = Command::new(find_program("setpriv").unwrap_or_else(|| "setpriv".into()));
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.arg(program("qemu-system-x86_64", "qemu-system-x86"));
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
+    command.args(["-m", "1024", "-nodefaults", "-no-reboot"]);
+    command.args(["-display", "none", "-monitor", "none"]);
+    command.arg("-kernel").arg(kernel);
+    command.arg("-initrd").arg(initramfs);
+    command.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+    command
+        .arg("-serial")
+        .arg(format!("file:{}", console.display()));
+    command.args(["-chardev", "stdio,id=commands,signal=off"]);
+    command.args(["-device", "isa-serial,chardev=commands"]);
+    command.args(["-netdev", "user,id=net"]);
+    command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
+    command
+}
+
+/// The kernel ends a child with the thread that started it, so this thread only ends with the
+/// process.
+fn start_in_own_thread(mut command: Command) -> Child {
+    let (sender, child) = mpsc::channel();
+    thread::spawn(move || {
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let _ = sender.send(child);
+        loop {
+            thread::park();
+        }
+    });
+    child.recv().expect("QEMU starts")
+}
+
+/// Gives each line that the guest says to who waits for it.
+fn listen(output: ChildStdout, mut log: File, waiting: &Waiting) {
+    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        let _ = writeln!(log, "{line}");
+        let Some(at) = line.find(['|', '=']) else {
+            continue;
+        };
+        let (id, rest) = (&line[..at], &line[at + 1..]);
+        let mut waiting = lock(waiting);
+        // Who waited may have given up; its command's output is in the log.
+        if line[at..].starts_with('|') {
+            if let Some(to) = waiting.get(id) {
+                let _ = to.send(Said::Line(rest.to_owned()));
+            }
+        } else if let Some(to) = waiting.remove(id) {
+            let _ = to.send(Said::Ended(rest.parse().unwrap_or(-1)));
+        }
+    }
+    // Whoever still waits learns that nothing comes any more.
+    lock(waiting).clear();
+}
