@@ -7,6 +7,7 @@
 //! tell a ring from a simulation: both obey the contract in [`op`].
 
 pub mod buf;
+mod clock;
 pub mod cross;
 pub mod fs;
 mod future;

@@ -13,12 +13,13 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::{
+    clock::Clock,
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
@@ -34,6 +35,7 @@ const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
     ring: IoUring,
+    clock: Clock,
     #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
@@ -71,6 +73,7 @@ impl Ring {
         let bell = unsafe { OwnedFd::from_raw_fd(bell) };
         let mut this = Ring {
             ring,
+            clock: Clock::new(),
             slots: Vec::new(),
             free: Vec::new(),
             by_id: Vec::new(),
@@ -246,13 +249,7 @@ fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>
 
 impl Reactor for Ring {
     fn now(&self) -> Instant {
-        static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-        Instant::from_ns(
-            ORIGIN
-                .get_or_init(std::time::Instant::now)
-                .elapsed()
-                .as_nanos() as u64,
-        )
+        Instant::from_ns(self.clock.now_ns())
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
