@@ -11,6 +11,7 @@ mod access;
 mod discard;
 mod disks;
 mod host;
+mod moved;
 
 use harness::guest::{Done, Guest};
 use harness::sanstone::binary;
