@@ -85,10 +85,7 @@ impl Clock {
 
 fn kernel_ns() -> u64 {
     static ORIGIN: OnceLock<KernelInstant> = OnceLock::new();
-    ORIGIN
-        .get_or_init(KernelInstant::now)
-        .elapsed()
-        .as_nanos() as u64
+    ORIGIN.get_or_init(KernelInstant::now).elapsed().as_nanos() as u64
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -155,7 +152,9 @@ mod tests {
             assert!(now >= last, "{now} after {last}");
             last = now;
             // Only what no pause of this thread can explain counts as off.
-            worst_ns = worst_ns.max(before.saturating_sub(now)).max(now.saturating_sub(after));
+            worst_ns = worst_ns
+                .max(before.saturating_sub(now))
+                .max(now.saturating_sub(after));
         }
         assert!(worst_ns < 100_000, "off by {worst_ns} ns");
     }
