@@ -87,7 +87,6 @@ impl TargetMachine {
                 kept: None,
                 removable: false,
                 read_only: false,
-                atomic_writes: false,
             };
             let target = |name, portal_groups| TargetSpec {
                 name,

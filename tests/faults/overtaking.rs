@@ -50,10 +50,10 @@ fn login(server: &Sanstone, number: u16) -> Session {
 /// Gets a function answered, which must have been done.
 fn manage(session: &mut Session, function: u8, referenced: Option<u32>) {
     let task = session.task_management(function, referenced);
-    let (response, _) = session
-        .response_to(task.expect("a request"))
+    let responses = session
+        .responses_to(&[task.expect("a request")])
         .expect("an answer");
-    assert_eq!(response.header[2], 0, "function {function} was not done");
+    assert_eq!(responses[0].0, 0, "function {function} was not done");
 }
 
 /// PERSISTENT RESERVE OUT (SPC-4 6.16) with these keys.

@@ -5,6 +5,7 @@ use harness::directory::Directory;
 use harness::process::Daemon;
 use harness::sanstone::{IQN, binary, target_table};
 use harness::wire::{Session, is_closed, login_header, opcode};
+use std::net::TcpStream;
 use std::process::Command;
 
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
@@ -44,7 +45,8 @@ fn a_second_connection_to_a_session_is_refused_and_the_first_goes_on() {
         let mut header = login_header(number);
         header[14..16].copy_from_slice(&tsih.to_be_bytes());
         header[20..22].copy_from_slice(&cid.to_be_bytes());
-        let joined = Session::login_with(&server.address, IQN, 0, number, header, keys);
+        let stream = TcpStream::connect(&server.address).expect("a connection");
+        let joined = Session::login_with(stream, IQN, 0, number, header, keys);
         joined.expect_err("nobody joins a session").to_string()
     };
     // Too many connections (RFC 7143 §11.13.5), whether it is a further one or the same again.

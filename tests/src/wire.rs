@@ -3,7 +3,7 @@
 //! for, one connection is a session, and sequence numbers are the caller's to break.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -93,7 +93,22 @@ impl Session {
         number: u16,
         keys: &[&str],
     ) -> io::Result<Session> {
-        Session::login_with(address, target, lun, number, login_header(number), keys)
+        let stream = TcpStream::connect(address)?;
+        Session::login_with(stream, target, lun, number, login_header(number), keys)
+    }
+
+    /// The same on a connection that is there already.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn login_on(
+        stream: TcpStream,
+        target: &str,
+        lun: u8,
+        number: u16,
+        keys: &[&str],
+    ) -> io::Result<Session> {
+        Session::login_with(stream, target, lun, number, login_header(number), keys)
     }
 
     /// The same with a Login Request's header of the caller's own.
@@ -101,14 +116,13 @@ impl Session {
     /// # Errors
     /// Those of [`Session::login`]; after a redirection they name the TargetAddress.
     pub fn login_with(
-        address: &str,
+        stream: TcpStream,
         target: &str,
         lun: u8,
         number: u16,
         mut header: [u8; 48],
         keys: &[&str],
     ) -> io::Result<Session> {
-        let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         let mut session = Session {
@@ -241,31 +255,36 @@ impl Session {
         Ok(task)
     }
 
-    /// Receives until the response to this task, dropping what comes before it but Data-In, whose
-    /// bytes are gathered and returned with the response.
+    /// Receives until each of these tasks has its response: statuses (or a function's response
+    /// header) with the Data-In before them, in the order of the tasks. Other PDUs are dropped.
     ///
     /// # Errors
     /// Of the socket.
-    pub fn response_to(&mut self, task: u32) -> io::Result<(Pdu, Vec<u8>)> {
-        let mut read = Vec::new();
-        loop {
+    pub fn responses_to(&mut self, tasks: &[u32]) -> io::Result<Vec<(u8, Vec<u8>)>> {
+        let mut read = vec![Vec::new(); tasks.len()];
+        let mut statuses = vec![None; tasks.len()];
+        while statuses.iter().any(Option::is_none) {
             let pdu = self.receive()?;
-            if pdu.task() != task {
+            let Some(index) = tasks.iter().position(|task| *task == pdu.task()) else {
                 continue;
-            }
+            };
             match pdu.opcode() {
                 opcode::DATA_IN => {
-                    let end = pdu.word(40) as usize + pdu.data.len();
+                    let start = pdu.word(40) as usize;
+                    let end = start + pdu.data.len();
+                    let read = &mut read[index];
                     read.resize(read.len().max(end), 0);
-                    read[pdu.word(40) as usize..end].copy_from_slice(&pdu.data);
+                    read[start..end].copy_from_slice(&pdu.data);
                     if pdu.header[1] & 1 != 0 {
-                        return Ok((pdu, read));
+                        statuses[index] = Some(pdu.status());
                     }
                 }
-                opcode::R2T => {}
-                _ => return Ok((pdu, read)),
+                opcode::TASK_MANAGEMENT_RESPONSE => statuses[index] = Some(pdu.header[2]),
+                opcode::SCSI_RESPONSE => statuses[index] = Some(pdu.status()),
+                _ => {}
             }
         }
+        Ok(statuses.into_iter().flatten().zip(read).collect())
     }
 
     /// A command from its sending to its end, whose data-out goes with it: its status and its
@@ -286,8 +305,8 @@ impl Session {
         };
         let expected = read_bytes.max(write.len() as u32);
         let task = self.command(cdb, direction, expected, write)?;
-        let (pdu, read) = self.response_to(task)?;
-        Ok((pdu.status(), read))
+        let mut responses = self.responses_to(&[task])?;
+        Ok(responses.remove(0))
     }
 
     /// Answers an R2T with all the data that it asks for, in one Data-Out; `data` is the whole
@@ -422,6 +441,19 @@ impl Session {
 pub fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Connects to a port of 127.0.0.1 from another loopback address.
+///
+/// # Errors
+/// Of the socket.
+pub fn connect_from(source: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let (stream, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = socket_with(AddressFamily::INET, stream, flags, None)?;
+    bind(&socket, &SocketAddrV4::new(source, 0))?;
+    connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    Ok(TcpStream::from(socket))
 }
 
 /// Which way a command's data goes, as the flag bits of RFC 7143 §11.3.1.

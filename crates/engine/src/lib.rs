@@ -9,6 +9,7 @@
 pub mod buf;
 mod clock;
 pub mod cross;
+pub mod extent;
 pub mod fs;
 mod future;
 mod inbox;

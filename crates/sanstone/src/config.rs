@@ -20,8 +20,7 @@ use target::{Chap, Limits, PortalGroup, Prefix, Redirect};
 use toml::Spanned;
 use volume::{
     config::{
-        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Kind, Node, Size, Time, Volumes,
-        What,
+        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Node, Size, Time, Volumes, What,
     },
     graph::Graph,
 };
@@ -247,14 +246,6 @@ impl Config {
     /// The volumes, ready to be opened.
     pub(crate) fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
-    }
-
-    /// Whether the volume called `name` is plain memory, where a write can be atomic.
-    pub(crate) fn is_ram(&self, name: &str) -> bool {
-        let node = self.file.volume.0.get(name);
-        node.is_some_and(
-            |node| matches!(&node.what, What::Inline(kind) if matches!(**kind, Kind::Ram(_))),
-        )
     }
 
     /// Looks whether the volumes would open, without touching them.

@@ -15,7 +15,7 @@ use engine::{
     cross::{Receiver, channel},
 };
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
 };
 use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
@@ -37,7 +37,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         report(panic);
         std::process::abort();
     }));
-    let stop = told_to_stop(supervised)?;
+    let told = listen(supervised)?;
     let mut graph = config.graph()?;
     let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
@@ -53,7 +53,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         if supervised {
             announce(&server)?;
         }
-        stop.receive().await;
+        while let Some(Told::Report) = told.receive().await {
+            tracing::info!("where the time went\n{}", server.stage_times());
+        }
         tracing::info!("told to stop: finishing what was accepted");
         server.stop().await;
         tracing::info!("stopped");
@@ -63,30 +65,42 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     served
 }
 
-/// Receives something when it is time to stop.
-fn told_to_stop(supervised: bool) -> Result<Receiver<()>, Failure> {
-    let (told, stop) = channel();
+/// What whoever started us can want.
+#[derive(Clone, Copy)]
+enum Told {
+    Stop,
+    Report,
+}
+
+/// Listens for SIGTERM and SIGINT (stop) and SIGUSR1 (report).
+fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
+    let (teller, told) = channel();
     if supervised {
-        let told = told.clone();
+        let teller = teller.clone();
         let watch = move || {
             // Whatever is written there means nothing; only the end counts.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            let _ = told.send(());
+            let _ = teller.send(Told::Stop);
         };
         thread::Builder::new()
             .name("supervisor".into())
             .spawn(watch)?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("catching signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1]).context("catching signals")?;
     let watch = move || {
-        for _ in signals.forever() {
-            if told.send(()).is_err() {
+        for signal in signals.forever() {
+            let what = if signal == SIGUSR1 {
+                Told::Report
+            } else {
+                Told::Stop
+            };
+            if teller.send(what).is_err() {
                 break;
             }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
-    Ok(stop)
+    Ok(told)
 }
 
 /// Tells whoever started us where we serve.
@@ -159,7 +173,6 @@ fn server_config(
                     kept,
                     removable: lun.removable,
                     read_only: lun.read_only,
-                    atomic_writes: config.is_ram(&lun.volume),
                 },
             );
         }

@@ -1,9 +1,9 @@
 //! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
 //! collected into memory that has been paid for, the volume does the work in a task of its own.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
-use engine::{Buf, Payload, begin as begin_task, spawn};
+use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Outcome, TaskId};
 use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
 use smallvec::smallvec;
@@ -17,6 +17,7 @@ use crate::{
     open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
     order::{self, Attribute},
     sanitize,
+    stages::{Kind, Times},
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
@@ -84,6 +85,7 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         return;
     };
     let taken = connection.open.with(task, |command| {
+        command.times.complete = time::turn_began();
         let (data, permits) = command.take_write();
         let pending = command.pending.take();
         (pending, command.lun, command.transfer_len, data, permits)
@@ -290,6 +292,8 @@ impl Offer {
         OpenCommand {
             task: self.task,
             lun: self.lun,
+            times: Times::at(time::turn_began()),
+            kind: None,
             pending,
             transfer_len,
             awaits_memory: false,
@@ -424,6 +428,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             permits = connection.memory.take(read_len).await;
         }
         let unit = &target.units[&lun];
+        let started = Cell::new(None);
         let perform = async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
@@ -431,6 +436,7 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
                     // The initiator may have been fenced off while its data or turn came.
                     let nexus = NexusId(connection.id);
                     unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    started.set(Some(time::now()));
                     let result = medium::perform(&*unit.volume, &op, data).await;
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
@@ -452,6 +458,17 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             None => perform.await,
         };
         connection.open.end_io(running);
+        if let Some(started) = started.get() {
+            let kind = match (read_len, op.data_out_len_bytes()) {
+                (0, 0) => Kind::Other,
+                (0, _) => Kind::Write,
+                _ => Kind::Read,
+            };
+            connection.open.with(task, |command| {
+                (command.times.started, command.times.ended) = (started, time::now());
+                command.kind = Some(kind);
+            });
+        }
         match result {
             Ok(read) if read_len > 0 => {
                 send_data(&connection, task, read, permits, transfer_len);

@@ -92,8 +92,6 @@ pub struct LunSpec {
     pub removable: bool,
     /// Whether writes are refused here, whatever the volume would take.
     pub read_only: bool,
-    /// Whether the volume writes all or nothing, also through a power cut, whatever the length.
-    pub atomic_writes: bool,
 }
 
 /// Which initiators may log in to a target.

@@ -8,6 +8,7 @@ use std::{
     cell::{Cell, RefCell},
     net::SocketAddr,
     rc::Rc,
+    sync::Arc,
 };
 
 use engine::{
@@ -34,6 +35,7 @@ use crate::{
     open::{OpenCommands, RunningId},
     order::Order,
     sessions::SessionKey,
+    stages::{Counted, Sent},
     task_management, watchdog, writer,
 };
 
@@ -55,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
     pub(crate) introductions: Introductions,
+    /// What this session counts, by LUN.
+    stages: RefCell<Vec<(u32, Arc<Counted>)>>,
     pub(crate) order: Order,
     pub(crate) memory: SessionMemory,
     /// The machine may have something to send.
@@ -129,6 +133,7 @@ impl Connection {
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
+            stages: RefCell::default(),
             order: Order::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
@@ -242,6 +247,9 @@ impl Connection {
         }
         // The place first: who waits for this session's end is going to need one.
         self.front.sessions.admission.leave(self.id, time::now());
+        for (_, counted) in self.stages.take() {
+            self.front.sessions.stages.end(&counted);
+        }
         if let Some(key) = self.key.take() {
             self.front.sessions.remove(&key, self.id);
             if let Some(unsaid) = self.may_say(Notice::LoggedOut) {
@@ -257,6 +265,31 @@ impl Connection {
     /// Whether the log takes a line of this kind now.
     pub(crate) fn may_say(&self, notice: Notice) -> Option<u64> {
         self.front.sessions.notices.may_say(notice, time::now())
+    }
+
+    /// Counts commands whose answers have been sent just now.
+    pub(crate) fn count(&self, sent: &mut Vec<Sent>) {
+        let now = time::now();
+        let mut stages = self.stages.borrow_mut();
+        for command in sent.drain(..) {
+            let known = stages.iter().find(|(lun, _)| *lun == command.lun);
+            let counted = match known {
+                Some((_, counted)) => counted,
+                None => {
+                    let Some(target) = self.target() else {
+                        continue;
+                    };
+                    let Some(unit) = target.units.get(&command.lun) else {
+                        continue;
+                    };
+                    let (volume, initiator) = (&unit.volume_name, self.initiator.borrow());
+                    let counted = self.front.sessions.stages.begin(volume, &initiator);
+                    stages.push((command.lun, counted));
+                    &stages[stages.len() - 1].1
+                }
+            };
+            counted.record(command.kind, &command.times, now);
+        }
     }
 
     /// Forgets open commands (for one LUN, or all) without an answer; gives the I/Os that run for

@@ -351,8 +351,11 @@ impl Target {
             let mut shape = shape_of(volume.shape(), limits);
             shape.removable = lun.removable;
             shape.read_only |= lun.read_only;
-            if lun.atomic_writes {
-                shape.atomic_blocks_max = shape.transfer_blocks_max;
+            if let Some(atomic) = volume.atomic_writes() {
+                let block = shape.block_size_bytes;
+                let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
+                shape.atomic_blocks_max = max.min(shape.transfer_blocks_max);
+                shape.atomic_blocks_unit = atomic.unit_bytes / block;
             }
             let identity = identity(lun.uuid, port.clone());
             let disk = LogicalUnit::sharing(identity, shape, home.unit.clone())

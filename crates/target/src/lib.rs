@@ -34,6 +34,7 @@ mod prefix;
 mod sanitize;
 mod server;
 mod sessions;
+mod stages;
 mod task_management;
 mod watchdog;
 mod writer;
@@ -44,3 +45,4 @@ pub use config::{
 pub use iscsi::Chap;
 pub use prefix::Prefix;
 pub use server::{Server, StartError};
+pub use stages::{Kind, Stage, StageReport, StageTable};

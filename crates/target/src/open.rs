@@ -15,6 +15,8 @@ use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 
+use crate::stages::{Kind, Times};
+
 /// What pays for a transfer: a part of the lane's memory and one of the session's share.
 pub(crate) type Permits = SmallVec<[Permit; 2]>;
 /// A command's data-out: what came unasked, and the rest.
@@ -32,6 +34,9 @@ pub(crate) enum Pending {
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
     pub(crate) lun: u32,
+    pub(crate) times: Times,
+    /// What the volume has done for it, once it has.
+    pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,

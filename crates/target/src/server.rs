@@ -24,6 +24,7 @@ use crate::{
     notices::Notice,
     portals,
     sessions::{Arrival, Sessions},
+    stages::StageReport,
 };
 
 /// How long an address may stay in use before that is an error.
@@ -135,6 +136,11 @@ impl Server {
     /// Logins that failed because the initiator could not prove who it is, since the start.
     pub fn failed_logins(&self) -> u64 {
         self.sessions.failures.total()
+    }
+
+    /// Where the time of commands has gone since the start.
+    pub fn stage_times(&self) -> StageReport {
+        self.sessions.stages.report()
     }
 
     /// Takes no new connections and commands, answers what was accepted, ends all connections and

@@ -17,6 +17,7 @@ use crate::{
     failures::Failures,
     front::Request,
     notices::Notices,
+    stages::Stages,
 };
 
 /// The initiator port and target port of a session (RFC 7143 §4.4.3: what may exist once).
@@ -52,6 +53,7 @@ pub(crate) struct Sessions {
     pub(crate) admission: Admission<Arrival>,
     pub(crate) failures: Failures,
     pub(crate) notices: Notices,
+    pub(crate) stages: Stages,
 }
 
 impl Sessions {
@@ -61,6 +63,7 @@ impl Sessions {
             admission: Admission::new(places),
             failures: Failures::default(),
             notices: Notices::default(),
+            stages: Stages::default(),
         }
     }
 

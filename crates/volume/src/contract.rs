@@ -203,6 +203,18 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
             }
             _ => volume.flush().await.expect("it flushes"),
         }
+        let (at, len) = self::range(random, block, shape.len_bytes);
+        let found = volume.allocation(at, len).await.expect("it looks");
+        let run = found.len_bytes;
+        assert!(
+            run % block == 0 && (block..=len).contains(&run),
+            "{found:?} of {len}"
+        );
+        let promises = shape.discard.is_some_and(|discard| discard.reads_zeroes);
+        if !found.is_mapped && promises {
+            let run = &model[at as usize..(at + run) as usize];
+            assert!(run.iter().all(|byte| *byte == 0), "{found:?} at {at}");
+        }
     }
     assert!(read_all(volume).await == model, "all of it");
 }

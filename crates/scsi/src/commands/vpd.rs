@@ -164,8 +164,9 @@ fn extended_inquiry(_: &Identity, shape: &Shape) -> Vec<u8> {
 
 /// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
 fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
-    // WSNZ is zero: a WRITE SAME of no blocks writes to the end.
+    const WSNZ: u8 = 0x01;
     let mut body = vec![0; 60];
+    body[0] = WSNZ;
     body[1] = shape.compare_write_blocks_max;
     body[2..4].copy_from_slice(&shape.transfer_blocks_granularity.to_be_bytes());
     body[4..8].copy_from_slice(&shape.transfer_blocks_max.to_be_bytes());
@@ -180,8 +181,15 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     }
     body[32..40].copy_from_slice(&shape.write_same_blocks_max.to_be_bytes());
     if shape.atomic_blocks_max > 0 {
-        // MAXIMUM ATOMIC TRANSFER LENGTH; alignment and granularity are one block.
+        // MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT, ATOMIC TRANSFER LENGTH GRANULARITY:
+        // zero, for a single block, in the last two.
+        let unit = match shape.atomic_blocks_unit {
+            1 => 0,
+            unit => unit,
+        };
         body[40..44].copy_from_slice(&shape.atomic_blocks_max.to_be_bytes());
+        body[44..48].copy_from_slice(&unit.to_be_bytes());
+        body[48..52].copy_from_slice(&unit.to_be_bytes());
     }
     body
 }

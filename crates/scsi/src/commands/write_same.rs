@@ -1,7 +1,7 @@
 //! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
 //! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster. No
-//! blocks mean all to the end (WSNZ of the block limits page is zero), within the limit on a WRITE
-//! SAME like any other number.
+//! blocks do not mean "to the end" (WSNZ in the block limits page): that would nearly always be
+//! more than the limit on a WRITE SAME, and where it is less, a mistake.
 
 use super::Command;
 use super::read_write::PROTECT;
@@ -87,7 +87,10 @@ impl WriteSame {
         if self.unmap && shape.discard.is_none() {
             return Err(Sense::invalid_cdb_field(1, Some(3)));
         }
-        let extent = shape.extent_or_rest(self.lba, self.blocks.into())?;
+        let extent = shape.extent(self.lba, self.blocks.into())?;
+        if extent.blocks == 0 {
+            return Err(Sense::invalid_cdb_field(self.len_field, None));
+        }
         if extent.blocks > shape.write_same_blocks_max {
             return Err(Sense::invalid_cdb_field(self.len_field, None));
         }

@@ -3,6 +3,7 @@
 
 mod authentication;
 mod depth;
+mod stages;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
@@ -30,7 +31,6 @@ fn config(open: OpenVolume) -> ServerConfig {
         kept: None,
         removable: false,
         read_only: false,
-        atomic_writes: true,
     };
     let target = TargetSpec {
         name: IQN.into(),

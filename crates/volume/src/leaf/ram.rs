@@ -18,7 +18,9 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload};
 
-use crate::{Allocation, Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{
+    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Result, Shape, Volume,
+};
 
 const PAGE_BYTES: usize = 4096;
 const LOCKS_MAX: usize = 512;
@@ -282,6 +284,23 @@ impl Volume for Ram {
                 len_bytes,
             })
         })
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        Some(AtomicWrites {
+            unit_bytes: self.region.shape.block_size_bytes,
+            max_bytes: None,
+        })
+    }
+
+    /// A power cut leaves nothing of anything.
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.write(at, data, durability)
     }
 
     fn write_zeroes(

@@ -3,7 +3,9 @@
 
 use std::{io, rc::Rc};
 
-use engine::{Buf, Lane, LaneConfig, Payload, op::AllocateMode, random::SplitMix64, task};
+use engine::{
+    Buf, Lane, LaneConfig, Payload, extent::Extent, op::AllocateMode, random::SplitMix64, task,
+};
 
 use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
 use crate::{
@@ -37,6 +39,10 @@ impl<M: Medium> Medium for Broken<M> {
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let durable = durable && self.missing != Missing::DurableWrites;
         self.medium.write(at, data, durable).await
+    }
+
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.medium.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {

@@ -92,7 +92,7 @@ fn block_limits_are_the_shapes() {
     (discard.granularity_blocks, discard.alignment_blocks) = (8, 5);
     let page = page(shape, 0xB0);
     assert_eq!(page.len(), 60);
-    assert_eq!(page[..4], [0, 128, 0x12, 0x34]);
+    assert_eq!(page[..4], [1, 128, 0x12, 0x34]);
     assert_eq!(page[4..8], 8192_u32.to_be_bytes());
     assert_eq!(page[8..12], [1, 2, 3, 4]);
     assert_eq!(page[16..20], (1_u32 << 16).to_be_bytes());
@@ -102,6 +102,10 @@ fn block_limits_are_the_shapes() {
     assert_eq!(page[32..40], (1_u64 << 15).to_be_bytes());
     assert_eq!(page[40..44], [0, 0, 0, 64]);
     assert_eq!(page[44..], [0; 16]);
+    let mut in_units = thin();
+    (in_units.atomic_blocks_max, in_units.atomic_blocks_unit) = (32, 16);
+    let page = self::page(in_units, 0xB0);
+    assert_eq!(page[40..52], [0, 0, 0, 32, 0, 0, 0, 16, 0, 0, 0, 16]);
 }
 
 #[test]
