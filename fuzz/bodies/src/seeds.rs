@@ -124,19 +124,14 @@ fn additional_headers(header: bool) -> Vec<u8> {
         [&extended(16)[..], &read_len].concat(),
         [&read_len[..], &extended(1)].concat(),
     ];
-    let command = |(number, ahs): (u32, Vec<u8>)| {
-        let pdu = Pdu::new(0x01, 0xe1).word(16, number).word(24, number);
+    // The window has room for four; the others are for immediate delivery.
+    let command = |(at, ahs): (usize, Vec<u8>)| {
+        let opcode = if at < 4 { 0x01 } else { 0x41 };
+        let number = at as u32 + 1;
+        let pdu = Pdu::new(opcode, 0xe1).word(16, number).word(24, number);
         pdu.ahs(ahs).bytes(digests)
     };
-    // The window has room for four; the others are for immediate delivery.
-    let numbered = lists.into_iter().enumerate().flat_map(|(at, ahs)| {
-        let mut bytes = command((at as u32 + 1, ahs));
-        if at >= 4 {
-            bytes[0] |= 0x40;
-        }
-        bytes
-    });
-    numbered.collect()
+    lists.into_iter().enumerate().flat_map(command).collect()
 }
 
 /// What our two roles send each other in a session with a read and a write: both directions.
