@@ -4,7 +4,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance bench clean
+.PHONY: help build demo test conformance bench fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -32,6 +32,10 @@ conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and is
 bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
 	@tools/install bench
 	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench $(ARGS)
+
+fuzz: ## search for inputs that break the protocol and the disk, a minute each (ARGS="SECONDS TARGET...")
+	@tools/install fuzz
+	@tools/with-rust tools/fuzz $(ARGS)
 
 clean: ## remove what the build and the demo left
 	$(CARGO) clean

@@ -18,6 +18,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "crates/sanstone",
         &["lab", "target", "volume", "engine", "iscsi", "scsi"],
     ),
+    ("fuzz/bodies", &["iscsi", "scsi"]),
+    // Its only dependency of ours is the crate within it.
+    ("fuzz", &["fuzz-bodies"]),
     (
         "sim",
         &["lab", "target", "volume", "engine", "iscsi", "scsi"],

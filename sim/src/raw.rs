@@ -18,6 +18,10 @@ use crate::site::Site;
 
 const LUN: Lun = Lun(0);
 
+/// The attribute ORDERED (RFC 7143 §11.3.1).
+pub const ORDERED: u8 = 2;
+/// HEAD OF QUEUE.
+pub const HEAD_OF_QUEUE: u8 = 3;
 /// ABORT TASK SET (RFC 7143 §11.5.1).
 pub const ABORT_TASK_SET: u8 = 2;
 /// CLEAR TASK SET.
@@ -40,6 +44,7 @@ struct State {
     data_out: BTreeMap<TaskId, Payload>,
     data_in: BTreeMap<TaskId, Vec<u8>>,
     done: BTreeMap<TaskId, TaskResult>,
+    ended: Vec<TaskId>,
     answered: BTreeMap<TaskId, u8>,
     logged_in: bool,
     over: bool,
@@ -71,6 +76,7 @@ impl RawSession {
                 data_out: BTreeMap::new(),
                 data_in: BTreeMap::new(),
                 done: BTreeMap::new(),
+                ended: Vec::new(),
                 answered: BTreeMap::new(),
                 logged_in: false,
                 over: false,
@@ -91,14 +97,30 @@ impl RawSession {
     /// Logs in to target `index` of a site that serves, as the initiator called `name`.
     pub async fn login_as(site: &Site, index: usize, name: &str) -> Rc<RawSession> {
         let target = &site.targets[index];
+        RawSession::login_at(site.iscsi(index).address, &target.iqn, name).await
+    }
+
+    /// Logs in to a target by its name, at a portal of it that serves.
+    pub async fn login_at(portal: SocketAddr, target: &str, name: &str) -> Rc<RawSession> {
         let name = format!("iqn.2026-11.io.sanstone:{name}");
-        let config = InitiatorConfig::new(name, Some(target.iqn.clone()));
-        let session = RawSession::login(site.iscsi(index).address, config).await;
+        let config = InitiatorConfig::new(name, Some(target.to_owned()));
+        let session = RawSession::login(portal, config).await;
         session.expect("a healthy target lets us in")
     }
 
-    /// Sends a command with `data_out`, or for `in_len` bytes.
+    /// Sends a SIMPLE command with `data_out`, or for `in_len` bytes.
     pub fn submit(&self, cdb: &[u8], data_out: &[u8], in_len: u32) -> Result<TaskId, Over> {
+        self.submit_as(1, cdb, data_out, in_len)
+    }
+
+    /// Sends a command with this task attribute (RFC 7143 §11.3.1).
+    pub fn submit_as(
+        &self,
+        attribute: u8,
+        cdb: &[u8],
+        data_out: &[u8],
+        in_len: u32,
+    ) -> Result<TaskId, Over> {
         let (direction, data_len) = match (data_out.len(), in_len) {
             (0, 0) => (Direction::None, 0),
             (0, len) => (Direction::Read, len),
@@ -107,7 +129,7 @@ impl RawSession {
         let command = Command {
             lun: LUN,
             cdb,
-            attribute: 1,
+            attribute,
             direction,
             data_len,
         };
@@ -139,6 +161,11 @@ impl RawSession {
             sense: [byte(2) & 0xf, byte(12), byte(13)],
             data,
         })
+    }
+
+    /// The commands that have ended since this was last asked, in the order of their answers.
+    pub fn ended(&self) -> Vec<TaskId> {
+        std::mem::take(&mut self.state.borrow_mut().ended)
     }
 
     /// Sends a command and waits for its end, past any unit attention.
@@ -257,6 +284,7 @@ async fn receive(session: &RawSession) -> std::io::Result<()> {
                 }
                 InitiatorEvent::Done { task, result } => {
                     state.done.insert(task, result);
+                    state.ended.push(task);
                 }
                 InitiatorEvent::TaskManagementDone { task, response } => {
                     state.answered.insert(task, response);

@@ -64,6 +64,7 @@ impl Setup {
                 block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
                 behind_faults: random.chance(0.3),
                 lanes: 1 + random.index(2),
+                everywhere: false,
             },
             cached: random.chance(0.4),
             reconnect_timeout: Duration::from_secs(60),

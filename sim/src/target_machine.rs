@@ -9,7 +9,7 @@ use engine::{
     task::{self, JoinHandle},
     time,
 };
-use target::{Allow, Limits, LunSpec, Server, ServerConfig, TargetSpec};
+use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use volume::{
     config::Volumes,
     graph::Graph,
@@ -32,7 +32,12 @@ pub struct Served {
     pub behind_faults: bool,
     /// Lanes of the machine.
     pub lanes: usize,
+    /// The disk is served through a second portal group and by a second target, too.
+    pub everywhere: bool,
 }
+
+/// Where the second portal group listens, and the second target.
+pub const OTHER_PORTS: [u16; 2] = [PORT + 1, PORT + 2];
 
 /// One target machine.
 pub struct TargetMachine {
@@ -82,18 +87,31 @@ impl TargetMachine {
                 kept: None,
                 removable: false,
                 read_only: false,
-                atomic_writes: false,
+            };
+            let target = |name, portal_groups| TargetSpec {
+                name,
+                portal_groups,
+                luns: BTreeMap::from([(0, lun.clone())]),
+                allow: Allow::Everyone,
+                allow_from: Vec::new(),
+                chap: None,
+                redirect: None,
+            };
+            let [first, second] = [(1, PORT), (2, OTHER_PORTS[0])].map(|(tag, port)| PortalGroup {
+                tag,
+                portals: vec![host.addr(port)],
+            });
+            let targets = match served.everywhere {
+                false => vec![target(iqn, vec![first])],
+                true => {
+                    let other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);
+                    let other = target(second_name(&iqn), vec![other]);
+                    vec![target(iqn, vec![first, second]), other]
+                }
             };
             let config = ServerConfig {
                 keep: None,
-                targets: vec![TargetSpec {
-                    name: iqn,
-                    portals: vec![host.addr(PORT)],
-                    luns: BTreeMap::from([(0, lun)]),
-                    allow: Allow::Everyone,
-                    allow_from: Vec::new(),
-                    chap: None,
-                }],
+                targets,
                 discovery: None,
                 digests: true,
                 limits: limits(),
@@ -155,6 +173,11 @@ impl TargetMachine {
     }
 }
 
+/// The name of the second target beside the one called `iqn`.
+pub fn second_name(iqn: &str) -> String {
+    format!("{iqn}-too")
+}
+
 fn graph(served: &Served) -> Graph {
     let Served {
         caching,
@@ -177,8 +200,13 @@ fn limits() -> Limits {
     Limits {
         memory_bytes: 2 << 20,
         connections_max: 16,
+        reserved: 4,
+        logins_max: 8,
+        logins_per_peer_max: 4,
         command_window: 16,
         transfer_max_bytes: 64 << 10,
+        data_segment_max_bytes: 16 << 10,
+        text_max_bytes: 16 << 10,
         login_timeout: Duration::from_secs(5),
         ping_interval: Duration::from_secs(2),
         peer_timeout: Duration::from_secs(5),

@@ -3,5 +3,7 @@
 mod configuration;
 mod idle;
 mod memory;
+mod reservations;
 mod secrets;
 mod sigterm;
+mod stages;

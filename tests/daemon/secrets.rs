@@ -72,6 +72,24 @@ fn a_secret_in_the_configuration_itself_is_no_setting() {
 }
 
 #[test]
+fn a_secret_in_a_url_is_refused_and_not_repeated() {
+    for rest in ["127.0.0.1/iqn.2026-11.io.sanstone:a/0", "127.0.0.1"] {
+        let directory = Directory::new();
+        let leaf = format!("[volume.disk]\niscsi = {{ url = \"iscsi://host%{SECRET}@{rest}\" }}\n");
+        let table = target_table(harness::free_port(), &["disk"]);
+        let file = directory.write("url.toml", format!("{leaf}{table}"));
+        let mut command = Command::new(binary());
+        let ran = run(
+            command.args(["check", "-c"]).arg(file),
+            Duration::from_secs(20),
+        );
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("secret_file"), "{ran}");
+        assert!(!ran.stderr.contains(SECRET), "{ran}");
+    }
+}
+
+#[test]
 fn a_credential_comes_from_systemd() {
     let (directory, credentials) = (Directory::new(), Directory::new());
     write(&credentials, "db", SECRET, 0o400);

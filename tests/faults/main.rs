@@ -4,5 +4,6 @@
 
 mod kill;
 mod link;
+mod overtaking;
 mod restart;
 mod standstill;

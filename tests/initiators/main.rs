@@ -3,4 +3,7 @@
 
 mod authentication;
 mod libiscsi;
+mod negotiation;
+mod portals;
 mod qemu;
+mod sessions;

@@ -3,13 +3,14 @@
 
 use engine::Buf;
 use harness::directory::Directory;
+use harness::disk::{Disk, Target};
 use harness::initiator::{at_url, in_flight, on_lane};
 use harness::noise;
 use harness::tgt::Tgt;
-use volume::{Durability, IscsiDisk, Volume};
+use volume::{Durability, IscsiConfig, IscsiDisk, Volume};
 
 /// Keys of RFC 7143 §13 as tgt takes them.
-const CHOICES: [&[(&str, &str)]; 4] = [
+const CHOICES: [&[(&str, &str)]; 5] = [
     &[
         ("MaxRecvDataSegmentLength", "512"),
         ("FirstBurstLength", "512"),
@@ -21,6 +22,13 @@ const CHOICES: [&[(&str, &str)]; 4] = [
         ("ImmediateData", "Yes"),
         ("FirstBurstLength", "262144"),
         ("MaxBurstLength", "16776192"),
+    ],
+    // Several R2Ts of each write are open at a time.
+    &[
+        ("InitialR2T", "Yes"),
+        ("ImmediateData", "No"),
+        ("MaxBurstLength", "4096"),
+        ("MaxOutstandingR2T", "4"),
     ],
     &[("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")],
 ];
@@ -58,5 +66,57 @@ fn what_was_written_is_read_back_whatever_tgt_has_chosen() {
             .await;
             disk.close().await;
         });
+    }
+}
+
+/// Asks for these digests, and writes and reads a little.
+fn with_digests(url: &str, header_digest: bool, data_digest: bool) {
+    let bytes = noise(12, 200 << 10);
+    let what = format!("{url} header {header_digest} data {data_digest}");
+    let config = IscsiConfig {
+        header_digest,
+        data_digest,
+        ..at_url(url)
+    };
+    on_lane(async {
+        let disk = IscsiDisk::open(config).await;
+        let disk = disk.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let used = (disk.digests().header, disk.digests().data);
+        assert_eq!(used, (header_digest, data_digest), "{what}");
+        let data = Buf::copy_of(&bytes).into();
+        let written = disk.write(512, data, Durability::Cached).await;
+        written.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let read = disk.read(512, bytes.len()).await;
+        let read = read.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(read.to_vec() == bytes, "{what}: other data");
+        disk.close().await;
+    });
+}
+
+const DIGESTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
+#[test]
+fn the_digests_that_we_ask_for_are_used_by_targets_that_leave_us_the_choice() {
+    for target in [Target::Sanstone, Target::Istgt] {
+        let Some(disk) = Disk::on(target, 16 << 20) else {
+            println!("skipped: {} is not installed here", target.name());
+            continue;
+        };
+        for (header, data) in DIGESTS {
+            with_digests(&disk.url, header, data);
+        }
+    }
+}
+
+#[test]
+fn the_digests_that_tgt_is_set_to_are_used() {
+    let directory = Directory::new();
+    for (header, data) in DIGESTS {
+        let mut tgt = Tgt::start();
+        for (key, wanted) in [("HeaderDigest", header), ("DataDigest", data)] {
+            tgt.set(key, if wanted { "CRC32C" } else { "None" });
+        }
+        let url = tgt.add_disk(&directory.sparse("disk.img", 16 << 20));
+        with_digests(&url, header, data);
     }
 }

@@ -70,8 +70,13 @@ pub fn keep_at_most(bytes: usize) {
     KEPT_MAX.set(bytes);
 }
 
+/// Bytes of memory that a buffer of `len` bytes takes.
+pub fn capacity_for(len: usize) -> usize {
+    len.max(1).next_power_of_two().max(1 << SMALLEST_SHIFT)
+}
+
 fn take(len: usize) -> NonNull<Block> {
-    let capacity = len.max(1).next_power_of_two().max(1 << SMALLEST_SHIFT);
+    let capacity = capacity_for(len);
     let kept = Block::class(capacity).and_then(|class| {
         FREE.try_with(|free| {
             let mut free = free.borrow_mut();

@@ -1,10 +1,11 @@
 //! Files and devices as a lane sees them. A [`SharedFile`] is opened once and may go to any lane;
 //! [`SharedFile::on_lane`] gives what a lane does I/O with.
 
-use std::{io, path::Path, rc::Rc};
+use std::{io, ops::RangeInclusive, path::Path, rc::Rc};
 
 use crate::{
     buf::{Buf, Payload},
+    extent::{self, Extent},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
     reactor::{Handle, Keeper},
@@ -35,6 +36,7 @@ pub struct SharedFile {
     raw: i32,
     len_bytes: u64,
     io_align_bytes: u32,
+    atomic_write_bytes: Option<RangeInclusive<u32>>,
 }
 
 impl SharedFile {
@@ -46,6 +48,7 @@ impl SharedFile {
             raw: opened.raw,
             len_bytes: opened.len_bytes,
             io_align_bytes: opened.io_align_bytes,
+            atomic_write_bytes: opened.atomic_write_bytes,
         })
     }
 
@@ -57,6 +60,11 @@ impl SharedFile {
     /// What offsets, lengths and memory of an I/O must be multiples of, in bytes; 1 for buffered files.
     pub fn io_align_bytes(&self) -> u32 {
         self.io_align_bytes
+    }
+
+    /// Lengths, in bytes, that [`File::write_atomic_at`] takes: the powers of two within.
+    pub fn atomic_write_bytes(&self) -> Option<RangeInclusive<u32>> {
+        self.atomic_write_bytes.clone()
     }
 
     /// For I/O on the current lane.
@@ -111,6 +119,7 @@ impl File {
                 data,
                 start,
                 durable,
+                atomic: false,
             };
             let (Op::Write { data: back, .. }, result) = submit(op).await else {
                 unreachable!("a reactor gives back the operation that it took");
@@ -124,6 +133,38 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// Writes `data` at byte `at`, all of it or nothing, also through a power cut. Its length is one
+    /// that [`SharedFile::atomic_write_bytes`] allows, and `at` a multiple of it.
+    pub async fn write_atomic_at(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let len = data.len();
+        let op = Op::Write {
+            file: self.file.clone(),
+            at,
+            data,
+            start: 0,
+            durable,
+            atomic: true,
+        };
+        let (_, result) = submit(op).await;
+        match to_result(result) {
+            Ok(n) if n == len => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether byte `at` takes space, and where the run of such bytes ends.
+    pub async fn extent(&self, at: u64) -> io::Result<Extent> {
+        match with(|lane| lane.reactor.borrow().extent(&self.file, at)) {
+            extent::Answer::Now(answer) => answer,
+            extent::Answer::Later(answer) => answer.await.unwrap_or_else(|| {
+                Err(io::Error::other(
+                    "the thread that asks for extents could not be started",
+                ))
+            }),
+        }
     }
 
     /// Makes all completed writes durable (fdatasync).

@@ -18,7 +18,7 @@ use std::{
 
 use crate::{
     future::LaneFuture,
-    inbox::{Inbox, LaneHandle, Message, waker},
+    inbox::{Inbox, LaneHandle, Message, TaskRef, waker},
     op::Op,
     reactor::{Completion, OpId, Reactor, Wait},
     ring::Ring,
@@ -59,6 +59,8 @@ pub(crate) struct LaneInner {
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
     spin_max_ns: u64,
+    /// When the turn that runs now began.
+    turn_began: Cell<Instant>,
     /// A running mean of the pauses between two pieces of work, in nanoseconds.
     pause_ns: Cell<u64>,
 }
@@ -71,6 +73,12 @@ thread_local! {
 /// of a lane is an error of the program, not of its input.
 pub(crate) fn with<T>(f: impl FnOnce(&LaneInner) -> T) -> T {
     try_with(f).expect("this needs a running lane: call it from a future that a Lane drives")
+}
+
+/// The current lane itself, for what may make another lane current meanwhile. Panics as [`with`].
+pub(crate) fn current() -> Rc<LaneInner> {
+    let lane = CURRENT.with(|current| current.borrow().clone());
+    lane.expect("this needs a running lane: call it from a future that a Lane drives")
 }
 
 pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
@@ -109,6 +117,7 @@ impl Lane {
         spin_max_ns: u64,
     ) -> Lane {
         Lane(Rc::new(LaneInner {
+            turn_began: Cell::new(reactor.now()),
             inbox,
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -138,6 +147,7 @@ impl Lane {
         lane.tasks.borrow_mut().main_woken = true;
         loop {
             if std::mem::take(&mut lane.tasks.borrow_mut().main_woken) {
+                lane.turn_began.set(lane.now());
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     if lane.tasks.borrow().ready_len() > 0 {
                         lane.turn(false);
@@ -180,8 +190,13 @@ impl LaneInner {
         self.reactor.borrow().now()
     }
 
+    pub(crate) fn turn_began(&self) -> Instant {
+        self.turn_began.get()
+    }
+
     /// One turn of the loop; with `wait` it sleeps when there is nothing to do.
     pub(crate) fn turn(&self, wait: bool) {
+        self.turn_began.set(self.now());
         self.run_ready();
         self.fire_timers();
         let idle = self.is_idle();
@@ -217,17 +232,19 @@ impl LaneInner {
     /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn.
     pub(crate) fn run_ready(&self) {
         for _ in 0..TASKS_PER_TURN {
-            let Some((task, mut future)) = self.tasks.borrow_mut().next() else {
-                break;
-            };
-            let waker = waker(self.inbox.id, task);
-            let poll = Pin::new(&mut future).poll(&mut Context::from_waker(&waker));
-            match poll {
-                Poll::Pending => self.tasks.borrow_mut().put_back(task, future),
-                Poll::Ready(()) => {
-                    drop::<LaneFuture<'_, ()>>(future);
-                    self.tasks.borrow_mut().finish(task);
-                }
+            let next = self.tasks.borrow_mut().next();
+            let Some((task, future)) = next else { break };
+            self.poll_task(task, future);
+        }
+    }
+
+    pub(crate) fn poll_task(&self, task: TaskRef, mut future: LaneFuture<'static, ()>) {
+        let waker = waker(self.inbox.id, task);
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => self.tasks.borrow_mut().put_back(task, future),
+            Poll::Ready(()) => {
+                drop(future);
+                self.tasks.borrow_mut().finish(task);
             }
         }
     }
@@ -236,7 +253,7 @@ impl LaneInner {
         if self.timers.borrow_mut().next_deadline().is_none() {
             return;
         }
-        let now = self.now();
+        let now = self.turn_began();
         loop {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {

@@ -7,13 +7,16 @@
 //! tell a ring from a simulation: both obey the contract in [`op`].
 
 pub mod buf;
+mod clock;
 pub mod cross;
+pub mod extent;
 pub mod fs;
 mod future;
 mod inbox;
 pub mod lane;
 pub mod net;
 pub mod op;
+pub mod random;
 mod reactor;
 mod ring;
 pub mod sim;
@@ -25,5 +28,5 @@ pub use buf::{Buf, Gather, Payload, Slice};
 pub use future::LaneFuture;
 pub use inbox::LaneHandle;
 pub use lane::{Lane, LaneConfig};
-pub use task::spawn;
+pub use task::{begin, spawn};
 pub use time::{Duration, Instant};

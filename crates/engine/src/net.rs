@@ -23,11 +23,15 @@ use crate::{
 pub struct TcpListener {
     socket: Rc<Handle>,
     addr: SocketAddr,
-    /// The accept in flight. It outlives whoever waits for it: a connection that comes meanwhile
-    /// is the next caller's. (Cancelling it and starting another loses wake-ups, too: accepts wait
-    /// exclusively, and the kernel may wake the one that is being cancelled.)
-    accept: RefCell<Option<Submitted>>,
+    /// The accepts in flight. They outlive whoever waits for them: a connection that comes
+    /// meanwhile is the next caller's. (Cancelling one and starting another loses wake-ups, too:
+    /// accepts wait exclusively, and the kernel may wake the one that is being cancelled.)
+    accepts: RefCell<Vec<Submitted>>,
 }
+
+/// With one accept in flight a lane would take one connection a turn, and its turns are long when
+/// it has much to do: those who connect would wait for those who are served.
+const ACCEPTS: usize = 16;
 
 impl TcpListener {
     /// Listens on `addr`; port 0 takes any free one.
@@ -36,7 +40,7 @@ impl TcpListener {
         Ok(TcpListener {
             socket: Rc::new(socket),
             addr,
-            accept: RefCell::default(),
+            accepts: RefCell::default(),
         })
     }
 
@@ -56,15 +60,18 @@ impl TcpListener {
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<i32> {
-        let mut accept = self.accept.borrow_mut();
-        let submitted = accept.get_or_insert_with(|| {
-            submit(Op::Accept {
-                socket: self.socket.clone(),
-            })
-        });
-        let (_, result) = std::task::ready!(Pin::new(submitted).poll(cx));
-        *accept = None;
-        Poll::Ready(result)
+        let mut accepts = self.accepts.borrow_mut();
+        while accepts.len() < ACCEPTS {
+            let socket = self.socket.clone();
+            accepts.push(submit(Op::Accept { socket }));
+        }
+        for index in 0..accepts.len() {
+            if let Poll::Ready((_, result)) = Pin::new(&mut accepts[index]).poll(cx) {
+                drop(accepts.swap_remove(index));
+                return Poll::Ready(result);
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -196,6 +203,16 @@ impl FramedReader {
             buf: Buf::new(capacity),
             start: 0,
             end: 0,
+        }
+    }
+
+    /// Makes room for `capacity` bytes, if there is less.
+    pub fn reserve(&mut self, capacity: usize) {
+        if self.buf.len() < capacity {
+            let mut larger = Buf::new(capacity);
+            larger[..self.end - self.start].copy_from_slice(self.bytes());
+            (self.start, self.end) = (0, self.end - self.start);
+            self.buf = larger;
         }
     }
 

@@ -85,6 +85,8 @@ pub enum Op {
         start: usize,
         /// Completes only when these bytes are on persistent media (RWF_DSYNC).
         durable: bool,
+        /// All of them or none, also through a power cut (RWF_ATOMIC).
+        atomic: bool,
     },
     /// Makes all completed writes of a file durable.
     Sync {

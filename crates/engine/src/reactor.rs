@@ -1,9 +1,9 @@
 //! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
 //! simulated world. Everything above knows only this trait.
 
-use std::{fmt, io, net::SocketAddr, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, os::fd::OwnedFd, path::Path, sync::Arc};
 
-use crate::{fs::OpenOptions, op::Op, time::Instant};
+use crate::{extent, fs::OpenOptions, op::Op, time::Instant};
 
 /// Names an operation in flight; chosen by the lane, given back with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -29,6 +29,8 @@ pub(crate) enum Wait {
 /// Performs operations for one lane; the contract is [`crate::op`]'s.
 pub(crate) trait Reactor {
     fn now(&self) -> Instant;
+    /// Fills `bytes` with what nobody can foretell.
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
     /// Takes an operation over. It may start at once or with the next poll.
     fn submit(&mut self, id: OpId, op: Op);
     /// Asks `id` to end early. Unknown or finished ids are ignored.
@@ -36,6 +38,8 @@ pub(crate) trait Reactor {
     /// Starts what was submitted, waits as told, and appends what has completed.
     fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>);
 
+    /// Asks where the run of allocated bytes, or of others, that holds byte `at` of a file ends.
+    fn extent(&self, file: &Handle, at: u64) -> extent::Answer;
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
     /// A socket that listens on `addr` (port 0: any free one), and the address it got.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
@@ -57,6 +61,8 @@ pub(crate) struct Opened {
     pub(crate) len_bytes: u64,
     /// Alignment of offsets and lengths that I/O on this handle needs, in bytes (1: none).
     pub(crate) io_align_bytes: u32,
+    /// Lengths that can be written all or nothing; `None`: none can.
+    pub(crate) atomic_write_bytes: Option<RangeInclusive<u32>>,
 }
 
 /// An open file or socket. It is closed when the last operation on it has completed and the last

@@ -8,17 +8,20 @@ use std::{
     collections::VecDeque,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener},
+    ops::RangeInclusive,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::{
+    clock::Clock,
+    extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
@@ -29,11 +32,14 @@ use crate::{
 const BELL: u64 = u64::MAX;
 /// user_data of cancellations, whose own results say nothing of use.
 const CANCEL: u64 = u64::MAX - 1;
+/// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
+const BACKLOG: libc::c_int = 4096;
 /// The most pieces that one vectored call takes (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
     ring: IoUring,
+    clock: Clock,
     #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
@@ -71,6 +77,7 @@ impl Ring {
         let bell = unsafe { OwnedFd::from_raw_fd(bell) };
         let mut this = Ring {
             ring,
+            clock: Clock::new(),
             slots: Vec::new(),
             free: Vec::new(),
             by_id: Vec::new(),
@@ -246,13 +253,11 @@ fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>
 
 impl Reactor for Ring {
     fn now(&self) -> Instant {
-        static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-        Instant::from_ns(
-            ORIGIN
-                .get_or_init(std::time::Instant::now)
-                .elapsed()
-                .as_nanos() as u64,
-        )
+        Instant::from_ns(self.clock.now_ns())
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))
     }
 
     fn submit(&mut self, id: OpId, op: Op) {
@@ -301,6 +306,7 @@ impl Reactor for Ring {
                 data,
                 start,
                 durable,
+                atomic,
             } => {
                 let mut skip = *start;
                 let chunks = data.slices().iter().filter_map(|slice| {
@@ -309,7 +315,8 @@ impl Reactor for Ring {
                     (from < slice.len()).then(|| &slice[from..])
                 });
                 iovecs(chunks, &mut slot.iov);
-                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                let durable = if *durable { libc::RWF_DSYNC } else { 0 };
+                let flags = durable | if *atomic { libc::RWF_ATOMIC } else { 0 };
                 opcode::Writev::new(
                     types::Fd(file.raw),
                     slot.iov.as_ptr(),
@@ -373,12 +380,20 @@ impl Reactor for Ring {
         self.drain(completed);
     }
 
+    fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
+        extent::ask(file.raw, file.keeper.clone(), at)
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         open(path, options)
     }
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         let listener = TcpListener::bind(addr)?;
+        // The standard library's queue of 128 overflows when many connect at once, and whoever finds
+        // it full tries again a second later. No memory arguments; without it the old one stays.
+        // SAFETY: the descriptor is a listening socket of ours.
+        unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
         let addr = listener.local_addr()?;
         Ok((owned(listener.into()), addr))
     }
@@ -569,22 +584,24 @@ fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         // A block device has no length in its inode; its end says how long it is.
         len_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
     }
-    let io_align_bytes = if options.direct {
-        direct_io_align(&file)?
-    } else {
-        1
+    let (io_align_bytes, atomic_write_bytes) = match options.direct {
+        true => direct_io(&file)?,
+        false => (1, None),
     };
     Ok(Opened {
         raw,
         keeper: Keeper::Fd(Arc::new(file.into())),
         len_bytes,
         io_align_bytes,
+        atomic_write_bytes,
     })
 }
 
-/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1).
-fn direct_io_align(file: &std::fs::File) -> io::Result<u32> {
+/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1),
+/// and which lengths it writes all or nothing (STATX_WRITE_ATOMIC, Linux 6.11).
+fn direct_io(file: &std::fs::File) -> io::Result<(u32, Option<RangeInclusive<u32>>)> {
     const STATX_DIOALIGN: u32 = 0x2000;
+    const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
     // SAFETY: statx is plain data for which zero is valid.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
@@ -593,16 +610,19 @@ fn direct_io_align(file: &std::fs::File) -> io::Result<u32> {
             file.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN,
+            STATX_DIOALIGN | STATX_WRITE_ATOMIC,
             &mut stat,
         )
     };
     if failed < 0 {
         return Err(io::Error::last_os_error());
     }
-    if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
-        Ok(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
+    let align = if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
+        stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)
     } else {
-        Ok(4096) // a file system that does not say: what every disk takes
-    }
+        4096 // a file system that does not say: what every disk takes
+    };
+    let lengths = stat.stx_atomic_write_unit_min..=stat.stx_atomic_write_unit_max;
+    let can = stat.stx_mask & STATX_WRITE_ATOMIC != 0 && *lengths.start() > 0;
+    Ok((align, Some(lengths).filter(|l| can && !l.is_empty())))
 }

@@ -41,19 +41,25 @@ impl Tasks {
         generation: 0,
     };
 
+    /// Adds a task and puts it in line.
     pub(crate) fn add(&mut self, future: LaneFuture<'static, ()>) {
+        let task = self.reserve();
+        self.put_back(task, future);
+        self.schedule(task);
+    }
+
+    /// A place for a task whose future the caller polls first.
+    fn reserve(&mut self) -> TaskRef {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks")
         });
         let slot = &mut self.slots[index as usize];
-        slot.future = Some(future);
         slot.used = true;
-        let task = TaskRef {
+        TaskRef {
             index,
             generation: slot.generation,
-        };
-        self.schedule(task);
+        }
     }
 
     pub(crate) fn schedule(&mut self, task: TaskRef) {
@@ -143,6 +149,24 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandl
     });
     lane::with(|lane| lane.tasks.borrow_mut().add(task));
     JoinHandle { state }
+}
+
+/// Starts `future` on the current lane and polls it at once: what can end without waiting has ended
+/// when this returns. A simulation may begin it later, in any order with what else is ready, so
+/// that nothing comes to rely on either.
+///
+/// # Panics
+/// Outside a lane.
+pub fn begin(future: impl Future<Output = ()> + 'static) {
+    let future = LaneFuture::new(future);
+    let lane = lane::current();
+    let mut tasks = lane.tasks.borrow_mut();
+    if tasks.chooser.is_some() {
+        return tasks.add(future);
+    }
+    let task = tasks.reserve();
+    drop(tasks);
+    lane.poll_task(task, future);
 }
 
 struct Join<T> {

@@ -13,7 +13,7 @@ use std::{
 
 pub use std::time::Duration;
 
-use crate::lane;
+use crate::lane::{self, LaneInner};
 
 /// A point in the lane's time, in nanoseconds since the reactor's origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
@@ -62,6 +62,12 @@ impl Sub for Instant {
 /// The lane's present. Panics outside a lane.
 pub fn now() -> Instant {
     lane::with(|lane| lane.now())
+}
+
+/// When the lane's present turn began, which is when what it works on now had arrived: a look at
+/// it costs no clock. Panics outside a lane.
+pub fn turn_began() -> Instant {
+    lane::with(LaneInner::turn_began)
 }
 
 /// Ends after `d`.

@@ -11,7 +11,6 @@ mod error;
 pub mod load;
 mod nameless;
 pub mod progress;
-mod random;
 pub mod report;
 pub mod sqlite;
 pub mod statements;

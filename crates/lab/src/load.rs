@@ -3,11 +3,9 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use engine::{Buf, Duration, Payload, task, time};
+use engine::{Buf, Duration, Payload, random::SplitMix64, task, time};
 use hdrhistogram::Histogram;
 use volume::{Durability, SharedVolume, Volume};
-
-use crate::random::Random;
 
 /// Which way the data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -105,13 +103,32 @@ pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> vo
     })
 }
 
+/// Writes every byte of `volume` once, from the start to the end.
+///
+/// # Errors
+/// The first error of a write ends it.
+pub async fn fill(volume: &dyn Volume) -> volume::Result<()> {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let mut buf = Buf::new(PIECE_BYTES as usize);
+    buf.fill(0x5a);
+    let piece = Payload::from(buf);
+    let end = volume.shape().len_bytes;
+    for at in (0..end).step_by(PIECE_BYTES as usize) {
+        let len = PIECE_BYTES.min(end - at) as usize;
+        volume
+            .write(at, piece.slice(0..len), Durability::Cached)
+            .await?;
+    }
+    Ok(())
+}
+
 /// Chooses where the next I/O goes.
 struct Places {
     order: Order,
     size_bytes: u64,
     count: u64,
     next: u64,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Places {
@@ -123,7 +140,7 @@ impl Places {
             size_bytes,
             count,
             next: 0,
-            random: Random::new(seed + 1),
+            random: SplitMix64::new(seed + 1),
         }
     }
 

@@ -3,14 +3,11 @@
 
 use std::time::Duration;
 
-use engine::{LaneConfig, LaneFuture, time};
+use engine::{LaneConfig, LaneFuture, random::SplitMix64, time};
 use volume::{Error, Result, Shape, Volume, leaf::ram};
 
 use super::*;
-use crate::{
-    random::Random,
-    sqlite::{Settings, Store},
-};
+use crate::sqlite::{Settings, Store};
 
 const LEN: usize = 1 << 20;
 
@@ -18,7 +15,7 @@ const LEN: usize = 1 << 20;
 struct SlowVolume {
     shape: Shape,
     bytes: RefCell<Vec<u8>>,
-    random: RefCell<Random>,
+    random: RefCell<SplitMix64>,
     in_flight: RefCell<Vec<(u64, usize)>>,
     most_in_flight_bytes: Cell<usize>,
     fail_write_at: Cell<Option<u64>>,
@@ -40,7 +37,7 @@ impl SlowVolume {
                 optimal_io_bytes: 4096,
             },
             bytes: RefCell::new(vec![0; LEN]),
-            random: RefCell::new(Random::new(seed)),
+            random: RefCell::new(SplitMix64::new(seed)),
             in_flight: RefCell::default(),
             most_in_flight_bytes: Cell::new(0),
             fail_write_at: Cell::new(None),
@@ -125,7 +122,7 @@ fn reads_see_every_write_before_them_whatever_is_in_flight() {
         let volume = SlowVolume::new(seed);
         let disk = VolumeDisk::new(lane(), volume.clone(), 128 << 10).unwrap();
         assert_eq!(disk.len_bytes(), LEN as u64, "the odd tail is left out");
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let mut model = vec![0; LEN];
         let mut writes = 0;
         for step in 0..1_200u64 {

@@ -2,23 +2,25 @@
 //! with it is found here and told with file, line and what to write.
 
 mod access;
+mod limits;
+mod portals;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::{self, Display},
-    net::{IpAddr, SocketAddr},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
-use target::{Chap, Prefix};
+use target::{Chap, Limits, PortalGroup, Prefix, Redirect};
 use toml::Spanned;
 use volume::{
     config::{
-        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Kind, Node, Size, Volumes, What,
+        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Node, Size, Time, Volumes, What,
     },
     graph::Graph,
 };
@@ -32,6 +34,10 @@ const NAME_BYTES_MAX: usize = 223;
 const LUN_MAX: u32 = 16383;
 /// Less would not hold a few commands for each lane.
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
+
+/// Bounds on how long a silent peer is borne.
+const TIME_MIN: Duration = Duration::from_secs(1);
+const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// A configuration that has been checked.
 #[derive(Debug)]
@@ -49,9 +55,13 @@ struct File {
     memory: Option<Spanned<Size>>,
     connections: Option<Spanned<u32>>,
     lanes: Option<Spanned<u32>>,
+    ping_interval: Option<Spanned<Time>>,
+    peer_timeout: Option<Spanned<Time>>,
     /// CRC32C with initiators that prefer it to nothing.
     #[serde(default = "yes")]
     digests: bool,
+    #[serde(default)]
+    limits: limits::LimitsTable,
     #[serde(default)]
     discovery: access::Discovery,
     #[serde(default)]
@@ -68,8 +78,10 @@ fn yes() -> bool {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Target {
-    portals: Option<Spanned<Vec<Spanned<String>>>>,
-    luns: Spanned<Luns>,
+    portals: Option<portals::Addresses>,
+    portal_groups: Option<portals::Groups>,
+    redirect: Option<Spanned<portals::RedirectTable>>,
+    luns: Option<Spanned<Luns>>,
     allow: Spanned<Vec<Spanned<String>>>,
     allow_from: Option<Spanned<Vec<Spanned<String>>>>,
     /// With what initiators prove themselves.
@@ -77,6 +89,16 @@ struct Target {
     /// With what the target does, to those that ask.
     mutual: Option<Spanned<Credentials>>,
     chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
+}
+
+impl Target {
+    fn place(&self) -> portals::Place<'_> {
+        portals::Place {
+            portals: self.portals.as_ref(),
+            portal_groups: self.portal_groups.as_ref(),
+            redirect: self.redirect.as_ref(),
+        }
+    }
 }
 
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
@@ -167,13 +189,14 @@ impl<'de> Deserialize<'de> for Luns {
 #[derive(Debug)]
 pub(crate) struct TargetTable {
     pub(crate) name: String,
-    pub(crate) portals: Vec<SocketAddr>,
+    pub(crate) portal_groups: Vec<PortalGroup>,
     pub(crate) luns: BTreeMap<u32, Lun>,
     /// `None`: everyone.
     pub(crate) allow: Option<Vec<String>>,
     /// Empty: from anywhere.
     pub(crate) allow_from: Vec<Prefix>,
     pub(crate) chap: Option<Arc<Chap>>,
+    pub(crate) redirect: Option<Redirect>,
 }
 
 impl Config {
@@ -192,7 +215,10 @@ impl Config {
         config.file.volume.check().map_err(wrong)?;
         config.check_settings().map_err(wrong)?;
         config.targets().map_err(wrong)?;
+        let places = config.file.target.values().map(Target::place);
+        portals::check(places).map_err(wrong)?;
         config.discovery().map_err(wrong)?;
+        config.limits().map_err(wrong)?;
         Ok(Config { text, ..config })
     }
 
@@ -220,14 +246,6 @@ impl Config {
     /// The volumes, ready to be opened.
     pub(crate) fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
-    }
-
-    /// Whether the volume called `name` is plain memory, where a write can be atomic.
-    pub(crate) fn is_ram(&self, name: &str) -> bool {
-        let node = self.file.volume.0.get(name);
-        node.is_some_and(
-            |node| matches!(&node.what, What::Inline(kind) if matches!(**kind, Kind::Ram(_))),
-        )
     }
 
     /// Looks whether the volumes would open, without touching them.
@@ -258,20 +276,23 @@ impl Config {
         }
     }
 
-    /// Memory for the payload of commands, in bytes.
-    pub(crate) fn memory_bytes(&self) -> Option<usize> {
-        self.file
-            .memory
-            .as_ref()
-            .map(|size| size.get_ref().bytes() as usize)
-    }
-
-    /// Connections at a time.
-    pub(crate) fn connections_max(&self) -> Option<usize> {
-        self.file
-            .connections
-            .as_ref()
-            .map(|n| *n.get_ref() as usize)
+    /// What initiators can make the daemon do.
+    pub(crate) fn limits(&self) -> Result<Limits, ConfigError> {
+        let mut limits = Limits::default();
+        if let Some(memory) = &self.file.memory {
+            limits.memory_bytes = memory.get_ref().bytes() as usize;
+        }
+        if let Some(connections) = &self.file.connections {
+            limits.connections_max = *connections.get_ref() as usize;
+        }
+        if let Some(time) = &self.file.ping_interval {
+            limits.ping_interval = time.get_ref().duration();
+        }
+        if let Some(time) = &self.file.peer_timeout {
+            limits.peer_timeout = time.get_ref().duration();
+        }
+        self.file.limits.apply(&mut limits)?;
+        Ok(limits)
     }
 
     /// Whether digests are used with initiators that prefer them.
@@ -297,6 +318,18 @@ impl Config {
                     "memory = \"{size}\" is too little to serve with; write \"32MiB\" or more"
                 );
                 return Err(ConfigError::new(memory.span(), message));
+            }
+        }
+        for (name, value) in [
+            ("ping_interval", &self.file.ping_interval),
+            ("peer_timeout", &self.file.peer_timeout),
+        ] {
+            let Some(value) = value else { continue };
+            if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
+                let given = value.get_ref();
+                let message =
+                    format!("{name} = \"{given}\" is not possible; write \"1s\" to \"60min\"");
+                return Err(ConfigError::new(value.span(), message));
             }
         }
         for (name, value, most) in [
@@ -332,12 +365,41 @@ impl Config {
         };
         Ok(TargetTable {
             name: name.get_ref().clone(),
-            portals: portals(target.portals.as_ref())?,
-            luns: self.luns(name.get_ref(), &target.luns)?,
+            portal_groups: target.place().groups()?,
+            luns: self.luns_of(name, target)?,
             allow: access::allow(&target.allow)?,
             allow_from: access::allow_from(target.allow_from.as_ref())?,
             chap: chap.read(self.directory())?,
+            redirect: target.place().redirect()?,
         })
+    }
+
+    /// The LUNs: none where initiators are sent elsewhere, which asks them for no secret either.
+    fn luns_of(
+        &self,
+        name: &Spanned<String>,
+        target: &Target,
+    ) -> Result<BTreeMap<u32, Lun>, ConfigError> {
+        let shown = name.get_ref();
+        let Some(redirect) = &target.redirect else {
+            let Some(luns) = &target.luns else {
+                let message = format!("target \"{shown}\" has no LUN; write luns = [\"NAME\"]");
+                return Err(ConfigError::new(name.span(), message));
+            };
+            return self.luns(shown, luns);
+        };
+        let chap = target.chap.as_ref().map(|_| "chap");
+        let others = chap.or(target.mutual.as_ref().map(|_| "mutual"));
+        match others.or(target.luns.as_ref().map(|_| "luns")) {
+            None => Ok(BTreeMap::new()),
+            Some(other) => {
+                let message = format!(
+                    "target \"{shown}\" sends initiators elsewhere and serves nothing itself; write \
+                     redirect without {other}"
+                );
+                Err(ConfigError::new(redirect.span(), message))
+            }
+        }
     }
 
     fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
@@ -404,28 +466,6 @@ fn check_name(name: &Spanned<String>, whose: &str) -> Result<(), ConfigError> {
         format_args!("\"{text}\" cannot name {whose}"),
         "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"",
     ))
-}
-
-fn portals(
-    portals: Option<&Spanned<Vec<Spanned<String>>>>,
-) -> Result<Vec<SocketAddr>, ConfigError> {
-    let Some(portals) = portals else {
-        return Ok(vec![SocketAddr::from(([0, 0, 0, 0], PORT))]);
-    };
-    const FORM: &str = "addresses as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
-    if portals.get_ref().is_empty() {
-        return Err(wrong_value(portals.span(), "a target needs a portal", FORM));
-    }
-    let parse = |portal: &Spanned<String>| {
-        let text = portal.get_ref();
-        let bare = text.trim_start_matches('[').trim_end_matches(']');
-        let address = text
-            .parse()
-            .or_else(|_| bare.parse().map(|ip: IpAddr| (ip, PORT).into()));
-        address
-            .map_err(|_| wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM))
-    };
-    portals.get_ref().iter().map(parse).collect()
 }
 
 fn wrong_value(span: Range<usize>, what: impl Display, write: &str) -> ConfigError {

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod config;
 mod create;
 mod demo;
+mod descriptors;
 mod failure;
 mod lab;
 mod lanes;

@@ -15,13 +15,13 @@ use engine::{
     cross::{Receiver, channel},
 };
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
 };
-use target::{Allow, Keep, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::graph::{Graph, Tree};
 
-use crate::{config::Config, failure::Failure, lanes::Lanes, state::State};
+use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, state::State};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         report(panic);
         std::process::abort();
     }));
-    let stop = told_to_stop(supervised)?;
+    let told = listen(supervised)?;
     let mut graph = config.graph()?;
     let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
@@ -53,7 +53,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         if supervised {
             announce(&server)?;
         }
-        stop.receive().await;
+        while let Some(Told::Report) = told.receive().await {
+            tracing::info!("where the time went\n{}", server.stage_times());
+        }
         tracing::info!("told to stop: finishing what was accepted");
         server.stop().await;
         tracing::info!("stopped");
@@ -63,30 +65,42 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     served
 }
 
-/// Receives something when it is time to stop.
-fn told_to_stop(supervised: bool) -> Result<Receiver<()>, Failure> {
-    let (told, stop) = channel();
+/// What whoever started us can want.
+#[derive(Clone, Copy)]
+enum Told {
+    Stop,
+    Report,
+}
+
+/// Listens for SIGTERM and SIGINT (stop) and SIGUSR1 (report).
+fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
+    let (teller, told) = channel();
     if supervised {
-        let told = told.clone();
+        let teller = teller.clone();
         let watch = move || {
             // Whatever is written there means nothing; only the end counts.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            let _ = told.send(());
+            let _ = teller.send(Told::Stop);
         };
         thread::Builder::new()
             .name("supervisor".into())
             .spawn(watch)?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("catching signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1]).context("catching signals")?;
     let watch = move || {
-        for _ in signals.forever() {
-            if told.send(()).is_err() {
+        for signal in signals.forever() {
+            let what = if signal == SIGUSR1 {
+                Told::Report
+            } else {
+                Told::Stop
+            };
+            if teller.send(what).is_err() {
                 break;
             }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
-    Ok(stop)
+    Ok(told)
 }
 
 /// Tells whoever started us where we serve.
@@ -134,9 +148,8 @@ fn server_config(
     state: &Arc<Mutex<State>>,
     trees: &[Tree],
 ) -> Result<ServerConfig, Failure> {
-    let mut limits = Limits::default();
-    limits.memory_bytes = config.memory_bytes().unwrap_or(limits.memory_bytes);
-    limits.connections_max = config.connections_max().unwrap_or(limits.connections_max);
+    let limits = config.limits().map_err(|error| config.wrong(&error))?;
+    descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     let mut targets = Vec::new();
     for table in config.targets().map_err(|error| config.wrong(&error))? {
         let mut luns = BTreeMap::new();
@@ -160,18 +173,18 @@ fn server_config(
                     kept,
                     removable: lun.removable,
                     read_only: lun.read_only,
-                    atomic_writes: config.is_ram(&lun.volume),
                 },
             );
         }
         let allow = table.allow.map_or(Allow::Everyone, Allow::Names);
         targets.push(TargetSpec {
             name: table.name,
-            portals: table.portals,
+            portal_groups: table.portal_groups,
             luns,
             allow,
             allow_from: table.allow_from,
             chap: table.chap,
+            redirect: table.redirect,
         });
     }
     Ok(ServerConfig {

@@ -54,6 +54,7 @@ pub use commands::sanitize::Overwrite;
 pub use identity::{Identity, TargetPort};
 pub use lun::{Lun, LunError};
 pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};
+pub use mode::QueueError;
 pub use sense::{Asc, Sense, SenseFormat, SenseKey};
 pub use shape::{Discard, Shape, ShapeError};
 pub use shared::SharedUnit;

@@ -1,13 +1,38 @@
-//! Mode parameters that initiators can change (SPC-4 7.5.8): of the control page D_SENSE and SWP.
-//! They are common to all nexuses; saved ones survive resets and restarts.
+//! Mode parameters that initiators can change (SPC-4 7.5.8): of the control page D_SENSE, QERR, SWP
+//! and TAS. They are common to all nexuses; saved ones survive resets and restarts.
 
 /// The changeable bits of the control page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Control {
     /// Sense data in descriptor format (byte 2).
     pub(crate) descriptor_sense: bool,
+    /// What an error does to other commands (byte 3).
+    pub(crate) queue_error: QueueError,
     /// Software write protect (byte 4).
     pub(crate) write_protect: bool,
+    /// Who loses a command to another nexus is sent TASK ABORTED for it (byte 5).
+    pub(crate) task_aborted_status: bool,
+}
+
+/// QERR: which commands of a task set are aborted when one of them ends with CHECK CONDITION. The
+/// discriminant is the field's value; 10b is reserved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum QueueError {
+    /// None.
+    #[default]
+    GoOn = 0b00,
+    /// All, of whatever nexus.
+    AbortAll = 0b01,
+    /// Those of the nexus that had the error.
+    AbortOwn = 0b11,
+}
+
+impl QueueError {
+    pub(crate) fn from_code(code: u8) -> Option<QueueError> {
+        let all = [QueueError::GoOn, QueueError::AbortAll, QueueError::AbortOwn];
+        all.into_iter().find(|known| *known as u8 == code)
+    }
 }
 
 /// Current and saved values.
@@ -27,19 +52,58 @@ impl ModeParameters {
         if self.saved == Control::default() {
             return String::new();
         }
-        let (sense, protect) = (self.saved.descriptor_sense, self.saved.write_protect);
-        format!("control {} {}\n", u8::from(sense), u8::from(protect))
+        let Control {
+            descriptor_sense,
+            queue_error,
+            write_protect,
+            task_aborted_status,
+        } = self.saved;
+        let [sense, protect, told] =
+            [descriptor_sense, write_protect, task_aborted_status].map(u8::from);
+        format!("control {sense} {protect} {} {told}\n", queue_error as u8)
     }
 
+    /// A line of two values is of a version that had no more.
     pub(crate) fn restore(&mut self, text: &str) {
         for line in text.lines() {
-            if let ["control", sense, protect] = line.split(' ').collect::<Vec<_>>()[..] {
+            let words: Vec<&str> = line.split(' ').collect();
+            if let ["control", sense, protect, rest @ ..] = &words[..] {
+                let code = rest.first().and_then(|code| code.parse().ok());
                 self.saved = Control {
-                    descriptor_sense: sense == "1",
-                    write_protect: protect == "1",
+                    descriptor_sense: *sense == "1",
+                    write_protect: *protect == "1",
+                    queue_error: code.and_then(QueueError::from_code).unwrap_or_default(),
+                    task_aborted_status: rest.get(1) == Some(&"1"),
                 };
                 self.current = self.saved;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_values_come_back_also_from_an_older_version() {
+        let saved = Control {
+            descriptor_sense: true,
+            queue_error: QueueError::AbortOwn,
+            write_protect: false,
+            task_aborted_status: true,
+        };
+        let mut mode = ModeParameters::default();
+        assert_eq!(mode.save(), "");
+        mode.saved = saved;
+        let mut restored = ModeParameters::default();
+        restored.restore(&mode.save());
+        assert_eq!((restored.saved, restored.current), (saved, saved));
+        restored.restore("control 0 1\n");
+        let older = Control {
+            write_protect: true,
+            ..Control::default()
+        };
+        assert_eq!(restored.current, older);
     }
 }

@@ -5,10 +5,11 @@
 use crate::cdb::Cdb;
 use crate::commands::Command;
 use crate::commands::{
-    compare_and_write, extended_copy, get_lba_status, inquiry, mode_select, mode_sense, pre_fetch,
-    read_capacity, read_defect_data, read_write, report_luns, report_opcodes, request_sense,
-    reserve_in, reserve_out, reserve_release, sanitize, start_stop, synchronize_cache,
-    test_unit_ready, unmap, verify, write_atomic, write_same, write_verify,
+    compare_and_write, extended_copy, get_lba_status, inquiry, log_sense, mode_select, mode_sense,
+    pre_fetch, read_capacity, read_defect_data, read_write, report_luns, report_opcodes,
+    report_port_groups, report_task_management, request_sense, reserve_in, reserve_out,
+    reserve_release, sanitize, start_stop, synchronize_cache, test_unit_ready, unmap, verify,
+    write_atomic, write_same, write_verify,
 };
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
@@ -100,6 +101,11 @@ pub(crate) static TABLE: &[Row] = &[
     },
     action(0x48, 0x1F, &usage::SANITIZE, sanitize::decode_exit),
     row(
+        0x4D,
+        &[0, 0x3F, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0],
+        log_sense::decode,
+    ),
+    row(
         0x55,
         &[0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0],
         mode_select::decode_10,
@@ -136,7 +142,8 @@ pub(crate) static TABLE: &[Row] = &[
     action(0x5F, 0x05, &usage::RESERVE_OUT, reserve_out::decode),
     action(0x5F, 0x06, &usage::RESERVE_OUT, reserve_out::decode),
     action(0x5F, 0x07, &usage::RESERVE_OUT, reserve_out::decode),
-    action(0x83, 0x00, &usage::COPY, extended_copy::decode),
+    action(0x83, 0x00, &usage::COPY, extended_copy::decode_lid1),
+    action(0x83, 0x01, &usage::COPY, extended_copy::decode_lid4),
     action(
         0x84,
         0x00,
@@ -148,6 +155,18 @@ pub(crate) static TABLE: &[Row] = &[
         0x03,
         &usage::COPY_RESULTS,
         extended_copy::decode_operating_parameters,
+    ),
+    action(
+        0x84,
+        0x04,
+        &usage::COPY_RESULTS,
+        extended_copy::decode_failed_segment,
+    ),
+    action(
+        0x84,
+        0x05,
+        &usage::COPY_RESULTS_LONG,
+        extended_copy::decode_status_long,
     ),
     row(0x88, &usage::io_16(0x18), read_write::decode_read_16),
     Row {
@@ -184,9 +203,21 @@ pub(crate) static TABLE: &[Row] = &[
     ),
     action(
         0xA3,
+        0x0A,
+        &[0x3F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        report_port_groups::decode,
+    ),
+    action(
+        0xA3,
         0x0C,
         &[0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
         report_opcodes::decode,
+    ),
+    action(
+        0xA3,
+        0x0D,
+        &[0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
+        report_task_management::decode,
     ),
     row(0xA8, &usage::io_12(0x18), read_write::decode_read_12),
     row(0xAA, &usage::io_12(0x18), read_write::decode_write_12),
@@ -210,6 +241,9 @@ mod usage {
     pub(super) const COPY: [u8; 15] = [0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0];
     pub(super) const COPY_RESULTS: [u8; 15] = [
         0x1F, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,
+    ];
+    pub(super) const COPY_RESULTS_LONG: [u8; 15] = [
+        0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,
     ];
     pub(super) const GET_LBA_STATUS: [u8; 15] = [
         0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0,

@@ -33,6 +33,8 @@ pub struct Shape {
     /// Longest WRITE ATOMIC in blocks, at most `transfer_blocks_max`; 0 if there is none, because
     /// a power cut could tear a write.
     pub atomic_blocks_max: u32,
+    /// What first block and length of a WRITE ATOMIC must be multiples of, in blocks, at least 1.
+    pub atomic_blocks_unit: u32,
     /// Longest WRITE SAME in blocks, at least 1: longer ones are refused. (libiscsi's suite takes
     /// 65,536 or more for a promise that one WRITE is taken of as many blocks.)
     pub write_same_blocks_max: u64,
@@ -106,6 +108,7 @@ impl Shape {
             transfer_blocks_granularity: 0,
             compare_write_blocks_max: 128,
             atomic_blocks_max: 0,
+            atomic_blocks_unit: 1,
             write_same_blocks_max: u64::from(blocks_in(16 << 20)),
         }
     }
@@ -145,6 +148,12 @@ impl Shape {
             self.atomic_blocks_max.into(),
             0,
             self.transfer_blocks_max.into(),
+        )?;
+        limit(
+            "atomic_blocks_unit",
+            self.atomic_blocks_unit.into(),
+            1,
+            u32::MAX.into(),
         )?;
         if let Some(discard) = &self.discard {
             let granularity = u64::from(discard.granularity_blocks);

@@ -10,6 +10,7 @@ use crate::attention::{Attention, NexusId};
 use crate::commands::Command;
 use crate::identity::Identity;
 use crate::medium::{MediumError, MediumErrorKind, MediumOp};
+use crate::mode::QueueError;
 use crate::reservations::NexusName;
 use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
 use crate::shape::{Shape, ShapeError};
@@ -79,6 +80,19 @@ impl LogicalUnit {
         &self.rights.mode
     }
 
+    /// What an error does to other commands of the task set (control mode page, QERR).
+    pub fn queue_error(&mut self) -> QueueError {
+        self.refresh();
+        self.rights.mode.current.queue_error
+    }
+
+    /// Whether a command that another nexus aborts ends with TASK ABORTED (control mode page,
+    /// TAS), or without a word, and its nexus hears of it by a unit attention.
+    pub fn tells_aborted(&mut self) -> bool {
+        self.refresh();
+        self.rights.mode.current.task_aborted_status
+    }
+
     /// The format that sense data of this disk has in a CHECK CONDITION (control mode page,
     /// D_SENSE).
     pub fn sense_format(&self) -> SenseFormat {
@@ -127,6 +141,12 @@ impl LogicalUnit {
             }
             state.attentions.post(attention, except);
         });
+    }
+
+    /// Has one nexus told of `attention`, once.
+    pub fn tell(&self, nexus: NexusId, attention: Attention) {
+        self.shared
+            .change(|state| state.attentions.post_to(attention, nexus));
     }
 
     /// Makes a nexus known by name before its first command, so that it finds its registrations
@@ -187,7 +207,7 @@ impl LogicalUnit {
         self.refresh();
         let command = Command::decode(cdb);
         if !self.quiet.contains(&nexus) {
-            if let Some(answer) = self.tell(nexus, &command) {
+            if let Some(answer) = self.tell_first(nexus, &command) {
                 return answer;
             }
         }
@@ -216,7 +236,7 @@ impl LogicalUnit {
     }
 
     /// Tells a nexus what it has to hear first, unless the command is one that does not wait.
-    fn tell(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
+    fn tell_first(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
         let shared = self.shared.clone();
         let mut state = shared.look();
         if state.attentions.know(nexus).is_err() {

@@ -1,29 +1,39 @@
 //! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
 //! collected into memory that has been paid for, the volume does the work in a task of its own.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
-use engine::{Buf, Payload, spawn, sync::Permit};
+use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Outcome, TaskId};
 use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
+use smallvec::smallvec;
 
 use crate::{
+    abort::{self, Abort, Whose},
     connection::Connection,
     copy,
-    front::{Commands, Target, Unit},
+    front::{Target, Unit},
     medium,
-    open::{OpenCommand, Pending, WritePart},
+    open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
+    order::{self, Attribute},
     sanitize,
+    stages::{Kind, Times},
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
 const NO_UNIT: u32 = u32::MAX;
 
+/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
+const TASK_SET_FULL: Ending = Ending {
+    status: Status::TaskSetFull,
+    sense: None,
+};
+
 /// What an initiator gives and takes for one command.
 #[derive(Clone, Copy)]
-struct Offer {
-    task: TaskId,
-    lun: u32,
+pub(crate) struct Offer {
+    pub(crate) task: TaskId,
+    pub(crate) lun: u32,
     read_len: u32,
     write_len: u32,
     unsolicited_len: u32,
@@ -45,6 +55,13 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     if connection.is_finishing() {
         return respond(connection, offer.task, None, &Ending::BUSY, 0);
     }
+    let attribute = match Attribute::read(request.attribute) {
+        Ok(attribute) => attribute,
+        Err(sense) => {
+            let unit = target.units.get(&lun);
+            return respond(connection, offer.task, unit, &Ending::check(sense), 0);
+        }
+    };
     let nexus = NexusId(connection.id);
     connection.introductions.heard(
         |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
@@ -55,7 +72,11 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
         None => scsi::absent::begin(&target.bare, &request.cdb),
     };
     connection.introductions.answered(lun, offer.task, &action);
-    act(connection, &target, offer, action);
+    if attribute == Attribute::Simple && connection.order.is_free() {
+        act(connection, &target, offer, action);
+    } else {
+        order::begin(connection, &target, offer, action, attribute);
+    }
 }
 
 /// Goes on with a command whose data-out is complete.
@@ -64,91 +85,58 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         return;
     };
     let taken = connection.open.with(task, |command| {
+        command.times.complete = time::turn_began();
         let (data, permits) = command.take_write();
-        (
-            command.pending.take(),
-            command.lun,
-            command.transfer_len,
-            data,
-            permits,
-        )
+        let pending = command.pending.take();
+        (pending, command.lun, command.transfer_len, data, permits)
     });
     let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
         return;
     };
-    match pending {
-        Pending::Medium(op) => {
-            run(
-                connection,
-                &target,
-                Work {
-                    task,
-                    lun,
-                    op,
-                    transfer_len,
-                    data,
-                    permits,
-                },
-            );
+    let work = |op, data| Work {
+        task,
+        lun,
+        op,
+        transfer_len,
+        data,
+        permits,
+    };
+    let list = match pending {
+        Pending::Medium(op) => return run(connection, &target, work(op, data)),
+        Pending::Parameters(list) => list,
+    };
+    let Some(unit) = target.units.get(&lun) else {
+        return;
+    };
+    let action = unit.disk.borrow_mut().resume(list, &data.to_vec());
+    match action {
+        Action::End(ending) => respond(connection, task, Some(unit), &ending, transfer_len),
+        Action::Medium(op) => run(connection, &target, work(op, Payload::new())),
+        Action::Copy(plan) => {
+            let (connection, target) = (connection.clone(), target.clone());
+            let copying = extended_copy(connection, target, (task, lun), plan, transfer_len);
+            spawn(copying);
         }
-        Pending::Parameters(list) => {
-            let Some(unit) = target.units.get(&lun) else {
-                return;
-            };
-            let action = unit.disk.borrow_mut().resume(list, &data.to_vec());
-            match action {
-                Action::End(ending) => {
-                    respond(connection, task, Some(unit), &ending, transfer_len);
-                }
-                Action::Medium(op) => {
-                    let data = Payload::new();
-                    run(
-                        connection,
-                        &target,
-                        Work {
-                            task,
-                            lun,
-                            op,
-                            transfer_len,
-                            data,
-                            permits,
-                        },
-                    );
-                }
-                Action::Copy(plan) => {
-                    spawn(extended_copy(
-                        connection.clone(),
-                        target.clone(),
-                        (task, lun),
-                        plan,
-                        transfer_len,
-                    ));
-                }
-                Action::Overwrite(overwrite) => {
-                    sanitize(connection, &target, (task, lun), overwrite, transfer_len);
-                }
-                Action::Changed(changed) => {
-                    let work = settle(connection.clone(), target.clone(), lun, changed);
-                    let connection = connection.clone();
-                    let target = target.clone();
-                    spawn(async move {
-                        let ending = work.await;
-                        let unit = target.units.get(&lun);
-                        respond(&connection, task, unit, &ending, transfer_len);
-                        connection.transmit.notify();
-                    });
-                }
-                other => {
-                    tracing::error!(?other, "a parameter list asked for data-in");
-                    respond(connection, task, Some(unit), &Ending::BUSY, 0);
-                }
-            }
+        Action::Overwrite(overwrite) => {
+            sanitize(connection, &target, (task, lun), overwrite, transfer_len);
+        }
+        Action::Changed(changed) => {
+            let (connection, target) = (connection.clone(), target.clone());
+            spawn(async move {
+                let unit = &target.units[&lun];
+                let ending = settle(&connection, unit, changed).await;
+                finish(&connection, task, unit, &ending, transfer_len);
+            });
+        }
+        other => {
+            tracing::error!(?other, "a parameter list asked for data-in");
+            respond(connection, task, Some(unit), &Ending::BUSY, 0);
         }
     }
 }
 
 /// Does what the logical unit says a fresh command needs.
-fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: Action) {
+pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: Action) {
     let unit = target.units.get(&offer.lun);
     if let Err(sense) = action.check_offered(offer.write_len.into()) {
         let wanted = action.data_out_len_bytes();
@@ -209,21 +197,16 @@ fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer, action: A
             } else {
                 connection
                     .open
-                    .insert(offer.open(None, transfer_len, Vec::new()));
-                let (task, lun, data, permits) =
-                    (offer.task, offer.lun, Payload::new(), Vec::new());
-                run(
-                    connection,
-                    target,
-                    Work {
-                        task,
-                        lun,
-                        op,
-                        transfer_len,
-                        data,
-                        permits,
-                    },
-                );
+                    .insert(offer.open(None, transfer_len, WriteParts::new()));
+                let work = Work {
+                    task: offer.task,
+                    lun: offer.lun,
+                    op,
+                    transfer_len,
+                    data: Payload::new(),
+                    permits: Permits::new(),
+                };
+                run(connection, target, work);
             }
         }
     }
@@ -279,19 +262,12 @@ async fn extended_copy(
     }
     connection.open.end_io(running);
     let unit = &target.units[&lun];
-    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done);
-    respond(&connection, task, Some(unit), &ending, transfer_len);
-    connection.transmit.notify();
+    plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
+    finish(&connection, task, unit, &ending, transfer_len);
 }
 
 /// Sees to what a change of a unit's state needs before its command is answered.
-async fn settle(
-    connection: Rc<Connection>,
-    target: Rc<Target>,
-    lun: u32,
-    changed: Changed,
-) -> Ending {
-    let unit = &target.units[&lun];
+async fn settle(connection: &Connection, unit: &Unit, changed: Changed) -> Ending {
     if changed.keep && !connection.front.keep(unit) {
         return Changed::not_kept();
     }
@@ -299,30 +275,31 @@ async fn settle(
         // Without the one that waits here for the answer.
         let own = NexusId(connection.id);
         let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
-        let commands = Commands::Nexuses {
-            volume: unit.volume_name.clone(),
-            nexuses: nexuses.collect(),
+        let abort = Abort {
+            volumes: vec![unit.volume_name.clone()],
+            of: Whose::These(nexuses.collect()),
+            spare: None,
+            by: own,
+            attention: None, // of the loss of their registrations they hear anyway
         };
-        connection.front.abort_everywhere(commands).await;
+        connection.front.abort_everywhere(abort).await;
     }
     changed.ending
 }
 
 impl Offer {
-    fn open(
-        self,
-        pending: Option<Pending>,
-        transfer_len: u64,
-        write: Vec<WritePart>,
-    ) -> OpenCommand {
+    fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
         OpenCommand {
             task: self.task,
             lun: self.lun,
+            times: Times::at(time::turn_began()),
+            kind: None,
             pending,
             transfer_len,
+            awaits_memory: false,
             write,
             read: Payload::new(),
-            read_permits: Vec::new(),
+            read_permits: Permits::new(),
         }
     }
 }
@@ -335,6 +312,40 @@ impl Target {
     }
 }
 
+/// Opens a command that has to wait for its turn, with room for what comes unasked meanwhile;
+/// false if there is none, and then it has been answered.
+pub(crate) fn admit(connection: &Connection, offer: Offer, action: &Action) -> bool {
+    // More than is offered is refused later, and never asked for.
+    let len = action.data_out_len_bytes().min(offer.write_len.into());
+    open_write(connection, offer, None, len as u32, 0)
+}
+
+/// Opens a command with room for what comes unasked of its `len` bytes of data-out.
+fn open_write(
+    connection: &Connection,
+    offer: Offer,
+    pending: Option<Pending>,
+    len: u32,
+    transfer_len: u64,
+) -> bool {
+    let first = offer.unsolicited_len.min(len);
+    let Some(permit) = connection.memory.take_at_once(first as usize) else {
+        respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+        return false;
+    };
+    let mut write = WriteParts::new();
+    if first > 0 {
+        write.push(WritePart {
+            buf: Buf::new(first as usize),
+            permits: smallvec![permit],
+        });
+    }
+    let mut command = offer.open(pending, transfer_len, write);
+    command.awaits_memory = first < len;
+    connection.open.insert(command);
+    true
+}
+
 /// Finds memory for `len` bytes of data-out and asks for them. What may come unasked needs room
 /// at once; the rest waits for its turn and is solicited then.
 fn collect(
@@ -345,39 +356,36 @@ fn collect(
     transfer_len: u64,
 ) {
     let task = offer.task;
-    let first = offer.unsolicited_len.min(len);
-    let memory = &connection.front.memory;
-    let Some(permit) = memory.unsolicited.try_take(first as usize) else {
-        let full = Ending {
-            status: Status::TaskSetFull,
-            sense: None,
-        };
-        return respond(connection, task, None, &full, 0);
-    };
-    let mut write = Vec::with_capacity(2);
-    if first > 0 {
-        write.push(WritePart {
-            buf: Buf::new(first as usize),
-            permits: vec![permit],
+    let is_new = connection.open.with(task, |_| ()).is_none();
+    if is_new {
+        if !open_write(connection, offer, Some(pending), len, transfer_len) {
+            return;
+        }
+    } else {
+        // It has waited for its turn, and what came unasked is where it belongs.
+        connection.open.with(task, |command| {
+            command.pending = Some(pending);
+            command.transfer_len = transfer_len;
         });
     }
-    connection
-        .open
-        .insert(offer.open(Some(pending), transfer_len, write));
+    let first = offer.unsolicited_len.min(len);
     if first == len {
         return solicit(connection, task, len);
     }
     let connection = connection.clone();
     spawn(async move {
         let rest = (len - first) as usize;
-        let permits = take_memory(&connection, rest).await;
+        let permits = connection.memory.take(rest).await;
         let part = WritePart {
             buf: Buf::new(rest),
             permits,
         };
         if connection
             .open
-            .with(task, |command| command.write.push(part))
+            .with(task, |command| {
+                command.write.push(part);
+                command.awaits_memory = false;
+            })
             .is_some()
         {
             solicit(&connection, task, len);
@@ -392,13 +400,6 @@ fn solicit(connection: &Connection, task: TaskId, len: u32) {
     }
 }
 
-/// Waits for `len` bytes of the session's share, then of the lane's memory.
-async fn take_memory(connection: &Connection, len: usize) -> Vec<Permit> {
-    let own = connection.memory.take(len).await;
-    let common = connection.front.memory.transfers.take(len).await;
-    vec![common, own]
-}
-
 /// A medium operation on its way.
 struct Work {
     task: TaskId,
@@ -406,7 +407,7 @@ struct Work {
     op: MediumOp,
     transfer_len: u64,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
 }
 
 /// Has the volume do the work and answers. The I/O is known as running from this call on.
@@ -421,12 +422,13 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
     } = work;
     let running = connection.open.begin_io(task, lun);
     let (connection, target) = (connection.clone(), target.clone());
-    spawn(async move {
+    begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         if read_len > 0 {
-            permits = take_memory(&connection, read_len).await;
+            permits = connection.memory.take(read_len).await;
         }
         let unit = &target.units[&lun];
+        let started = Cell::new(None);
         let perform = async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
@@ -434,12 +436,18 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
                     // The initiator may have been fenced off while its data or turn came.
                     let nexus = NexusId(connection.id);
                     unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    started.set(Some(time::now()));
                     let result = medium::perform(&*unit.volume, &op, data).await;
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
             }
         };
+        let is_ordered = !connection.order.is_free() && connection.order.is_ordered(task);
         let result = match op.span() {
+            _ if is_ordered => {
+                let whole = unit.whole();
+                connection.front.exclusively(unit, whole, perform).await
+            }
             Some(extent) if op.is_exclusive() => {
                 connection.front.exclusively(unit, extent, perform).await
             }
@@ -450,16 +458,25 @@ fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
             None => perform.await,
         };
         connection.open.end_io(running);
+        if let Some(started) = started.get() {
+            let kind = match (read_len, op.data_out_len_bytes()) {
+                (0, 0) => Kind::Other,
+                (0, _) => Kind::Write,
+                _ => Kind::Read,
+            };
+            connection.open.with(task, |command| {
+                (command.times.started, command.times.ended) = (started, time::now());
+                command.kind = Some(kind);
+            });
+        }
         match result {
             Ok(read) if read_len > 0 => {
                 send_data(&connection, task, read, permits, transfer_len);
+                connection.transmit.notify();
             }
-            Ok(_) => respond(&connection, task, Some(unit), &Ending::GOOD, transfer_len),
-            Err(ending) => {
-                respond(&connection, task, Some(unit), &ending, 0);
-            }
+            Ok(_) => finish(&connection, task, unit, &Ending::GOOD, transfer_len),
+            Err(ending) => finish(&connection, task, unit, &ending, 0),
         }
-        connection.transmit.notify();
     });
 }
 
@@ -468,15 +485,18 @@ fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     if data.is_empty() {
         return respond(connection, offer.task, None, &Ending::GOOD, 0);
     }
+    let Some(permit) = connection.memory.take_at_once(data.len()) else {
+        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+    };
     connection
         .open
-        .insert(offer.open(None, data.len() as u64, Vec::new()));
+        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
     let payload = Buf::copy_of(data).into();
     send_data(
         connection,
         offer.task,
         payload,
-        Vec::new(),
+        smallvec![permit],
         data.len() as u64,
     );
 }
@@ -485,7 +505,7 @@ fn send_data(
     connection: &Connection,
     task: TaskId,
     data: Payload,
-    permits: Vec<Permit>,
+    permits: Permits,
     transfer_len: u64,
 ) {
     let len = data.len() as u32;
@@ -510,7 +530,16 @@ fn send_data(
     }
 }
 
-/// Ends a command without data-in. A command that was aborted meanwhile gets no answer.
+/// Ends a command that has been at work. One that was aborted meanwhile is answered by who aborted
+/// it, or not at all.
+fn finish(connection: &Connection, task: TaskId, unit: &Unit, ending: &Ending, transfer_len: u64) {
+    if connection.open.with(task, |_| ()).is_some() {
+        respond(connection, task, Some(unit), ending, transfer_len);
+        connection.transmit.notify();
+    }
+}
+
+/// Ends a command without data-in.
 fn respond(
     connection: &Connection,
     task: TaskId,
@@ -531,7 +560,10 @@ fn respond(
         sense: &sense,
         transfer_len,
     };
-    if let Err(error) = connection.machine.borrow_mut().respond(task, outcome) {
+    let responded = connection.machine.borrow_mut().respond(task, outcome);
+    if let Err(error) = responded {
         tracing::debug!(%error, "a reply to a command that has ended");
+    } else if let (Some(unit), Status::CheckCondition) = (unit, ending.status) {
+        abort::after_error(connection, unit, task);
     }
 }

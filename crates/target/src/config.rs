@@ -33,13 +33,13 @@ pub struct ServerConfig {
     pub limits: Limits,
 }
 
-/// One target: a name, its portals and its logical units.
+/// One target: a name, its portals, and its logical units or where they have gone.
 #[derive(Clone)]
 pub struct TargetSpec {
     /// iSCSI name.
     pub name: String,
-    /// Addresses that it is reached at; port 0 takes any free one.
-    pub portals: Vec<SocketAddr>,
+    /// Where it is reached. Each group is a SCSI target port of its own.
+    pub portal_groups: Vec<PortalGroup>,
     /// Logical units by number.
     pub luns: BTreeMap<u32, LunSpec>,
     /// Who may log in.
@@ -48,6 +48,33 @@ pub struct TargetSpec {
     pub allow_from: Vec<Prefix>,
     /// What initiators have to prove, and how the target proves itself; `None`: nothing.
     pub chap: Option<Arc<Chap>>,
+    /// Where initiators that may log in are sent instead; `None`: nowhere.
+    pub redirect: Option<Redirect>,
+}
+
+/// Portals that share their sessions (RFC 7143 §4.4.4).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortalGroup {
+    /// TargetPortalGroupTag, not 0.
+    pub tag: u16,
+    /// Addresses that it listens on; port 0 takes any free one.
+    pub portals: Vec<SocketAddr>,
+}
+
+impl PortalGroup {
+    /// The one group of a target that has no others.
+    pub fn only(portals: Vec<SocketAddr>) -> PortalGroup {
+        PortalGroup { tag: 1, portals }
+    }
+}
+
+/// The answer to a login at a target that is served elsewhere (RFC 7143 §11.13.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// The portal to log in at.
+    pub to: SocketAddr,
+    /// For good: initiators should remember it.
+    pub permanently: bool,
 }
 
 /// One logical unit.
@@ -65,8 +92,6 @@ pub struct LunSpec {
     pub removable: bool,
     /// Whether writes are refused here, whatever the volume would take.
     pub read_only: bool,
-    /// Whether the volume writes all or nothing, also through a power cut, whatever the length.
-    pub atomic_writes: bool,
 }
 
 /// Which initiators may log in to a target.
@@ -94,12 +119,22 @@ pub struct Limits {
     /// Memory for the payload of commands, over all connections, with the buffers that are kept
     /// for the next ones, in bytes.
     pub memory_bytes: usize,
-    /// Connections at a time, over all lanes.
+    /// Sessions at a time, over all lanes.
     pub connections_max: usize,
+    /// Of these, kept for initiators that had one before; at most all of them.
+    pub reserved: usize,
+    /// Connections beside them that have not logged in, over all lanes: the oldest makes room.
+    pub logins_max: usize,
+    /// Of these, from one host.
+    pub logins_per_peer_max: usize,
     /// Commands that one session may have open.
     pub command_window: u16,
     /// Longest READ or WRITE, in bytes.
     pub transfer_max_bytes: u32,
+    /// Longest data segment that is taken (MaxRecvDataSegmentLength), in bytes.
+    pub data_segment_max_bytes: u32,
+    /// Negotiation text in a login, and in one text exchange afterwards, in bytes.
+    pub text_max_bytes: usize,
     /// From the first byte to the full feature phase.
     pub login_timeout: Duration,
     /// A session that is silent for so long is pinged.
@@ -113,8 +148,13 @@ impl Default for Limits {
         Limits {
             memory_bytes: 256 << 20,
             connections_max: 1024,
-            command_window: 128,
+            reserved: 256,
+            logins_max: 512,
+            logins_per_peer_max: 64,
+            command_window: 1024,
             transfer_max_bytes: 4 << 20,
+            data_segment_max_bytes: 256 << 10,
+            text_max_bytes: 64 << 10,
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(30),

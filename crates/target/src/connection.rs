@@ -1,4 +1,4 @@
-//! One connection on its lane: what it knows, its reader, its watchdog, and its end.
+//! One connection on its lane: what it knows, its reader, and its end.
 //!
 //! The reader frames what arrives, hands each PDU to the protocol machine and acts on its events;
 //! payload goes from the socket into the command's own memory. The [`writer`](crate::writer)
@@ -8,34 +8,43 @@ use std::{
     cell::{Cell, RefCell},
     net::SocketAddr,
     rc::Rc,
+    sync::Arc,
 };
 
 use engine::{
     Duration, Instant,
     net::{FramedReader, TcpStream},
     spawn,
-    sync::{Budget, Notify},
+    sync::Notify,
     time,
 };
 use iscsi::{
-    CloseReason, OperationalConfig, RxData, TargetConfig, TargetConnection, TargetEvent, TaskId,
+    CloseReason, LoginStatus, OperationalConfig, RxData, TargetConfig, TargetConnection,
+    TargetEvent, TaskId,
     frame::{DataDigest, Frame, frame},
 };
+use smallvec::SmallVec;
 
 use crate::{
     command,
-    front::{Front, Target},
+    front::{Front, Newcomer, Target},
     introduction::Introductions,
     login,
+    memory::SessionMemory,
+    notices::Notice,
     open::{OpenCommands, RunningId},
+    order::Order,
     sessions::SessionKey,
-    task_management, writer,
+    stages::{Counted, Sent},
+    task_management, watchdog, writer,
 };
 
 /// Headers and small payloads are received through a buffer of this length, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
-/// How often the watchdog looks.
-const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Before login: a Login Request of the longest text.
+const LOGIN_BUFFER_BYTES: usize = 16 << 10;
+/// What the last word may take on its way out.
+const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
     /// Also the number of its I_T nexus: never used again.
@@ -48,8 +57,10 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<TargetConnection>,
     pub(crate) open: OpenCommands,
     pub(crate) introductions: Introductions,
-    /// What this session may hold of the lane's memory for transfers.
-    pub(crate) memory: Rc<Budget>,
+    /// What this session counts, by LUN.
+    stages: RefCell<Vec<(u32, Arc<Counted>)>>,
+    pub(crate) order: Order,
+    pub(crate) memory: SessionMemory,
     /// The machine may have something to send.
     pub(crate) transmit: Notify,
     /// Something was sent.
@@ -61,7 +72,7 @@ pub(crate) struct Connection {
     pub(crate) initiator: RefCell<String>,
     target: RefCell<Option<Rc<Target>>>,
     logged_in: Cell<bool>,
-    last_heard: Cell<Instant>,
+    pub(crate) last_heard: Cell<Instant>,
     /// Send what is ready, then end.
     closing: Cell<bool>,
     /// Take no further commands.
@@ -73,49 +84,44 @@ pub(crate) struct Connection {
 }
 
 /// Serves one connection from its first byte to the end of its last I/O.
-pub(crate) async fn serve(front: Rc<Front>, stream: TcpStream) {
-    let Ok((local, peer)) = stream.addresses() else {
-        return;
-    };
-    let Some(id) = front.sessions.admit(front.limits.connections_max) else {
-        let max = front.limits.connections_max;
-        tracing::warn!(%peer, max, "connection refused: all places are taken; raise `connections`");
-        return;
-    };
-    let connection = Rc::new(Connection::new(id, peer, local, front.clone(), stream));
-    front
-        .connections
-        .borrow_mut()
-        .insert(id, connection.clone());
+pub(crate) async fn serve(connection: Rc<Connection>) {
+    let (id, peer) = (connection.id, connection.peer);
     tracing::debug!(%peer, id, "connected");
     spawn(writer::run(connection.clone()));
-    spawn(watch(connection.clone()));
+    spawn(watchdog::watch(connection.clone()));
     let reason = connection.read().await;
     tracing::debug!(%peer, id, reason, "reading ended");
     connection.close_when_sent();
-    connection
-        .changed
-        .wait_for(|| connection.ended.get().then_some(()))
-        .await;
+    connection.over().await;
     connection.leave().await;
 }
 
 impl Connection {
-    fn new(
-        id: u64,
-        peer: SocketAddr,
-        local: SocketAddr,
-        front: Rc<Front>,
-        stream: TcpStream,
-    ) -> Self {
+    /// A connection that the front knows, to be [served](serve).
+    pub(crate) fn begin(front: Rc<Front>, newcomer: Newcomer) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new(front.clone(), newcomer));
+        let known = connection.clone();
+        front.connections.borrow_mut().insert(known.id, known);
+        connection
+    }
+
+    fn new(front: Rc<Front>, newcomer: Newcomer) -> Self {
+        let Newcomer {
+            id,
+            peer,
+            local,
+            stream,
+        } = newcomer;
         let limits = &front.limits;
         let config = TargetConfig {
             operational: OperationalConfig {
                 header_digest: front.digests,
                 data_digest: front.digests,
+                max_recv_data_segment_length: limits.data_segment_max_bytes,
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
+            text_len_max: limits.text_max_bytes,
             ..TargetConfig::default()
         };
         Connection {
@@ -123,10 +129,12 @@ impl Connection {
             peer,
             local,
             machine: RefCell::new(TargetConnection::new(config)),
-            memory: Budget::new(front.memory.session_max),
-            stream,
+            memory: SessionMemory::new(&front.memory),
+            stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
+            stages: RefCell::default(),
+            order: Order::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             key: RefCell::default(),
@@ -157,6 +165,15 @@ impl Connection {
         self.finishing.get()
     }
 
+    /// Takes no further commands from now on.
+    pub(crate) fn set_finishing(&self) {
+        self.finishing.set(true);
+    }
+
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.logged_in.get()
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.get()
     }
@@ -176,22 +193,38 @@ impl Connection {
         }
     }
 
+    /// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
+    /// `status` is of class 3: the initiator may come again. (On class 2 Linux gives a session up
+    /// for good.)
+    pub(crate) fn dismiss(self: &Rc<Self>, status: LoginStatus) {
+        if !self.machine.borrow_mut().login_abandon(status) {
+            return self.end("it is in nobody's service");
+        }
+        self.drain_closed();
+        self.close_in_time();
+    }
+
+    /// Ends the connection once all that is ready has been sent, or soon when it is not taken.
+    pub(crate) fn close_in_time(self: &Rc<Self>) {
+        self.close_when_sent();
+        let connection = self.clone();
+        spawn(async move {
+            let _ = time::timeout(LAST_WORD_TIME, connection.over()).await;
+            connection.end("its last word was not taken");
+        });
+    }
+
+    /// Waits until the connection has ended; its I/O may go on.
+    pub(crate) async fn over(&self) {
+        self.changed
+            .wait_for(|| self.ended.get().then_some(()))
+            .await;
+    }
+
     /// Ends the connection once all that is ready has been sent.
     pub(crate) fn close_when_sent(&self) {
         self.closing.set(true);
         self.transmit.notify();
-    }
-
-    /// Takes no further commands and ends when those that are open have been answered.
-    pub(crate) fn finish(self: Rc<Self>) {
-        self.finishing.set(true);
-        spawn(async move {
-            let answered = self
-                .sent
-                .wait_for(|| (self.ended.get() || self.open.tasks(None).is_empty()).then_some(()));
-            let _ = time::timeout(self.front.limits.peer_timeout, answered).await;
-            self.close_when_sent();
-        });
     }
 
     /// Waits until the connection has ended and all its I/O too.
@@ -212,15 +245,51 @@ impl Connection {
         {
             unit.disk.borrow_mut().forget(scsi::NexusId(self.id));
         }
+        // The place first: who waits for this session's end is going to need one.
+        self.front.sessions.admission.leave(self.id, time::now());
+        for (_, counted) in self.stages.take() {
+            self.front.sessions.stages.end(&counted);
+        }
         if let Some(key) = self.key.take() {
             self.front.sessions.remove(&key, self.id);
-            tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, "logged out");
+            if let Some(unsaid) = self.may_say(Notice::LoggedOut) {
+                tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, unsaid, "logged out");
+            }
         }
-        self.front.sessions.leave();
         self.front.connections.borrow_mut().remove(&self.id);
         self.gone.set(true);
         self.changed.notify();
         self.front.changed.notify();
+    }
+
+    /// Whether the log takes a line of this kind now.
+    pub(crate) fn may_say(&self, notice: Notice) -> Option<u64> {
+        self.front.sessions.notices.may_say(notice, time::now())
+    }
+
+    /// Counts commands whose answers have been sent just now.
+    pub(crate) fn count(&self, sent: &mut Vec<Sent>) {
+        let now = time::now();
+        let mut stages = self.stages.borrow_mut();
+        for command in sent.drain(..) {
+            let known = stages.iter().find(|(lun, _)| *lun == command.lun);
+            let counted = match known {
+                Some((_, counted)) => counted,
+                None => {
+                    let Some(target) = self.target() else {
+                        continue;
+                    };
+                    let Some(unit) = target.units.get(&command.lun) else {
+                        continue;
+                    };
+                    let (volume, initiator) = (&unit.volume_name, self.initiator.borrow());
+                    let counted = self.front.sessions.stages.begin(volume, &initiator);
+                    stages.push((command.lun, counted));
+                    &stages[stages.len() - 1].1
+                }
+            };
+            counted.record(command.kind, &command.times, now);
+        }
     }
 
     /// Forgets open commands (for one LUN, or all) without an answer; gives the I/Os that run for
@@ -241,7 +310,7 @@ impl Connection {
 
     /// Reads until the connection ends; says why it did.
     async fn read(self: &Rc<Self>) -> &'static str {
-        let mut reader = FramedReader::new(self.stream.clone(), RECEIVE_BUFFER_BYTES);
+        let mut reader = FramedReader::new(self.stream.clone(), LOGIN_BUFFER_BYTES);
         loop {
             let wants_read = || self.machine.borrow().wants_read();
             self.sent
@@ -249,6 +318,9 @@ impl Connection {
                 .await;
             if self.ended.get() {
                 return "ended";
+            }
+            if self.logged_in.get() {
+                reader.reserve(RECEIVE_BUFFER_BYTES);
             }
             let result = self.read_pdu(&mut reader).await;
             self.transmit.notify();
@@ -267,7 +339,8 @@ impl Connection {
     /// Takes one PDU; false when it was the last that matters.
     async fn read_pdu(self: &Rc<Self>, reader: &mut FramedReader) -> std::io::Result<bool> {
         require(reader, iscsi::pdu::BHS_LEN).await?;
-        self.last_heard.set(time::now());
+        let now = time::turn_began();
+        self.last_heard.set(now);
         let limits = self.machine.borrow().frame_limits();
         let pdu = match frame(reader.bytes(), &limits) {
             Ok(Some(pdu)) => pdu,
@@ -279,11 +352,11 @@ impl Connection {
         } else {
             pdu.total_len
         };
+        reader.reserve(at_hand);
         require(reader, at_hand).await?;
         if let Err(error) = pdu.verify_header(reader.bytes()) {
             return Ok(self.fail(error));
         }
-        let now = time::now().as_ns();
         let mut rest = Rest::new(&pdu);
         {
             let bytes = reader.bytes();
@@ -298,10 +371,10 @@ impl Connection {
             };
             self.machine
                 .borrow_mut()
-                .receive(now, bhs, &bytes[pdu.ahs()], data);
+                .receive(now.as_ns(), bhs, &bytes[pdu.ahs()], data);
         }
         reader.consume(at_hand);
-        let mut complete = Vec::new();
+        let mut complete = SmallVec::<[TaskId; 1]>::new();
         loop {
             let event = self.machine.borrow_mut().poll_event();
             let Some(event) = event else { break };
@@ -452,9 +525,11 @@ impl Connection {
         match reason {
             CloseReason::Logout => tracing::debug!(peer = %self.peer, "logout"),
             CloseReason::Protocol(error) => {
-                tracing::warn!(peer = %self.peer, %error, "the peer broke the protocol");
+                if let Some(unsaid) = self.may_say(Notice::Broken) {
+                    tracing::warn!(peer = %self.peer, %error, unsaid, "the peer broke the protocol");
+                }
             }
-            other => tracing::info!(peer = %self.peer, reason = ?other, "connection closed"),
+            other => tracing::debug!(peer = %self.peer, reason = ?other, "connection closed"),
         }
     }
 }
@@ -532,44 +607,5 @@ async fn require(reader: &mut FramedReader, len: usize) -> std::io::Result<()> {
     match reader.fill(len).await? {
         true => Ok(()),
         false => Err(std::io::ErrorKind::UnexpectedEof.into()),
-    }
-}
-
-/// Ends a connection whose peer logs in too slowly, does not take its replies, or is gone.
-async fn watch(connection: Rc<Connection>) {
-    let limits = connection.front.limits.clone();
-    let began = time::now();
-    loop {
-        let ended = connection
-            .changed
-            .wait_for(|| connection.ended.get().then_some(()));
-        if time::timeout(WATCH_INTERVAL, ended).await.is_some() {
-            return;
-        }
-        let now = time::now();
-        let in_login = !connection.logged_in.get();
-        if in_login && now - began > limits.login_timeout {
-            tracing::warn!(peer = %connection.peer, "no login within {:?}", limits.login_timeout);
-            connection.end("the login took too long");
-        }
-        if connection
-            .sending_since
-            .get()
-            .is_some_and(|since| now - since > limits.peer_timeout)
-        {
-            tracing::warn!(peer = %connection.peer, "replies not taken for {:?}", limits.peer_timeout);
-            connection.end("the peer does not take its replies");
-        }
-        let mut machine = connection.machine.borrow_mut();
-        if !in_login && now - connection.last_heard.get() > limits.ping_interval {
-            machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
-        }
-        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
-            machine.handle_timeout(now.as_ns());
-            drop(machine);
-            tracing::warn!(peer = %connection.peer, "no answer to a ping within {:?}", limits.peer_timeout);
-            connection.end("the peer does not answer");
-        }
-        connection.transmit.notify();
     }
 }

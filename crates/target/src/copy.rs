@@ -49,12 +49,8 @@ pub(crate) async fn segment(
             ..whole
         };
         let (from, to) = (part(from), part(to));
-        let _memory = connection
-            .front
-            .memory
-            .transfers
-            .take(from.len_bytes() as usize)
-            .await;
+        let memory = &connection.front.memory;
+        let _memory = memory.take(from.len_bytes() as usize).await;
         let data = {
             let _at_work = source.gate.enter(from).await;
             let len = from.len_bytes() as usize;

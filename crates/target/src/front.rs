@@ -4,7 +4,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     rc::Rc,
     sync::Arc,
 };
@@ -13,24 +13,29 @@ use engine::{
     cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
-    sync::{Budget, Notify},
+    sync::Notify,
 };
-use iscsi::Chap;
-use scsi::{Extent, Identity, LogicalUnit, NexusId, SharedUnit, TargetPort};
+use iscsi::{Chap, LoginStatus};
+use scsi::{Extent, Identity, LogicalUnit, SharedUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
-    config::{Allow, Keep, Limits, ServerConfig, TargetSpec},
+    abort::Abort,
+    config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
+    memory::LaneMemory,
     prefix::Prefix,
     sessions::Sessions,
+    watchdog,
 };
 
 /// What other lanes ask of this one.
 pub(crate) enum Request {
     /// Serve this connection.
-    Serve(DetachedStream),
+    Serve(Newcomer),
+    /// End that connection, which has not logged in: others need its place.
+    MakeRoom { connection: u64 },
     /// End that connection and say when all its I/O has ended.
     EndSession {
         connection: u64,
@@ -38,7 +43,7 @@ pub(crate) enum Request {
     },
     /// Abort these commands, and say when all their I/O has ended.
     Abort {
-        commands: Commands,
+        abort: Abort,
         done: OneshotSender<()>,
     },
     /// End all sessions of a target.
@@ -55,16 +60,13 @@ pub(crate) enum Request {
     Stop { done: OneshotSender<()> },
 }
 
-/// Which commands to abort.
-#[derive(Clone)]
-pub(crate) enum Commands {
-    /// Of all sessions of a target, for one LUN or all.
-    Target { target: usize, lun: Option<u32> },
-    /// Of these nexuses, for whatever LUN a volume is.
-    Nexuses {
-        volume: String,
-        nexuses: Vec<NexusId>,
-    },
+/// A connection that has been let in.
+pub(crate) struct Newcomer {
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    /// The portal's address as the peer knows it.
+    pub(crate) local: SocketAddr,
+    pub(crate) stream: DetachedStream,
 }
 
 /// One lane's part of a server.
@@ -78,7 +80,7 @@ pub(crate) struct Front {
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Rc<LaneMemory>,
     pub(crate) keep: Option<Keep>,
     /// What a discovery session has to prove.
     pub(crate) discovery: Option<Arc<Chap>>,
@@ -88,20 +90,13 @@ pub(crate) struct Front {
     pub(crate) changed: Notify,
 }
 
-/// The lane's memory for payload. Data that comes unasked must find room at once or its command
-/// is refused with TASK SET FULL; what is asked for waits in line. Neither can take the other's.
-pub(crate) struct Memory {
-    pub(crate) unsolicited: Rc<Budget>,
-    pub(crate) transfers: Rc<Budget>,
-    /// The most of `transfers` that one session may hold.
-    pub(crate) session_max: usize,
-}
-
-/// A target as one lane sees it.
+/// A target as one lane sees it through one of its portal groups: a SCSI target port.
 pub(crate) struct Target {
+    /// The same for all groups of a target.
     pub(crate) index: usize,
     pub(crate) name: String,
-    pub(crate) portals: Vec<std::net::SocketAddr>,
+    pub(crate) portals: PortalGroup,
+    pub(crate) redirect: Option<Redirect>,
     pub(crate) allow: Allow,
     pub(crate) allow_from: Vec<Prefix>,
     pub(crate) chap: Option<Arc<Chap>>,
@@ -129,6 +124,18 @@ pub(crate) struct Unit {
     pub(crate) volume: SharedVolume,
 }
 
+impl Unit {
+    /// All of its blocks.
+    pub(crate) fn whole(&self) -> Extent {
+        let shape = self.volume.shape();
+        Extent {
+            lba: 0,
+            blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
+            block_size_bytes: shape.block_size_bytes,
+        }
+    }
+}
+
 impl Front {
     /// Opens this lane's views of all volumes.
     pub(crate) async fn open(
@@ -141,20 +148,20 @@ impl Front {
         let mut targets = Vec::new();
         let mut gates = BTreeMap::new();
         for (index, spec) in config.targets.iter().enumerate() {
-            let target = Target::open(index, spec, &config.limits, &homes, &mut gates).await?;
-            targets.push(Rc::new(target));
+            for group in &spec.portal_groups {
+                let port = TargetPort {
+                    target_name: spec.name.clone(),
+                    portal_group_tag: group.tag,
+                    relative_port: targets.len() as u16 + 1,
+                    port_group: 1,
+                };
+                let (limits, gates) = (&config.limits, &mut gates);
+                let target = Target::open(index, spec, group, port, limits, &homes, gates);
+                targets.push(Rc::new(target.await?));
+            }
         }
         let share = config.limits.memory_bytes / lanes.len().max(1);
-        let largest = config.limits.transfer_max_bytes as usize;
-        // A quarter is for buffers that are free, or memory would be the sum of all that each size
-        // of buffer ever needed at once.
-        engine::buf::keep_at_most(share / 4);
-        let transfers = share / 2;
-        let memory = Memory {
-            unsolicited: Budget::new(share / 4),
-            transfers: Budget::new(transfers),
-            session_max: (transfers / 4).max(largest).min(transfers),
-        };
+        let memory = LaneMemory::new(share, config.limits.transfer_max_bytes as usize);
         let limits = config.limits.clone();
         let (connections, stopping, changed) = Default::default();
         Ok(Rc::new(Front {
@@ -178,9 +185,16 @@ impl Front {
     pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
-                Request::Serve(stream) => {
-                    let front = self.clone();
-                    spawn(connection::serve(front, stream.on_lane()));
+                Request::Serve(newcomer) => {
+                    // Known from here on: the next request may be for it.
+                    let connection = Connection::begin(self.clone(), newcomer);
+                    spawn(connection::serve(connection));
+                }
+                Request::MakeRoom { connection } => {
+                    let found = self.connections.borrow().get(&connection).cloned();
+                    if let Some(connection) = found {
+                        connection.dismiss(LoginStatus::OUT_OF_RESOURCES);
+                    }
                 }
                 Request::EndSession { connection, done } => {
                     let found = self.connections.borrow().get(&connection).cloned();
@@ -194,10 +208,10 @@ impl Front {
                         done.send(());
                     });
                 }
-                Request::Abort { commands, done } => {
+                Request::Abort { abort, done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.abort(&commands).await;
+                        front.abort(&abort).await;
                         done.send(());
                     });
                 }
@@ -241,50 +255,11 @@ impl Front {
         }
     }
 
-    /// Aborts commands on this lane and waits for their I/O.
-    async fn abort(&self, commands: &Commands) {
-        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
-        for connection in connections {
-            let Some(own) = connection.target() else {
-                continue;
-            };
-            let luns: Vec<Option<u32>> = match commands {
-                Commands::Target { target, lun } if own.index == *target => vec![*lun],
-                Commands::Nexuses { volume, nexuses }
-                    if nexuses.contains(&NexusId(connection.id)) =>
-                {
-                    let served = own.units.iter().filter(|(_, u)| u.volume_name == *volume);
-                    served.map(|(number, _)| Some(*number)).collect()
-                }
-                _ => continue,
-            };
-            for lun in luns {
-                let running = connection.abort_tasks(lun);
-                connection.open.wait_ended(&running).await;
-            }
-        }
-    }
-
-    /// Has every lane abort commands, and waits until all their I/O has ended.
-    pub(crate) async fn abort_everywhere(&self, commands: Commands) {
-        let mut answers = Vec::new();
-        for lane in &self.lanes {
-            let (done, answer) = oneshot();
-            let commands = commands.clone();
-            if lane.send(Request::Abort { commands, done }).is_ok() {
-                answers.push(answer);
-            }
-        }
-        for answer in answers {
-            answer.await;
-        }
-    }
-
     async fn stop(&self) {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
-            connection.finish();
+            watchdog::finish(connection);
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))
@@ -361,6 +336,8 @@ impl Target {
     async fn open(
         index: usize,
         spec: &TargetSpec,
+        portals: &PortalGroup,
+        port: TargetPort,
         limits: &Limits,
         homes: &Homes,
         gates: &mut BTreeMap<String, Rc<Gate>>,
@@ -374,11 +351,13 @@ impl Target {
             let mut shape = shape_of(volume.shape(), limits);
             shape.removable = lun.removable;
             shape.read_only |= lun.read_only;
-            if lun.atomic_writes {
-                shape.atomic_blocks_max = shape.transfer_blocks_max;
+            if let Some(atomic) = volume.atomic_writes() {
+                let block = shape.block_size_bytes;
+                let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
+                shape.atomic_blocks_max = max.min(shape.transfer_blocks_max);
+                shape.atomic_blocks_unit = atomic.unit_bytes / block;
             }
-            let port = index as u16 + 1;
-            let identity = identity(spec, lun.uuid, port);
+            let identity = identity(lun.uuid, port.clone());
             let disk = LogicalUnit::sharing(identity, shape, home.unit.clone())
                 .map_err(|error| format!("volume {}: {error}", lun.volume))?;
             units.insert(
@@ -395,18 +374,19 @@ impl Target {
         Ok(Target {
             index,
             name: spec.name.clone(),
-            portals: spec.portals.clone(),
+            portals: portals.clone(),
+            redirect: spec.redirect,
             allow: spec.allow.clone(),
             allow_from: spec.allow_from.clone(),
             chap: spec.chap.clone(),
             units,
-            bare: identity(spec, [0; 16], index as u16 + 1),
+            bare: identity([0; 16], port),
         })
     }
 }
 
 /// The names of a logical unit; serial number and NAA derive from the volume's UUID.
-fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity {
+fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
     Identity {
         vendor: "SANSTONE".into(),
         product: "VOLUME".into(),
@@ -418,12 +398,7 @@ fn identity(target: &TargetSpec, uuid: [u8; 16], relative_port: u16) -> Identity
         .into(),
         serial: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
         uuid,
-        port: TargetPort {
-            target_name: target.name.clone(),
-            portal_group_tag: 1,
-            relative_port,
-            port_group: 1,
-        },
+        port,
     }
 }
 
@@ -435,8 +410,13 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     shape.write_cache = volume.volatile_cache;
     shape.read_only = volume.read_only;
     shape.transfer_blocks_max = limits.transfer_max_bytes / block;
-    let optimal = volume.optimal_io_bytes.min(limits.transfer_max_bytes);
-    shape.transfer_blocks_optimal = optimal / block;
+    // Only a volume that spreads its blocks has a length that suits it better than a longer one.
+    let optimal = volume.optimal_io_bytes;
+    if (volume.physical_block_bytes + 1..=limits.transfer_max_bytes).contains(&optimal) {
+        shape.transfer_blocks_optimal = optimal / block;
+    }
+    shape.transfer_blocks_granularity =
+        u16::try_from(volume.physical_block_bytes / block).unwrap_or(0);
     shape.discard = volume.discard.map(|discard| scsi::Discard {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,

@@ -12,6 +12,8 @@
 //! the lanes and answers only when every I/O that it overtakes has ended.
 #![forbid(unsafe_code)]
 
+mod abort;
+mod admission;
 mod command;
 mod config;
 mod connection;
@@ -22,15 +24,25 @@ mod front;
 mod introduction;
 mod login;
 mod medium;
+mod memory;
+mod notices;
 mod open;
+mod order;
+mod peer;
+mod portals;
 mod prefix;
 mod sanitize;
 mod server;
 mod sessions;
+mod stages;
 mod task_management;
+mod watchdog;
 mod writer;
 
-pub use config::{Allow, Keep, Limits, LunSpec, OpenVolume, ServerConfig, TargetSpec};
+pub use config::{
+    Allow, Keep, Limits, LunSpec, OpenVolume, PortalGroup, Redirect, ServerConfig, TargetSpec,
+};
 pub use iscsi::Chap;
 pub use prefix::Prefix;
 pub use server::{Server, StartError};
+pub use stages::{Kind, Stage, StageReport, StageTable};

@@ -1,74 +1,99 @@
 //! Who may log in to what: the driver's side of the login phase and of discovery.
 
-use std::{net::SocketAddr, rc::Rc, sync::Arc};
+use std::{future::Future, net::SocketAddr, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
-use engine::time;
+use engine::{Duration, cross::OneshotReceiver, random, time};
 use iscsi::{
     Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
 use scsi::NexusId;
 
 use crate::{
+    config::Redirect,
     connection::Connection,
     front::{Front, Target},
+    notices::Notice,
     sessions::SessionKey,
 };
 
-/// All portals of a target are in one portal group.
-const PORTAL_GROUP_TAG: u16 = 1;
+/// Why a login goes no further, and where to go instead.
+struct Refusal {
+    status: LoginStatus,
+    target_address: Option<String>,
+}
+
+impl From<LoginStatus> for Refusal {
+    fn from(status: LoginStatus) -> Refusal {
+        Refusal {
+            status,
+            target_address: None,
+        }
+    }
+}
 
 /// Looks at the first request of a login: is there such a target, here, for this initiator, and
 /// what does it have to prove? Peers that have failed before wait for the answer.
 pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
-    let failures = &connection.front.sessions.failures;
-    let delay = failures.delay(connection.peer.ip(), time::now());
-    if !delay.is_zero() {
-        time::sleep(delay).await;
-        if connection.is_ended() {
-            return;
+    let (sessions, peer) = (&connection.front.sessions, connection.peer.ip());
+    let name = &request.initiator_name;
+    let is_known = sessions.admission.begin(connection.id, name);
+    *connection.initiator.borrow_mut() = name.clone();
+    let patience = connection.front.limits.login_timeout;
+    match sessions
+        .failures
+        .wait(peer, is_known, time::now(), patience)
+    {
+        Some(Duration::ZERO) => answer(&connection, &request),
+        Some(wait) => {
+            if time::timeout(wait, connection.over()).await.is_some() {
+                return;
+            }
+            answer(&connection, &request);
         }
+        None => refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES),
     }
-    *connection.initiator.borrow_mut() = request.initiator_name.clone();
-    answer(&connection, &request);
     connection.go_on_with_login();
 }
 
 fn answer(connection: &Connection, request: &LoginRequest) {
     let checked = check(connection, request);
-    let checked = checked.and_then(|chap| chap.map(authentication).transpose());
-    match checked {
-        Ok(None) => {
-            let _ = connection
-                .machine
-                .borrow_mut()
-                .login_continue(PORTAL_GROUP_TAG);
+    let checked = checked.and_then(|chap| Ok(chap.map(authentication).transpose()?));
+    let tag = connection.target().map_or(0, |target| target.portals.tag);
+    let mut machine = connection.machine.borrow_mut();
+    let _ = match checked {
+        Ok(None) => machine.login_continue(tag),
+        Ok(Some(authentication)) => machine.login_authenticate(tag, authentication),
+        Err(refusal) => {
+            drop(machine);
+            return refuse(connection, request, refusal);
         }
-        Ok(Some(authentication)) => {
-            let _ = connection
-                .machine
-                .borrow_mut()
-                .login_authenticate(PORTAL_GROUP_TAG, authentication);
-        }
-        Err(status) => {
-            tracing::warn!(
-                peer = %connection.peer,
-                initiator = ?request.initiator_name,
-                target = ?request.target_name.as_deref().unwrap_or("-"),
-                "login refused: {status}"
-            );
-            let _ = connection.machine.borrow_mut().login_reject(status, None);
-        }
+    };
+}
+
+fn refuse(connection: &Connection, request: &LoginRequest, refusal: impl Into<Refusal>) {
+    let Refusal {
+        status,
+        target_address,
+    } = refusal.into();
+    let (peer, initiator) = (connection.peer, &request.initiator_name);
+    let target = request.target_name.as_deref().unwrap_or("-");
+    if let Some(to) = &target_address {
+        tracing::info!(%peer, ?initiator, ?target, to, "login redirected: {status}");
+    } else if let Some(unsaid) = connection.may_say(Notice::Refused) {
+        tracing::warn!(%peer, ?initiator, ?target, unsaid, "login refused: {status}");
     }
+    let mut machine = connection.machine.borrow_mut();
+    let _ = machine.login_reject(status, target_address.as_deref());
 }
 
 /// The same with a challenge that nobody can know before.
 fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
-    let mut random = [0; Authentication::RANDOM_LEN];
-    getrandom::fill(&mut random).map_err(|error| {
+    let mut challenge = [0; Authentication::RANDOM_LEN];
+    random::fill(&mut challenge).map_err(|error| {
         tracing::error!(%error, "no random bytes for a challenge");
         LoginStatus::TARGET_ERROR
     })?;
-    Ok(Authentication::new(chap, random))
+    Ok(Authentication::new(chap, challenge))
 }
 
 /// The initiator could not prove who it is: it has been refused, and its next login waits.
@@ -77,8 +102,12 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     let failures = &connection.front.sessions.failures;
     let count = failures.note(peer.ip(), time::now());
     let target = connection.target();
+    let Some(unsaid) = connection.may_say(Notice::Unproven) else {
+        return;
+    };
     tracing::warn!(
         %peer,
+        unsaid,
         initiator = ?connection.initiator.borrow(),
         target = target.as_ref().map_or("-", |target| &target.name),
         user = ?user.unwrap_or("-"),
@@ -88,15 +117,16 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
 }
 
 /// What the initiator has to prove, if anything.
-fn check(
-    connection: &Connection,
-    request: &LoginRequest,
-) -> Result<Option<Arc<Chap>>, LoginStatus> {
+fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<Chap>>, Refusal> {
     if connection.is_finishing() {
-        return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
     }
     if request.session_type == SessionType::Discovery {
-        return Ok(connection.front.discovery.clone());
+        // These sessions are not entered anywhere, so none can be joined.
+        return match request.tsih {
+            0 => Ok(connection.front.discovery.clone()),
+            _ => Err(LoginStatus::SESSION_DOES_NOT_EXIST.into()),
+        };
     }
     let name = request
         .target_name
@@ -106,26 +136,44 @@ fn check(
         .find(|target| target.name == name)
         .ok_or(LoginStatus::NOT_FOUND)?;
     if !target.admits(&request.initiator_name, connection.peer.ip()) {
-        return Err(LoginStatus::AUTHORIZATION_FAILURE);
+        return Err(LoginStatus::AUTHORIZATION_FAILURE.into());
+    }
+    if let Some(Redirect { to, permanently }) = target.redirect {
+        let status = match permanently {
+            true => LoginStatus::MOVED_PERMANENTLY,
+            false => LoginStatus::MOVED_TEMPORARILY,
+        };
+        return Err(Refusal {
+            status,
+            target_address: Some(to.to_string()),
+        });
     }
     if request.tsih != 0 {
-        // MaxConnections is 1: no second connection joins a session.
-        return Err(LoginStatus::SESSION_DOES_NOT_EXIST);
+        // MaxConnections is 1: no second connection joins a session, though it may be there.
+        let key = session_key(target, request);
+        let refusal = match connection.front.sessions.has(&key, request.tsih) {
+            true => LoginStatus::TOO_MANY_CONNECTIONS,
+            false => LoginStatus::SESSION_DOES_NOT_EXIST,
+        };
+        return Err(refusal.into());
     }
     connection.set_target(target.clone());
     Ok(target.chap.clone())
 }
 
-/// The targets that are reached at `local`.
+/// The targets that are reached at `local`, each through one of its portal groups.
 fn visible(front: &Front, local: SocketAddr) -> impl Iterator<Item = &Rc<Target>> {
-    front
-        .targets
-        .iter()
-        .filter(move |target| target.portals.iter().any(|p| covers(*p, local)))
+    let targets = front.targets.iter();
+    targets.filter(move |target| target.portals.contains(local))
 }
 
-fn covers(portal: SocketAddr, local: SocketAddr) -> bool {
-    portal == local || portal.ip().is_unspecified() && portal.port() == local.port()
+fn session_key(target: &Target, request: &LoginRequest) -> SessionKey {
+    SessionKey {
+        initiator_name: request.initiator_name.clone(),
+        isid: request.isid,
+        target_name: target.name.clone(),
+        portal_group_tag: target.portals.tag,
+    }
 }
 
 /// Lets the session begin, after an older session of the same initiator port has ended with all
@@ -133,18 +181,15 @@ fn covers(portal: SocketAddr, local: SocketAddr) -> bool {
 pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
     let mut tsih = 1;
     if let Some(target) = connection.target() {
-        let key = SessionKey {
-            initiator_name: request.initiator_name.clone(),
-            isid: request.isid,
-            target_name: target.name.clone(),
-        };
+        let key = session_key(&target, &request);
         let front = &connection.front;
         tsih = loop {
             match front.sessions.enter(&key, connection.id, &front.own) {
                 Ok(tsih) => break tsih,
                 // An older session whose volume hangs must not hang this login for ever.
-                Err(ended) => match time::timeout(front.limits.login_timeout, ended).await {
-                    Some(_) => {}
+                Err(ended) => match patience(&connection, ended).await {
+                    Some(()) if connection.is_ended() => return,
+                    Some(()) => {}
                     None => {
                         let status = LoginStatus::SERVICE_UNAVAILABLE;
                         let _ = connection.machine.borrow_mut().login_reject(status, None);
@@ -153,12 +198,25 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
                 },
             }
         };
-        tracing::info!(
-            peer = %connection.peer,
-            initiator = request.initiator_name,
-            target = target.name,
-            "logged in"
-        );
+        *connection.key.borrow_mut() = Some(key);
+        if !front
+            .sessions
+            .admission
+            .enter(connection.id, &request.initiator_name, time::now())
+        {
+            connection.release_key();
+            refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES);
+            return connection.drain_closed();
+        }
+        if let Some(unsaid) = connection.may_say(Notice::LoggedIn) {
+            tracing::info!(
+                peer = %connection.peer,
+                initiator = request.initiator_name,
+                target = target.name,
+                unsaid,
+                "logged in"
+            );
+        }
         // The initiator port, as reservations know it (RFC 7143 §4.4.4).
         let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
         let port = format!("{},i,0x{isid}", request.initiator_name);
@@ -168,7 +226,6 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
                 connection.introductions.begin(lun);
             }
         }
-        *connection.key.borrow_mut() = Some(key);
         if connection.is_ended() {
             return connection.release_key();
         }
@@ -180,6 +237,19 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
         front.sessions.failures.forgive(connection.peer.ip());
     }
     connection.accept_login(tsih);
+}
+
+/// Waits for an older session's end, for as long as a login may take and while the new connection
+/// stays. None: time has run out.
+async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
+    let (mut ended, mut over) = (pin!(ended), pin!(connection.over()));
+    let either = std::future::poll_fn(|cx| {
+        if ended.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        over.as_mut().poll(cx)
+    });
+    time::timeout(connection.front.limits.login_timeout, either).await
 }
 
 /// Answers a discovery request.
@@ -196,25 +266,17 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
         })
         .map(|target| TargetRecord {
             name: target.name.clone(),
-            addresses: addresses(target, connection.local),
+            addresses: addresses(target, connection),
         })
         .collect();
     let _ = connection.machine.borrow_mut().send_targets(&records);
 }
 
-/// Where a target is reached: a portal on all addresses is named by the one that the peer used.
-fn addresses(target: &Target, local: SocketAddr) -> Vec<String> {
-    let mut addresses: Vec<String> = Vec::new();
-    for portal in &target.portals {
-        let ip = if portal.ip().is_unspecified() {
-            local.ip()
-        } else {
-            portal.ip()
-        };
-        let address = format!("{},{PORTAL_GROUP_TAG}", SocketAddr::new(ip, portal.port()));
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    addresses
+/// Where a target is reached: the portals of all its groups.
+fn addresses(target: &Target, connection: &Connection) -> Vec<String> {
+    let groups = connection.front.targets.iter();
+    let groups = groups.filter(|group| group.index == target.index);
+    groups
+        .flat_map(|group| group.portals.addresses(connection.local))
+        .collect()
 }

@@ -28,8 +28,13 @@ pub(crate) async fn perform(
                 .await
                 .map_err(|e| told(&e, MediumErrorKind::Read))
         }
-        MediumOp::Write { extent, fua } | MediumOp::WriteAtomic { extent, fua } => volume
+        MediumOp::Write { extent, fua } => volume
             .write(extent.offset_bytes(), data, durability(*fua))
+            .await
+            .map(nothing)
+            .map_err(|e| told(&e, MediumErrorKind::Write)),
+        MediumOp::WriteAtomic { extent, fua } => volume
+            .write_atomic(extent.offset_bytes(), data, durability(*fua))
             .await
             .map(nothing)
             .map_err(|e| told(&e, MediumErrorKind::Write)),

@@ -2,7 +2,10 @@
 //! has come in or is to go out, and the memory permits that pay for it. And, apart from them, the
 //! I/Os that a volume is working on: these outlive a command that was aborted.
 
-use std::{cell::RefCell, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+};
 
 use engine::{
     Buf, Payload,
@@ -10,6 +13,14 @@ use engine::{
 };
 use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
+use smallvec::SmallVec;
+
+use crate::stages::{Kind, Times};
+
+/// What pays for a transfer: a part of the lane's memory and one of the session's share.
+pub(crate) type Permits = SmallVec<[Permit; 2]>;
+/// A command's data-out: what came unasked, and the rest.
+pub(crate) type WriteParts = SmallVec<[WritePart; 2]>;
 
 /// What an open command waits to do when its data-out is complete.
 #[derive(Clone, Debug)]
@@ -23,21 +34,26 @@ pub(crate) enum Pending {
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
     pub(crate) lun: u32,
+    pub(crate) times: Times,
+    /// What the volume has done for it, once it has.
+    pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,
+    /// The data-out has no memory yet, so that it has not been asked for.
+    pub(crate) awaits_memory: bool,
     /// Data-out in the order of its offsets.
-    pub(crate) write: Vec<WritePart>,
+    pub(crate) write: WriteParts,
     /// Data-in on its way.
     pub(crate) read: Payload,
-    pub(crate) read_permits: Vec<Permit>,
+    pub(crate) read_permits: Permits,
 }
 
 /// A piece of a command's data-out.
 #[derive(Debug)]
 pub(crate) struct WritePart {
     pub(crate) buf: Buf,
-    pub(crate) permits: Vec<Permit>,
+    pub(crate) permits: Permits,
 }
 
 /// A copyable name of a running I/O.
@@ -60,9 +76,10 @@ pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
     running: RefCell<Vec<Option<Running>>>,
     free: RefCell<Vec<usize>>,
-    serial: std::cell::Cell<u64>,
-    /// An I/O has ended.
+    serial: Cell<u64>,
+    /// An I/O has ended, or, while there are watchers, a command.
     ended: Notify,
+    watchers: Cell<usize>,
 }
 
 impl OpenCommands {
@@ -78,7 +95,18 @@ impl OpenCommands {
     pub(crate) fn remove(&self, task: TaskId) -> Option<OpenCommand> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(task.slot())?;
-        slot.take_if(|command| command.task == task)
+        let removed = slot.take_if(|command| command.task == task);
+        if self.watchers.get() > 0 {
+            self.ended.notify();
+        }
+        removed
+    }
+
+    /// Removes a command unless its data are on their way to the initiator; false if so, or if it
+    /// has ended.
+    pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
+        let unanswered = self.with(task, |command| command.read.is_empty());
+        unanswered == Some(true) && self.remove(task).is_some()
     }
 
     /// Looks at the open command `task`; `None` when it has ended or was aborted.
@@ -95,6 +123,25 @@ impl OpenCommands {
         open.filter(|command| lun.is_none_or(|lun| command.lun == lun))
             .map(|c| c.task)
             .collect()
+    }
+
+    /// The commands whose data the initiator owes.
+    pub(crate) fn awaiting_data(&self) -> Vec<TaskId> {
+        let slots = self.slots.borrow();
+        let open = slots.iter().flatten();
+        open.filter(|command| command.pending.is_some() && !command.awaits_memory)
+            .map(|command| command.task)
+            .collect()
+    }
+
+    /// Whether no command is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.borrow().iter().all(Option::is_none)
+    }
+
+    /// Whether a volume works for any command, open or forgotten.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.borrow().iter().any(Option::is_some)
     }
 
     /// Notes that a volume works for `task` from now on.
@@ -148,6 +195,36 @@ impl OpenCommands {
             .await;
     }
 
+    /// The open commands for `lun` and those whose I/O outlives them.
+    pub(crate) fn earlier(&self, lun: u32) -> Vec<TaskId> {
+        let mut tasks = self.tasks(Some(lun));
+        let running = self.running.borrow();
+        tasks.extend(
+            running
+                .iter()
+                .flatten()
+                .filter(|io| io.lun == lun)
+                .map(|io| io.task),
+        );
+        tasks
+    }
+
+    /// Waits until these commands have been answered or aborted and their I/O has ended.
+    pub(crate) async fn wait_gone(&self, tasks: &[TaskId]) {
+        self.watchers.set(self.watchers.get() + 1);
+        self.ended
+            .wait_for(|| {
+                let running = self.running.borrow();
+                let still = tasks.iter().any(|task| {
+                    self.with(*task, |_| ()).is_some()
+                        || running.iter().flatten().any(|io| io.task == *task)
+                });
+                (!still).then_some(())
+            })
+            .await;
+        self.watchers.set(self.watchers.get() - 1);
+    }
+
     /// Waits until no I/O runs.
     pub(crate) async fn wait_idle(&self) {
         let all = self.running(|_, _| true);
@@ -169,9 +246,9 @@ impl OpenCommand {
     }
 
     /// Takes the whole data-out as one payload, with the permits that pay for it.
-    pub(crate) fn take_write(&mut self) -> (Payload, Vec<Permit>) {
+    pub(crate) fn take_write(&mut self) -> (Payload, Permits) {
         let mut payload = Payload::new();
-        let mut permits = Vec::new();
+        let mut permits = Permits::new();
         for part in self.write.drain(..) {
             payload.push(part.buf.freeze());
             permits.extend(part.permits);

@@ -59,7 +59,14 @@ impl FromStr for Prefix {
                  be meant; {FORM}"
             ));
         }
-        Ok(Prefix { address, bits })
+        // An IPv4 address in its IPv6 form has 96 bits before it.
+        match (address.to_canonical(), bits.checked_sub(96)) {
+            (IpAddr::V4(v4), Some(bits)) if address.is_ipv6() => Ok(Prefix {
+                address: v4.into(),
+                bits,
+            }),
+            _ => Ok(Prefix { address, bits }),
+        }
     }
 }
 
@@ -79,6 +86,8 @@ mod tests {
             ("10.0.1.0/24", "10.0.1.255", "10.0.2.0"),
             ("10.0.1.2", "10.0.1.2", "10.0.1.3"),
             ("10.0.1.2", "::ffff:10.0.1.2", "::a00:102"),
+            ("::ffff:10.0.1.2", "10.0.1.2", "10.0.1.3"),
+            ("::ffff:10.0.1.0/120", "10.0.1.2", "10.0.2.2"),
             ("0.0.0.0/0", "255.1.2.3", "2001:db8::1"),
             ("2001:db8::/33", "2001:db8:7fff::1", "2001:db8:8000::1"),
             ("::/0", "2001:db8::1", "10.0.0.1"),

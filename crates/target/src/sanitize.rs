@@ -5,7 +5,7 @@
 use std::{rc::Rc, time::Duration};
 
 use engine::{Buf, Payload, time};
-use scsi::{Ending, Extent, Overwrite};
+use scsi::{Ending, Overwrite};
 use volume::{Durability, Volume};
 
 use crate::front::{Front, Target};
@@ -24,14 +24,8 @@ pub(crate) async fn overwrite(
 ) -> Ending {
     let unit = &target.units[&lun];
     let home = unit.home.unit.clone();
-    let shape = unit.volume.shape();
-    let whole = Extent {
-        lba: 0,
-        blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
-        block_size_bytes: shape.block_size_bytes,
-    };
     let result = front
-        .exclusively(unit, whole, async {
+        .exclusively(unit, unit.whole(), async {
             if !front.keep(unit) {
                 return false;
             }

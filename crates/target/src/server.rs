@@ -1,13 +1,15 @@
 //! The server: binds the portals, gives every lane its front, spreads connections over the lanes.
 
 use std::{
-    collections::BTreeMap, future::Future, net::SocketAddr, pin::pin, rc::Rc, sync::Arc, task::Poll,
+    cell::Cell, collections::BTreeMap, future::Future, io::ErrorKind, net::SocketAddr, pin::pin,
+    rc::Rc, sync::Arc, task::Poll,
 };
 
 use engine::{
     Duration, LaneHandle,
     cross::{Sender, channel, oneshot},
     net::TcpListener,
+    net::TcpStream,
     spawn,
     sync::Notify,
     time,
@@ -16,13 +18,21 @@ use engine::{
 use scsi::SharedUnit;
 
 use crate::{
+    admission::{Displaced, Limit, Places},
     config::{LunSpec, ServerConfig},
-    front::{Front, Home, Homes, Request},
-    sessions::Sessions,
+    front::{Front, Home, Homes, Newcomer, Request},
+    notices::Notice,
+    portals,
+    sessions::{Arrival, Sessions},
+    stages::StageReport,
 };
 
 /// How long an address may stay in use before that is an error.
 const IN_USE_LIMIT: Duration = Duration::from_secs(2);
+/// Before the next try after a connection could not be accepted.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
+/// While as many connections as have room are still on their way out.
+const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(2);
 
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -59,7 +69,13 @@ impl Server {
         lanes: &[LaneHandle],
     ) -> Result<Server, StartError> {
         let listeners = bind(&mut config).await?;
-        let sessions = Arc::new(Sessions::default());
+        let limits = &config.limits;
+        let sessions = Arc::new(Sessions::new(Places {
+            sessions: limits.connections_max,
+            reserved: limits.reserved.min(limits.connections_max),
+            logins: limits.logins_max,
+            logins_per_peer: limits.logins_per_peer_max,
+        }));
         let homes: Homes = Arc::new(
             config
                 .targets
@@ -97,7 +113,12 @@ impl Server {
         let stop = Rc::new(Notify::new());
         let portals = listeners.iter().map(TcpListener::local_addr).collect();
         for listener in listeners {
-            spawn(accept(listener, senders.clone(), stop.clone()));
+            let door = Door {
+                lanes: senders.clone(),
+                sessions: sessions.clone(),
+                next_lane: Cell::new(0),
+            };
+            spawn(door.accept(listener, stop.clone()));
         }
         Ok(Server {
             portals,
@@ -115,6 +136,11 @@ impl Server {
     /// Logins that failed because the initiator could not prove who it is, since the start.
     pub fn failed_logins(&self) -> u64 {
         self.sessions.failures.total()
+    }
+
+    /// Where the time of commands has gone since the start.
+    pub fn stage_times(&self) -> StageReport {
+        self.sessions.stages.report()
     }
 
     /// Takes no new connections and commands, answers what was accepted, ends all connections and
@@ -151,7 +177,8 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
     for portal in config
         .targets
         .iter_mut()
-        .flat_map(|target| &mut target.portals)
+        .flat_map(|target| &mut target.portal_groups)
+        .flat_map(|group| &mut group.portals)
     {
         let asked = *portal;
         *portal = match bound.get(&asked) {
@@ -188,32 +215,104 @@ async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     }
 }
 
-/// Hands connections to the lanes in turn until told to stop.
-async fn accept(listener: TcpListener, lanes: Vec<Sender<Request>>, stop: Rc<Notify>) {
-    let mut stopped = pin!(stop.notified());
-    for lane in lanes.iter().cycle() {
-        let accepted = {
-            let mut accepting = pin!(listener.accept());
-            std::future::poll_fn(|cx| {
-                if stopped.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(None);
-                }
-                accepting.as_mut().poll(cx).map(Some)
-            })
-            .await
-        };
-        match accepted {
-            None => return,
-            Some(Ok(stream)) => {
-                if lane.send(Request::Serve(stream.detach())).is_err() {
-                    tracing::error!("a lane has ended; its connection is dropped");
+/// Where connections come in: hands them to the lanes in turn, and has others make room.
+struct Door {
+    lanes: Vec<Sender<Request>>,
+    sessions: Arc<Sessions>,
+    next_lane: Cell<usize>,
+}
+
+impl Door {
+    /// Lets connections in until told to stop.
+    async fn accept(self, listener: TcpListener, stop: Rc<Notify>) {
+        let mut stopped = pin!(stop.notified());
+        loop {
+            let accepted = {
+                let mut accepting = pin!(listener.accept());
+                std::future::poll_fn(|cx| {
+                    if stopped.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(None);
+                    }
+                    accepting.as_mut().poll(cx).map(Some)
+                })
+                .await
+            };
+            match accepted {
+                None => return,
+                Some(Ok(stream)) => self.let_in(stream),
+                // The peer did not wait.
+                Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Some(Err(error)) => {
+                    // Out of descriptors or memory, most likely: somebody has to go first.
+                    if let Some(unsaid) = self.may_say(Notice::NotAccepted) {
+                        tracing::warn!(%error, unsaid, "a connection could not be accepted");
+                    }
+                    if let Some(displaced) = self.sessions.admission.make_room() {
+                        self.tell(displaced);
+                    }
+                    time::sleep(PAUSE_AFTER_ERROR).await;
                 }
             }
-            Some(Err(error)) => {
-                // Out of descriptors, most likely: others have to close first.
-                tracing::warn!(%error, "a connection could not be accepted");
-                time::sleep(Duration::from_millis(100)).await;
+            while self.sessions.admission.is_crowded() {
+                time::sleep(PAUSE_WHEN_CROWDED).await;
             }
         }
+    }
+
+    fn let_in(&self, stream: TcpStream) {
+        // One that is gone already has no peer.
+        let Ok((local, peer)) = stream.addresses() else {
+            return;
+        };
+        let (local, peer) = (portals::plain(local), portals::plain(peer));
+        let lane = &self.lanes[self.next_lane.get()];
+        self.next_lane
+            .set((self.next_lane.get() + 1) % self.lanes.len());
+        let arrival = Arrival {
+            peer,
+            lane: lane.clone(),
+        };
+        let (id, displaced) = self.sessions.admission.arrive(peer.ip(), arrival);
+        let newcomer = Newcomer {
+            id,
+            peer,
+            local,
+            stream: stream.detach(),
+        };
+        if lane.send(Request::Serve(newcomer)).is_err() {
+            tracing::error!("a lane has ended; its connection is dropped");
+            self.sessions.admission.leave(id, time::now());
+        }
+        if let Some(displaced) = displaced {
+            self.tell(displaced);
+        }
+    }
+
+    /// Tells a connection that it has to leave.
+    fn tell(&self, displaced: Displaced<Arrival>) {
+        let Displaced { id, entry, limit } = displaced;
+        if let Some(unsaid) = self.may_say(Notice::Displaced) {
+            let limit = match limit {
+                Limit::Logins => "limits.logins",
+                Limit::LoginsPerPeer => "limits.logins_per_peer",
+            };
+            tracing::warn!(
+                peer = %entry.peer,
+                limit,
+                unsaid,
+                "a connection that had not logged in has made room for a new one"
+            );
+        }
+        if entry
+            .lane
+            .send(Request::MakeRoom { connection: id })
+            .is_err()
+        {
+            self.sessions.admission.leave(id, time::now());
+        }
+    }
+
+    fn may_say(&self, notice: Notice) -> Option<u64> {
+        self.sessions.notices.may_say(notice, time::now())
     }
 }

@@ -1,64 +1,74 @@
 //! The sessions of the whole server, whatever lane they are on: who is logged in where, so that a
 //! new login of the same initiator port can end the old session first (reinstatement, RFC 7143
-//! §6.3.5), how many connections there are, and who has failed to log in.
+//! §6.3.5). Beside it what else all lanes share of logins: who is let in, who has failed, what the
+//! log says of it.
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use engine::cross::{OneshotReceiver, Sender, oneshot};
 use iscsi::Isid;
 
-use crate::{failures::Failures, front::Request};
+use crate::{
+    admission::{Admission, Places},
+    failures::Failures,
+    front::Request,
+    notices::Notices,
+    stages::Stages,
+};
 
-/// The initiator port and target of a session (RFC 7143 §4.4.3: what may exist once).
+/// The initiator port and target port of a session (RFC 7143 §4.4.3: what may exist once).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SessionKey {
     pub(crate) initiator_name: String,
     pub(crate) isid: Isid,
     pub(crate) target_name: String,
+    pub(crate) portal_group_tag: u16,
 }
 
 struct Entry {
     connection: u64,
+    tsih: u16,
     lane: Sender<Request>,
 }
 
 #[derive(Default)]
 struct State {
     by_key: HashMap<SessionKey, Entry>,
-    connections: usize,
     last_tsih: u16,
-    last_connection: u64,
+}
+
+/// A connection before login, as whoever has to tell it to leave knows it.
+pub(crate) struct Arrival {
+    pub(crate) peer: SocketAddr,
+    pub(crate) lane: Sender<Request>,
 }
 
 /// Shared by all lanes; touched at login and logout, never for an I/O.
-#[derive(Default)]
 pub(crate) struct Sessions {
     state: Mutex<State>,
+    pub(crate) admission: Admission<Arrival>,
     pub(crate) failures: Failures,
+    pub(crate) notices: Notices,
+    pub(crate) stages: Stages,
 }
 
 impl Sessions {
+    pub(crate) fn new(places: Places) -> Self {
+        Sessions {
+            state: Mutex::default(),
+            admission: Admission::new(places),
+            failures: Failures::default(),
+            notices: Notices::default(),
+            stages: Stages::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a new connection in and gives it its number; `None` when there are `max` already.
-    pub(crate) fn admit(&self, max: usize) -> Option<u64> {
-        let mut state = self.lock();
-        if state.connections >= max {
-            return None;
-        }
-        state.connections += 1;
-        state.last_connection += 1;
-        Some(state.last_connection)
-    }
-
-    /// Counts a connection out.
-    pub(crate) fn leave(&self) {
-        self.lock().connections -= 1;
     }
 
     /// Enters `connection` under `key` if nobody is there, and gives its TSIH. Otherwise asks the
@@ -80,16 +90,27 @@ impl Sessions {
                 return Err(ended);
             }
         }
+        // 0 means "no session" (RFC 7143 §11.12.6).
+        let tsih = state.last_tsih.checked_add(1).unwrap_or(1);
+        state.last_tsih = tsih;
         state.by_key.insert(
             key.clone(),
             Entry {
                 connection,
+                tsih,
                 lane: lane.clone(),
             },
         );
-        // 0 means "no session" (RFC 7143 §11.12.6).
-        state.last_tsih = state.last_tsih.checked_add(1).unwrap_or(1);
-        Ok(state.last_tsih)
+        Ok(tsih)
+    }
+
+    /// Whether the session under `key` is the one that an initiator calls `tsih`.
+    pub(crate) fn has(&self, key: &SessionKey, tsih: u16) -> bool {
+        let state = self.lock();
+        state
+            .by_key
+            .get(key)
+            .is_some_and(|entry| entry.tsih == tsih)
     }
 
     /// Takes the entry of `connection` out, if it still is the one under `key`.

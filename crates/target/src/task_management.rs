@@ -7,8 +7,9 @@ use iscsi::TaskManagementRequest;
 use scsi::{Attention, NexusId};
 
 use crate::{
+    abort::{Abort, Whose},
     connection::Connection,
-    front::{Commands, Request, Target},
+    front::{Request, Target},
 };
 
 /// Does one task management function and answers it.
@@ -60,16 +61,8 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
             connection.open.wait_ended(&running).await;
         }
         (CLEAR_TASK_SET, Some(lun)) => {
-            // Who cleared them knows.
-            let by = Some(NexusId(connection.id));
-            everywhere(
-                connection,
-                &target,
-                Some(lun),
-                Attention::CommandsCleared,
-                by,
-            )
-            .await;
+            let cleared = Some(Attention::CommandsCleared);
+            everywhere(connection, &target, Some(lun), cleared).await;
         }
         (LOGICAL_UNIT_RESET, Some(lun)) => {
             reset(connection, &target, Some(lun)).await;
@@ -92,23 +85,32 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
 
 /// A reset concerns the initiator that asked for it as well (SAM-5 6.3.3).
 async fn reset(connection: &Connection, target: &Target, lun: Option<u32>) {
-    everywhere(connection, target, lun, Attention::BusDeviceReset, None).await;
+    everywhere(connection, target, lun, None).await;
+    for (number, unit) in &target.units {
+        if lun.is_none_or(|lun| lun == *number) {
+            unit.disk.borrow().post(Attention::BusDeviceReset, None);
+        }
+    }
 }
 
-/// Aborts commands in all sessions on all lanes, waits for their I/O, and has all nexuses told.
+/// Aborts commands in all sessions on all lanes and waits for their I/O. The units are reset or
+/// cleared as such, through whatever target their commands came.
 async fn everywhere(
     connection: &Connection,
     target: &Target,
     lun: Option<u32>,
-    attention: Attention,
-    by: Option<NexusId>,
+    attention: Option<Attention>,
 ) {
-    let index = target.index;
-    let commands = Commands::Target { target: index, lun };
-    connection.front.abort_everywhere(commands).await;
-    for (number, unit) in &target.units {
-        if lun.is_none_or(|lun| lun == *number) {
-            unit.disk.borrow().post(attention, by);
-        }
-    }
+    let units = target.units.iter();
+    let concerned = units.filter(|(number, _)| lun.is_none_or(|lun| lun == **number));
+    let abort = Abort {
+        volumes: concerned
+            .map(|(_, unit)| unit.volume_name.clone())
+            .collect(),
+        of: Whose::All,
+        spare: None,
+        by: NexusId(connection.id),
+        attention,
+    };
+    connection.front.abort_everywhere(abort).await;
 }

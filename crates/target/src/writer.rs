@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use engine::{Gather, sync::Permit, time};
+use engine::{Gather, time};
 use iscsi::{Transmit, TransmitData, frame::DataDigest};
 
-use crate::connection::Connection;
+use crate::{connection::Connection, open::OpenCommand, stages::Sent};
 
 /// A send takes further PDUs until it has so many bytes or pieces.
 const SEND_BYTES: usize = 1 << 20;
@@ -16,13 +16,21 @@ const PADDING: [u8; 3] = [0; 3];
 /// Sends until the connection ends.
 pub(crate) async fn run(connection: Rc<Connection>) {
     let mut gather = Gather::new();
-    let mut permits = Vec::new();
+    let (mut permits, mut sent) = (Vec::new(), Vec::new());
     while !connection.is_ended() {
         let notified = connection.transmit.notified();
         while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
             let pdu = connection.machine.borrow_mut().poll_transmit();
             let Some(pdu) = pdu else { break };
-            add(&connection, &pdu, &mut gather, &mut permits);
+            let ended = add(&connection, &pdu, &mut gather);
+            if let Some(command) = ended {
+                permits.extend(command.read_permits);
+                sent.extend(command.kind.map(|kind| Sent {
+                    lun: command.lun,
+                    kind,
+                    times: command.times,
+                }));
+            }
         }
         if gather.is_empty() {
             if connection.is_closing() {
@@ -32,11 +40,12 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             notified.await;
             continue;
         }
-        connection.sending_since.set(Some(time::now()));
+        connection.sending_since.set(Some(time::turn_began()));
         let (result, back) = connection.stream.send_all(gather).await;
         connection.sending_since.set(None);
         gather = back;
         permits.clear();
+        connection.count(&mut sent);
         if let Err(error) = result {
             tracing::debug!(peer = %connection.peer, %error, "sending failed");
             connection.end("sending failed");
@@ -45,7 +54,8 @@ pub(crate) async fn run(connection: Rc<Connection>) {
     }
 }
 
-fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather, permits: &mut Vec<Permit>) {
+/// Adds a PDU; gives the command that it ends.
+fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather) -> Option<OpenCommand> {
     gather.push_bytes(&pdu.header);
     if let Some(digest) = pdu.header_digest() {
         gather.push_bytes(&digest);
@@ -62,23 +72,20 @@ fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather, permits: &m
         }
         TransmitData::Task { task, offset, len } => {
             let (start, end) = (*offset as usize, *offset as usize + *len as usize);
-            let payload = connection
-                .open
-                .with(*task, |command| command.read.slice(start..end));
-            let payload = payload.expect("the machine sends data of open commands only");
-            for slice in payload.slices() {
+            let sent = connection.open.with(*task, |command| {
                 if let Some(digest) = &mut digest {
-                    digest.update(slice);
+                    for slice in command.read.slice(start..end).slices() {
+                        digest.update(slice);
+                    }
                 }
-                gather.push_slice(slice.clone());
-            }
+                gather.push_payload(&command.read, start..end);
+            });
+            sent.expect("the machine sends data of open commands only");
         }
     }
     gather.push_bytes(&PADDING[..pdu.padding()]);
     if let Some(digest) = digest {
         gather.push_bytes(&digest.finish());
     }
-    if let Some(command) = pdu.ends.and_then(|task| connection.open.remove(task)) {
-        permits.extend(command.read_permits);
-    }
+    pdu.ends.and_then(|task| connection.open.remove(task))
 }

@@ -3,9 +3,9 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, LaneHandle, Payload, task};
+use engine::{Buf, Lane, LaneConfig, LaneFuture, LaneHandle, Payload, random::SplitMix64, task};
 
-use crate::{Durability, ErrorKind, Result, SharedVolume, Volume, random::Random};
+use crate::{Durability, ErrorKind, Result, SharedVolume, Volume};
 
 /// The longest request that the suite makes, in bytes.
 const REQUEST_BYTES_MAX: u64 = 300 << 10;
@@ -23,7 +23,7 @@ pub fn run(open: impl FnOnce(LaneHandle) -> LaneFuture<'static, Result<SharedVol
 /// Holds `volume` to the contract on the current lane, with requests drawn from `seed`. Panics
 /// where the contract is broken.
 pub async fn hold(volume: SharedVolume, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let shape = volume.shape().clone();
     let block = u64::from(shape.block_size_bytes);
     assert!(block == 512 || block == 4096, "{shape:?}");
@@ -50,7 +50,7 @@ pub async fn hold(volume: SharedVolume, seed: u64) {
 }
 
 /// A range of whole blocks within `len` bytes: mostly short, often at an edge.
-fn range(random: &mut Random, block: u64, len: u64) -> (u64, u64) {
+fn range(random: &mut SplitMix64, block: u64, len: u64) -> (u64, u64) {
     let blocks = len / block;
     let longest = (REQUEST_BYTES_MAX / block).min(blocks);
     let n = match random.below(4) {
@@ -68,7 +68,7 @@ fn range(random: &mut Random, block: u64, len: u64) -> (u64, u64) {
 }
 
 /// `bytes` in slices of odd lengths that begin at odd addresses, as the network leaves them.
-fn scattered(bytes: &[u8], random: &mut Random) -> Payload {
+fn scattered(bytes: &[u8], random: &mut SplitMix64) -> Payload {
     if random.below(3) == 0 {
         return Buf::copy_of(bytes).into();
     }
@@ -85,7 +85,7 @@ fn scattered(bytes: &[u8], random: &mut Random) -> Payload {
     payload
 }
 
-fn durability(random: &mut Random) -> Durability {
+fn durability(random: &mut SplitMix64) -> Durability {
     if random.below(4) == 0 {
         Durability::Fua
     } else {
@@ -163,7 +163,7 @@ async fn read_all(volume: &dyn Volume) -> Vec<u8> {
     all
 }
 
-async fn follows_a_model(volume: &dyn Volume, random: &mut Random) {
+async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
     let shape = volume.shape().clone();
     let block = u64::from(shape.block_size_bytes);
     let mut model = read_all(volume).await;
@@ -203,6 +203,18 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut Random) {
             }
             _ => volume.flush().await.expect("it flushes"),
         }
+        let (at, len) = self::range(random, block, shape.len_bytes);
+        let found = volume.allocation(at, len).await.expect("it looks");
+        let run = found.len_bytes;
+        assert!(
+            run % block == 0 && (block..=len).contains(&run),
+            "{found:?} of {len}"
+        );
+        let promises = shape.discard.is_some_and(|discard| discard.reads_zeroes);
+        if !found.is_mapped && promises {
+            let run = &model[at as usize..(at + run) as usize];
+            assert!(run.iter().all(|byte| *byte == 0), "{found:?} at {at}");
+        }
     }
     assert!(read_all(volume).await == model, "all of it");
 }
@@ -223,7 +235,7 @@ async fn discarded_as_allowed(volume: &dyn Volume, at: u64, model: &mut [u8]) {
 
 /// Overlapping requests in flight: afterwards, and for each read meanwhile, every block is whole
 /// and is what it was before or what one of the writes made of it.
-async fn keeps_blocks_whole_in_overlap(volume: &SharedVolume, random: &mut Random) {
+async fn keeps_blocks_whole_in_overlap(volume: &SharedVolume, random: &mut SplitMix64) {
     let shape = volume.shape().clone();
     let block = shape.block_size_bytes as usize;
     // A small window, so that requests do overlap.

@@ -10,12 +10,12 @@ pub mod config;
 pub mod contract;
 mod error;
 pub mod graph;
+pub mod histogram;
 mod initiator;
 pub mod layer;
 pub mod leaf;
 #[cfg(test)]
 mod measure;
-mod random;
 pub mod recorder;
 #[cfg(test)]
 mod scratch;
@@ -26,4 +26,4 @@ mod volume;
 
 pub use error::{Error, ErrorKind, Result};
 pub use initiator::{IscsiConfig, IscsiDisk, next_isid};
-pub use volume::{Allocation, Discard, Durability, Shape, SharedVolume, Volume};
+pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};

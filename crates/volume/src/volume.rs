@@ -56,6 +56,15 @@ pub struct Allocation {
     pub len_bytes: u64,
 }
 
+/// Which writes are all or nothing, also through a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicWrites {
+    /// Offsets and lengths are multiples of this, in bytes.
+    pub unit_bytes: u32,
+    /// The longest, in bytes; a multiple of the unit. `None`: as long as any write.
+    pub max_bytes: Option<u32>,
+}
+
 /// A random-access array of blocks.
 ///
 /// # Contract
@@ -103,6 +112,24 @@ pub trait Volume {
                 len_bytes: len,
             })
         })
+    }
+
+    /// Which writes [`Volume::write_atomic`] takes; `None`: none.
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        None
+    }
+
+    /// As [`Volume::write`], and a power cut leaves all of the data or nothing. What a reader sees
+    /// meanwhile is the caller's to exclude.
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let _ = (at, data, durability);
+        let why = "the volume cannot write all or nothing";
+        LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
     }
 
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.

@@ -7,5 +7,6 @@ mod disks;
 mod machines;
 mod management;
 mod network;
+mod task_sets;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);

@@ -10,6 +10,7 @@ use engine::{
 use sim::{
     Setup, Site, content,
     raw::{self, RawSession},
+    target_machine::{OTHER_PORTS, PORT, second_name},
     workload::{self, Load, check_all, random_time},
 };
 use volume::layer::fault::{Action, Operation, Rule};
@@ -26,6 +27,17 @@ enum By {
     TargetWarmReset,
     SameLogin,
     LoginAfterReset,
+}
+
+/// Where the one that overtakes is logged in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Through {
+    /// At the same target port.
+    TheSame,
+    /// At the same target, through its other portal group.
+    OtherGroup,
+    /// At another target that serves the same disk.
+    OtherTarget,
 }
 
 const ALL: [By; 7] = [
@@ -59,11 +71,18 @@ async fn login(site: &Site, name: &str) -> Rc<RawSession> {
 }
 
 /// A write that takes its time, overtaken by another one's.
-async fn overtake(site: &Rc<Site>, by: By, random: &mut Random) {
+async fn overtake(site: &Rc<Site>, by: By, through: Through, random: &mut Random) {
     let target = &site.targets[0];
     target.ready().await;
     let slow = login(site, "one").await;
-    let quick = login(site, "two").await;
+    let other = second_name(&target.iqn);
+    let (port, name) = match through {
+        Through::TheSame => (PORT, &target.iqn),
+        Through::OtherGroup => (OTHER_PORTS[0], &target.iqn),
+        Through::OtherTarget => (OTHER_PORTS[1], &other),
+    };
+    let login_quick = || RawSession::login_at(target.host.addr(port), name, "two");
+    let quick = login_quick().await;
     for session in [&slow, &quick] {
         session.execute(&[0; 6], &[], 0).await.expect("it is ready");
     }
@@ -94,15 +113,15 @@ async fn overtake(site: &Rc<Site>, by: By, random: &mut Random) {
             Ok(COMPLETE)
         }
     };
-    assert_eq!(answer, Ok(COMPLETE), "{by:?}");
-    let quick = login(site, "two").await;
+    assert_eq!(answer, Ok(COMPLETE), "{by:?} {through:?}");
+    let quick = login_quick().await;
     let newer = quick.execute(&write_10(0), &bytes(2), 0).await;
     assert_eq!(newer.expect("an answer").status, Some(0));
     time::sleep(5_000 * MS).await;
     let seen = quick.execute(&read_10(0), &[], 8 * 512).await;
     assert!(
         seen.expect("an answer").data == bytes(2),
-        "{by:?}: the aborted write has landed after the newer one"
+        "{by:?} {through:?}: the aborted write has landed after the newer one"
     );
 }
 
@@ -114,7 +133,25 @@ fn a_write_that_was_overtaken_does_not_land_later() {
         let site = Site::new(seed, setup);
         let mut random = site.world.random();
         let by = ALL[seed as usize % ALL.len()];
-        site.run(overtake(&site, by, &mut random));
+        site.run(overtake(&site, by, Through::TheSame, &mut random));
+    });
+}
+
+#[test]
+fn a_write_is_overtaken_through_whatever_port_it_came() {
+    let ways = [By::ClearTaskSet, By::LogicalUnitReset, By::TargetWarmReset];
+    seeds(24, |seed| {
+        let mut setup = Setup::draw(seed).behind_faults();
+        setup.served.block_size_bytes = 512;
+        setup.served.everywhere = true;
+        let site = Site::new(seed, setup);
+        let mut random = site.world.random();
+        let by = ways[seed as usize % ways.len()];
+        let through = match seed as usize / ways.len() % 2 {
+            0 => Through::OtherGroup,
+            _ => Through::OtherTarget,
+        };
+        site.run(overtake(&site, by, through, &mut random));
     });
 }
 

@@ -17,6 +17,7 @@ use super::{
     state::{Event, Flight, FlightKey, HostId, State},
 };
 use crate::{
+    extent::Extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::Opened,
@@ -187,6 +188,8 @@ impl State {
             raw,
             len_bytes: self.hosts[host.0].disk.files[file].current.len(),
             io_align_bytes,
+            // Writes here land sector by sector.
+            atomic_write_bytes: None,
         })
     }
 
@@ -270,6 +273,15 @@ impl State {
         }
         latency += moved as u64 / 4; // 4 GB/s
         self.after(Duration::from_nanos(latency), Event::Disk(key, event));
+    }
+
+    /// The run of pages that are there, or are not, around byte `at` of an open file.
+    pub(super) fn extent(&self, raw: i32, at: u64) -> io::Result<Extent> {
+        let open = self.files.get(&raw);
+        let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        Ok(self.hosts[open.host.0].disk.files[open.file]
+            .current
+            .extent(at))
     }
 
     pub(super) fn disk_done(&mut self, key: FlightKey, event: &DiskEvent) {

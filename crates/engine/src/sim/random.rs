@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::random::SplitMix64;
+
 /// A seeded stream of numbers; the same seed gives the same numbers.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
@@ -10,14 +12,8 @@ pub struct Random([u64; 4]);
 impl Random {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut state = seed;
-        Random(std::array::from_fn(|_| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = state;
-            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            word ^ (word >> 31)
-        }))
+        let mut words = SplitMix64::new(seed);
+        Random(std::array::from_fn(|_| words.bits()))
     }
 
     /// The next 64 bits.

@@ -4,6 +4,7 @@ use std::{cell::RefCell, io, net::SocketAddr, path::Path, rc::Rc};
 
 use super::state::{HostId, LaneKey, State};
 use crate::{
+    extent,
     fs::OpenOptions,
     op::Op,
     reactor::{Completion, Handle, OpId, Opened, Reactor, Wait},
@@ -21,6 +22,11 @@ impl Reactor for SimReactor {
         self.state.borrow().now
     }
 
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.state.borrow_mut().random.fill(bytes);
+        Ok(())
+    }
+
     fn submit(&mut self, id: OpId, op: Op) {
         self.state.borrow_mut().submit(self.host, self.lane, id, op);
     }
@@ -34,6 +40,10 @@ impl Reactor for SimReactor {
         self.state
             .borrow_mut()
             .take_completions(self.lane, completed);
+    }
+
+    fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
+        extent::Answer::Now(self.state.borrow().extent(file.raw, at))
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::extent::Extent;
+
 const PAGE: u64 = 4096;
 
 /// The content of a file and its length.
@@ -19,6 +21,25 @@ impl Sparse {
     /// Makes it at least `len` bytes long.
     pub(super) fn extend(&mut self, len: u64) {
         self.len = self.len.max(len);
+    }
+
+    /// The run of pages that are there, or are not, around byte `at`.
+    pub(super) fn extent(&self, at: u64) -> Extent {
+        let page = at / PAGE;
+        let mut next = page;
+        let is_allocated = self.pages.contains_key(&page);
+        if is_allocated {
+            while self.pages.contains_key(&next) {
+                next += 1;
+            }
+        }
+        let following = self.pages.range(page..).next().map(|(page, _)| *page);
+        let end = match (is_allocated, following) {
+            (true, _) => next * PAGE,
+            (false, Some(data)) => data * PAGE,
+            (false, None) => u64::MAX,
+        };
+        Extent { is_allocated, end }
     }
 
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {

@@ -22,6 +22,7 @@ contract![
     a_locked_file_is_refused_until_it_is_closed,
     a_handle_for_reading_takes_no_writes,
     allocation_zeroes_and_extends,
+    holes_are_told_from_data,
     a_dropped_write_still_lands,
     more_operations_than_the_queue_has_entries_all_complete,
     a_file_goes_to_another_lane,
@@ -193,6 +194,32 @@ async fn a_handle_for_reading_takes_no_writes(site: Site) {
         error.expect_err("read-only").raw_os_error(),
         Some(libc::EBADF)
     );
+}
+
+async fn holes_are_told_from_data(site: Site) {
+    const PIECE: u64 = 64 << 10;
+    let file = SharedFile::open(&site.path("f"), &fresh())
+        .expect("a new file")
+        .on_lane();
+    for at in [PIECE, 5 * PIECE] {
+        let bytes = pattern(PIECE as usize, at);
+        file.write_all_at(at, bytes.into(), false)
+            .await
+            .expect("a write");
+    }
+    let at = async |at| {
+        let extent = file.extent(at).await.expect("it looks");
+        (extent.is_allocated, extent.end)
+    };
+    assert_eq!(at(0).await, (false, PIECE));
+    assert_eq!(at(PIECE).await, (true, 2 * PIECE));
+    assert_eq!(at(2 * PIECE - 1).await, (true, 2 * PIECE));
+    assert_eq!(at(2 * PIECE).await, (false, 5 * PIECE));
+    assert_eq!(at(6 * PIECE).await, (false, u64::MAX), "behind the end");
+    file.allocate(AllocateMode::PunchHole, 0, 2 * PIECE)
+        .await
+        .expect("a hole");
+    assert_eq!(at(0).await, (false, 5 * PIECE));
 }
 
 async fn allocation_zeroes_and_extends(site: Site) {

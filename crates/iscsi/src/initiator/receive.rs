@@ -346,19 +346,22 @@ impl InitiatorConnection {
             u32::from_be_bytes(bhs.initiator_task_tag)
         });
         let id = self.tasks.find_tag(tag);
-        match (refused.map(pdu::Bhs::opcode), id) {
-            (Some(opcode::SCSI_COMMAND), Some(id)) => {
+        // The header's opcode is the target's word: it must be that of what has this tag.
+        let named = id.and_then(|id| Some((id, self.tasks.get(id)?)));
+        match (refused.map(pdu::Bhs::opcode), named) {
+            (Some(opcode::SCSI_COMMAND), Some((id, Entry::Command(_)))) => {
                 self.finish(id, TaskResult::Rejected { reason });
             }
-            (Some(opcode::TASK_MANAGEMENT_REQUEST), Some(id)) => self.finish_function(id, 255),
-            (Some(opcode::NOP_OUT), Some(id)) => {
-                // The target is alive, whatever it thinks of pings.
-                if self.ping.take_if(|ping| ping.task == id).is_some() {
-                    self.tasks.remove(id);
-                    self.events.push_back(InitiatorEvent::Pong);
-                }
+            (Some(opcode::TASK_MANAGEMENT_REQUEST), Some((id, Entry::Function { .. }))) => {
+                self.finish_function(id, 255);
             }
-            (Some(opcode::TEXT_REQUEST), Some(id)) => {
+            (Some(opcode::NOP_OUT), Some((id, Entry::Ping))) => {
+                // The target is alive, whatever it thinks of pings.
+                self.ping = None;
+                self.tasks.remove(id);
+                self.events.push_back(InitiatorEvent::Pong);
+            }
+            (Some(opcode::TEXT_REQUEST), Some((id, Entry::Text { .. }))) => {
                 self.tasks.remove(id);
                 self.discovering = false;
                 self.events.push_back(InitiatorEvent::Rejected { reason });

@@ -107,6 +107,11 @@ impl TargetLogin {
         &self.who
     }
 
+    /// Whether a Login Request has come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// Why the login was refused, if the authentication was the reason.
     pub(crate) fn take_failure(&mut self) -> Option<AuthenticationFailure> {
         self.failure.take()

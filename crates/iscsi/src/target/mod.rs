@@ -284,7 +284,7 @@ impl TargetConnection {
     }
 
     /// Answers `LoginRequest` or `SessionRequest` with a refusal; `target_address` goes with the
-    /// redirection statuses (`host:port[,tag]`). `Closed` follows.
+    /// redirection statuses: `host[:port]`, here without a tag (RFC 7143 §13.8). `Closed` follows.
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is open.
@@ -298,6 +298,17 @@ impl TargetConnection {
         }
         self.refuse_login(status, target_address);
         Ok(())
+    }
+
+    /// Ends a login, whatever it waits for, because the driver has no room or time for it: a
+    /// refusal goes out and `Closed` follows. False when there is nobody to refuse, before the
+    /// first Login Request and after the login.
+    pub fn login_abandon(&mut self, status: LoginStatus) -> bool {
+        let begun = matches!(self.phase, Phase::Login { .. }) && self.login.has_begun();
+        if begun {
+            self.refuse_login(status, None);
+        }
+        begun
     }
 
     /// Answers `SendTargets`. The list is cut into as many Text Responses as the initiator's

@@ -219,9 +219,8 @@ fn pings_from_the_target_are_answered_up_to_a_bound() {
     assert!(victim.machine.wants_read());
 }
 
-#[test]
-fn a_rejected_command_ends() {
-    let mut victim = Victim::new(Direction::Read);
+/// A Reject of a request with this opcode and tag.
+fn reject(victim: &mut Victim, opcode: u8, tag: u32) -> Vec<InitiatorEvent> {
     let header = pdu::Reject {
         opcode: opcode::REJECT,
         flags: FINAL,
@@ -231,18 +230,52 @@ fn a_rejected_command_ends() {
         stat_sn: victim.stat_sn.into(),
         ..Default::default()
     };
+    victim.stat_sn += 1;
     let refused = pdu::ScsiCommand {
-        opcode: opcode::SCSI_COMMAND,
-        initiator_task_tag: victim.tag().into(),
+        opcode,
+        initiator_task_tag: tag.into(),
         ..Default::default()
     };
-    let data = refused.to_bytes();
-    victim
-        .machine
-        .receive(0, &header.to_bytes(), &[], RxData::Inline(&data));
+    let data = RxData::Inline(&refused.to_bytes());
+    victim.machine.receive(0, &header.to_bytes(), &[], data);
+    std::iter::from_fn(|| victim.machine.poll_event()).collect()
+}
+
+#[test]
+fn a_rejected_command_ends() {
+    let mut victim = Victim::new(Direction::Read);
+    let tag = victim.tag();
     let done = InitiatorEvent::Done {
         task: victim.task,
         result: TaskResult::Rejected { reason: 4 },
     };
-    assert_eq!(victim.machine.poll_event(), Some(done));
+    assert_eq!(reject(&mut victim, opcode::SCSI_COMMAND, tag), [done]);
+}
+
+#[test]
+fn a_reject_ends_only_what_it_names_by_opcode_and_tag() {
+    let mut victim = Victim::new(Direction::Read);
+    let command = victim.tag();
+    let function = victim.machine.abort(victim.task).unwrap();
+    let function_tag = function.slot() as u32 | function.generation() << 16;
+    let nothing = [InitiatorEvent::Rejected { reason: 4 }];
+    for opcode in [
+        opcode::TEXT_REQUEST,
+        opcode::NOP_OUT,
+        opcode::TASK_MANAGEMENT_REQUEST,
+    ] {
+        assert_eq!(reject(&mut victim, opcode, command), nothing);
+    }
+    for opcode in [opcode::SCSI_COMMAND, opcode::TEXT_REQUEST] {
+        assert_eq!(reject(&mut victim, opcode, function_tag), nothing);
+    }
+    assert_eq!(victim.machine.tasks_len(), 2);
+    let done = InitiatorEvent::TaskManagementDone {
+        task: function,
+        response: 255,
+    };
+    assert_eq!(
+        reject(&mut victim, opcode::TASK_MANAGEMENT_REQUEST, function_tag),
+        [done]
+    );
 }

@@ -193,6 +193,10 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     pin(cores.client)?;
     let lane =
         Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
+    for peer in &peers {
+        told(&format!("filling the disk of {}", peer.name));
+        fill(&lane, peer)?;
+    }
     let names = std::iter::once("floor".to_owned()).chain(peers.iter().map(|p| p.name.clone()));
     let mut report = Report::new(names.collect(), settings, &cores);
     for round in 0..settings.rounds {
@@ -223,6 +227,16 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
         }
     }
     Ok(report)
+}
+
+/// Writes a peer's whole disk, so that no measurement pays for memory that is touched first.
+fn fill(lane: &Lane, peer: &Peer) -> Result<()> {
+    lane.block_on(async {
+        let disk = open(peer).await?;
+        let filled = load::fill(&*disk).await;
+        disk.close().await;
+        filled.map_err(|error| Error::bench(format!("filling {}: {error}", peer.name)))
+    })
 }
 
 /// One case on one peer.

@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    io::{Seek, SeekFrom, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -105,7 +104,9 @@ impl Peer {
     pub(super) fn tgt(name: &str, flags: &[&str], directory: &Directory) -> Result<Peer> {
         let address = free_address()?;
         let disk = directory.0.join(format!("{name}.img"));
-        fill(&disk)?;
+        fs::File::create(&disk)
+            .and_then(|file| file.set_len(DISK_BYTES))
+            .map_err(|e| Error::bench_io("making a disk in /dev/shm", e))?;
         let socket = directory.0.join(format!("{name}.ctl"));
         // It goes with us, however we end.
         let mut command = Command::new("setpriv");
@@ -182,19 +183,6 @@ fn free_address() -> Result<SocketAddr> {
     listener
         .and_then(|l| l.local_addr())
         .map_err(|e| Error::bench_io("looking for a free port", e))
-}
-
-/// A file with memory behind every byte, so that no run pays for the first touch.
-fn fill(path: &Path) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        let mut file = fs::File::create(path)?;
-        let piece = vec![0; 1 << 20];
-        for _ in 0..DISK_BYTES >> 20 {
-            file.write_all(&piece)?;
-        }
-        file.seek(SeekFrom::Start(0)).map(drop)
-    };
-    write().map_err(|e| Error::bench_io("filling a disk in /dev/shm", e))
 }
 
 /// 4K random reads at depth 32 by libiscsi's own tool; `None` where it is not installed.

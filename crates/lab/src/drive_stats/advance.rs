@@ -2,7 +2,8 @@
 //! fleet of that day, advanced until the data covers the days that were asked for.
 
 use super::{Date, Row, Schema, csv::Files, fleet::Fleet};
-use crate::{Error, Result, random::Random};
+use crate::{Error, Result};
+use engine::random::SplitMix64;
 use std::sync::Arc;
 
 /// The rows of files, then those of their fleet on the days after.
@@ -53,7 +54,7 @@ impl Continued {
         };
         let missing = i64::from(self.days) - 1 - last.days_since(first);
         let owed = missing.max(0) as u64 * rows.len() as u64;
-        let fleet = Fleet::new(&self.schema, rows, last, Random::new(self.seed));
+        let fleet = Fleet::new(&self.schema, rows, last, SplitMix64::new(self.seed));
         Ok((fleet.starting_tomorrow(), owed))
     }
 }

@@ -5,8 +5,9 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use engine::random::SplitMix64;
+
 use super::{Date, Row, Schema, models, models::Vendor, smart};
-use crate::random::Random;
 
 /// A drive in its slot of the fleet.
 struct Drive {
@@ -34,13 +35,13 @@ pub(crate) struct Fleet {
     date: Date,
     /// The drive whose row comes next.
     next: usize,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Fleet {
     /// A fleet that starts with `rows`, all of one day, and whose first row out is the first of
     /// that day again.
-    pub(crate) fn new(schema: &Schema, rows: Vec<Row>, date: Date, mut random: Random) -> Self {
+    pub(crate) fn new(schema: &Schema, rows: Vec<Row>, date: Date, mut random: SplitMix64) -> Self {
         let serials = rows.iter().map(|row| row.serial_number.clone()).collect();
         let drives = rows
             .into_iter()
@@ -96,7 +97,7 @@ impl Iterator for Fleet {
 }
 
 impl Drive {
-    fn new(row: Row, random: &mut Random) -> Self {
+    fn new(row: Row, random: &mut SplitMix64) -> Self {
         let rate = models::annual_failure_rate(&row.model);
         // Failures come at a constant rate, so the time to the next one is exponential; a drive
         // lives one day at least.
@@ -117,7 +118,7 @@ impl Drive {
         }
     }
 
-    fn live_a_day(&mut self, attributes: &[Attribute], random: &mut Random) {
+    fn live_a_day(&mut self, attributes: &[Attribute], random: &mut SplitMix64) {
         self.days_left = self.days_left.saturating_sub(1);
         self.row.failure = self.days_left == 0;
         let dying = self.days_left < self.ill_days;
@@ -150,7 +151,7 @@ fn replacement(
     failed: &Row,
     attributes: &[Attribute],
     serials: &mut HashSet<Arc<str>>,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> Row {
     serials.remove(&failed.serial_number);
     let serial_number = new_serial(&failed.serial_number, serials, random);
@@ -180,7 +181,7 @@ fn replacement(
 pub(crate) fn new_serial(
     like: &str,
     serials: &mut HashSet<Arc<str>>,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> Arc<str> {
     let kept = if like.starts_with("WD-") { 4 } else { 2 };
     loop {

@@ -5,13 +5,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use engine::random::SplitMix64;
+
 use super::{
     Date, Row, Schema,
     fleet::{Fleet, new_serial},
     models::{FLEET_DRIVES, MODELS, Model, Vendor},
     smart,
 };
-use crate::random::Random;
 
 /// Days that a data set smaller than the full fleet's covers at least.
 const DAYS_MIN: u64 = 45;
@@ -19,14 +20,14 @@ const DAYS_MIN: u64 = 45;
 /// `rows` rows; the same `seed` gives the same ones.
 pub(crate) fn rows(rows: u64, seed: u64) -> impl Iterator<Item = Row> {
     let schema = Schema::of_2013();
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let date = Date::new(2017, 1, 1).expect("the calendar has this day");
     let drives = (rows / DAYS_MIN).clamp(1, FLEET_DRIVES);
     let first_day = first_day(&schema, drives, date, &mut random);
     Fleet::new(&schema, first_day, date, random).take(rows as usize)
 }
 
-fn first_day(schema: &Schema, drives: u64, date: Date, random: &mut Random) -> Vec<Row> {
+fn first_day(schema: &Schema, drives: u64, date: Date, random: &mut SplitMix64) -> Vec<Row> {
     let mut serials = HashSet::new();
     let names: Vec<Arc<str>> = MODELS.iter().map(|model| model.name.into()).collect();
     let mut rows: Vec<Row> = (0..drives)
@@ -65,7 +66,7 @@ fn model_at(mut place: u64) -> usize {
     MODELS.len() - 1
 }
 
-fn first_smart(schema: &Schema, model: &Model, random: &mut Random) -> Vec<Option<i64>> {
+fn first_smart(schema: &Schema, model: &Model, random: &mut SplitMix64) -> Vec<Option<i64>> {
     let vendor = Vendor::of(model.name);
     let reported = smart::reported_by(vendor);
     let hours = random.between(24, 36_000);

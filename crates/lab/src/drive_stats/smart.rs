@@ -3,8 +3,9 @@
 //! values (often only five raw ones) go on from where they are. A drive that is about to fail has
 //! growing reallocated, pending and uncorrectable sector counts; others hardly ever do.
 
+use engine::random::SplitMix64;
+
 use super::models::Vendor;
-use crate::random::Random;
 
 /// The attributes that drives of `vendor` report.
 pub(crate) fn reported_by(vendor: Vendor) -> &'static [u8] {
@@ -30,7 +31,7 @@ pub(crate) fn initial(
     attribute: u8,
     vendor: Vendor,
     hours: i64,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> (i64, i64) {
     let seagate = vendor == Vendor::Seagate;
     let starts = 1 + hours / 2_000 + random.between(0, 6);
@@ -103,7 +104,7 @@ pub(crate) fn age(
     dying: bool,
     normalized: &mut Option<i64>,
     raw: &mut Option<i64>,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) {
     let Some(value) = *raw else { return };
     // Real counters may hold anything (some drives claim 29 years of running): never overflow.

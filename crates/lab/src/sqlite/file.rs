@@ -252,12 +252,12 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::{super::disk::MemoryDisk, *};
-    use crate::random::Random;
+    use engine::random::SplitMix64;
 
     #[test]
     fn a_file_holds_what_a_vector_would() {
         for seed in 0..60 {
-            let mut random = Random::new(seed);
+            let mut random = SplitMix64::new(seed);
             let extent = Extent {
                 offset: 8192,
                 len: 2 << 20,

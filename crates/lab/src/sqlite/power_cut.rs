@@ -6,8 +6,9 @@
 
 use std::{cell::RefCell, io, rc::Rc};
 
+use engine::random::SplitMix64;
+
 use super::{disk::checked_range, *};
-use crate::random::Random;
 
 const SECTOR_BYTES: usize = 512;
 
@@ -46,7 +47,7 @@ impl RecordingDisk {
     }
 
     /// A disk after a power cut at `at` of the log, and the last transaction committed before.
-    fn cut(&self, at: usize, random: &mut Random) -> (Vec<u8>, i64) {
+    fn cut(&self, at: usize, random: &mut SplitMix64) -> (Vec<u8>, i64) {
         let log = &self.log.borrow()[..at];
         let mut disk = self.start.clone();
         let mut last = 0;
@@ -108,7 +109,7 @@ fn filler(number: i64, len: u64) -> String {
 
 /// Moves money between accounts, so that the sum never changes, and writes transaction `number`
 /// into a ledger; now and then a large change, a roll-back or a VACUUM.
-fn transact(database: &Database, number: i64, random: &mut Random) {
+fn transact(database: &Database, number: i64, random: &mut SplitMix64) {
     let (from, to) = (random.between(1, ACCOUNTS), random.between(1, ACCOUNTS));
     let amount = random.between(1, 50);
     let mut sql = format!(
@@ -187,7 +188,7 @@ fn trial(seed: u64, page_bytes: u32, cuts: usize, lies: bool) -> Vec<String> {
         page_bytes,
         cache_bytes: 64 << 10,
     };
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let blank = MemoryDisk::new(12 << 20);
     let disk = Rc::new(blank);
     let store = Store::format(disk.clone()).unwrap();

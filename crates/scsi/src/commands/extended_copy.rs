@@ -1,10 +1,20 @@
-//! EXTENDED COPY (LID1) (SPC-4 6.4) and RECEIVE COPY RESULTS (LID1) (SPC-4 6.23, 6.25): block to
-//! block segments between logical units that the same target serves, named by their NAA names.
-//! The transport, which knows them, copies; nothing is copied unless the whole list is right.
+//! EXTENDED COPY (LID1) and (LID4) (SPC-4 6.4, 6.5): block to block segments between logical units
+//! that the same target serves, named by their NAA names. The two differ in the header of the list
+//! and in the length of the list's identifier. The transport, which knows the units, copies;
+//! nothing is copied unless the whole list is right. A copy ends before its command does (IMMED is
+//! refused), so it is stopped like any other command, and there is no COPY OPERATION ABORT.
 
-use super::{Command, reply};
+mod page;
+mod results;
+
+pub(crate) use page::third_party_copy;
+pub(crate) use results::{
+    CopyResult, CopyResults, decode_failed_segment, decode_operating_parameters, decode_status,
+    decode_status_long,
+};
+
+use super::Command;
 use crate::action::{Action, Ending};
-use crate::attention::NexusId;
 use crate::cdb::Cdb;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::unit::LogicalUnit;
@@ -14,14 +24,15 @@ const SEGMENTS_MAX: usize = 16;
 const CSCD_LEN: usize = 32;
 const SEGMENT_LEN: usize = 28;
 const HEADER_LEN: usize = 16;
+const LONG_HEADER_LEN: usize = 48;
 const DESCRIPTORS_LEN_MAX: usize = CSCDS_MAX * CSCD_LEN + SEGMENTS_MAX * SEGMENT_LEN;
 /// Blocks in a segment: its field has 16 bits.
 const SEGMENT_BLOCKS_MAX: u32 = 0xFFFF;
 /// Descriptor types: identification descriptor CSCD; block device to block device.
 const IDENTIFICATION: u8 = 0xE4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
-/// Results remembered for a nexus.
-const RESULTS_MAX: usize = 8;
+/// The CSCD descriptor ID of the unit that the command is sent to.
+const THIS_UNIT: u16 = 0xFFFF;
 
 const LIST_LENGTH_ERROR: Sense =
     Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
@@ -29,7 +40,9 @@ const LIST_LENGTH_ERROR: Sense =
 /// A copy that waits to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
-    list_id: u8,
+    form: Form,
+    /// `None` if no results are asked for.
+    list_id: Option<u32>,
     /// In order.
     pub segments: Vec<Segment>,
 }
@@ -71,46 +84,156 @@ impl CopyError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtendedCopy {
+    form: Form,
     list_len_bytes: u32,
 }
 
-pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
+/// Which of the two commands it is; the discriminant is its service action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Form {
+    /// A list identifier of one byte.
+    Lid1 = 0x00,
+    /// One of four.
+    Lid4 = 0x01,
+}
+
+pub(crate) fn decode_lid1(cdb: &Cdb) -> Result<Command, Sense> {
+    decode(cdb, Form::Lid1)
+}
+
+pub(crate) fn decode_lid4(cdb: &Cdb) -> Result<Command, Sense> {
+    decode(cdb, Form::Lid4)
+}
+
+fn decode(cdb: &Cdb, form: Form) -> Result<Command, Sense> {
     Ok(Command::ExtendedCopy(ExtendedCopy {
+        form,
         list_len_bytes: cdb.u32(10),
     }))
 }
 
+/// What the header of a list says.
+struct Header {
+    list_id: Option<u32>,
+    cscds_len: usize,
+    segments_len: usize,
+}
+
 impl ExtendedCopy {
     pub(super) fn begin(self) -> Result<Action, Sense> {
-        let most = HEADER_LEN + 2 * DESCRIPTORS_LEN_MAX;
+        let header_len = self.header_len();
+        let most = header_len + 2 * DESCRIPTORS_LEN_MAX;
         match self.list_len_bytes as usize {
             0 => Ok(Action::End(Ending::GOOD)),
-            len if (HEADER_LEN..=most).contains(&len) => {
+            len if (header_len..=most).contains(&len) => {
                 Ok(Command::ExtendedCopy(self).wants(self.list_len_bytes))
             }
             _ => Err(LIST_LENGTH_ERROR),
         }
     }
 
-    pub(super) fn resume(self, list: &[u8]) -> Result<Action, Sense> {
-        let header = Cdb::new(list.get(..HEADER_LEN).ok_or(LIST_LENGTH_ERROR)?);
-        let (cscds_len, segments_len) = (usize::from(header.u16(2)), header.u32(8) as usize);
-        let descriptors = &list[HEADER_LEN..];
-        let total = cscds_len.saturating_add(segments_len);
-        if total > DESCRIPTORS_LEN_MAX || total > descriptors.len() {
+    pub(super) fn resume(self, unit: &LogicalUnit, list: &[u8]) -> Result<Action, Sense> {
+        if list.len() < self.header_len() {
             return Err(LIST_LENGTH_ERROR);
         }
-        // Data within the list is for segments that are not supported.
-        if header.u32(12) != 0 {
-            return Err(Sense::invalid_parameter(12, None));
-        }
-        let (cscds, rest) = descriptors.split_at(cscds_len);
+        let (header, descriptors) = list.split_at(self.header_len());
+        let header = match self.form {
+            Form::Lid1 => parse_header(header, descriptors.len())?,
+            Form::Lid4 => parse_long_header(header, descriptors.len())?,
+        };
+        let (cscds, rest) = descriptors.split_at(header.cscds_len);
         let names = parse_cscds(cscds)?;
-        let segments = parse_segments(&rest[..segments_len], &names)?;
+        let own = unit.identity().naa();
+        let segments = parse_segments(&rest[..header.segments_len], &names, own)?;
         Ok(Action::Copy(Copy {
-            list_id: header.u8(0),
+            form: self.form,
+            list_id: header.list_id,
             segments,
         }))
+    }
+
+    fn header_len(self) -> usize {
+        match self.form {
+            Form::Lid1 => HEADER_LEN,
+            Form::Lid4 => LONG_HEADER_LEN,
+        }
+    }
+}
+
+/// The header of a LID1 list (SPC-4 6.4.3).
+fn parse_header(header: &[u8], descriptors_len: usize) -> Result<Header, Sense> {
+    let fields = Cdb::new(header);
+    // Data within the list is for segments that are not supported.
+    let inline_len = fields.u32(12);
+    let list_id = list_id(header[1], fields.u8(0).into(), 0)?;
+    let (cscds_len, segments_len) = (fields.u16(2).into(), fields.u32(8) as usize);
+    check_lens(cscds_len, segments_len, descriptors_len)?;
+    match inline_len {
+        0 => Ok(Header {
+            list_id,
+            cscds_len,
+            segments_len,
+        }),
+        _ => Err(Sense::invalid_parameter(12, None)),
+    }
+}
+
+/// The header of a LID4 list (SPC-4 6.5.2).
+fn parse_long_header(header: &[u8], descriptors_len: usize) -> Result<Header, Sense> {
+    const FORMAT: u8 = 0x01;
+    const IMMED: u8 = 0x01;
+    /// The header is a CSCD descriptor itself, of this type and length.
+    const CSCD_TYPE: u8 = 0xFF;
+    const CSCD_LEN: u16 = 0x20;
+    let invalid = |byte, bit| Err(Sense::invalid_parameter(byte, bit));
+    let (first, middle, last) = (
+        Cdb::new(header),
+        Cdb::new(&header[16..]),
+        Cdb::new(&header[42..]),
+    );
+    if first.u8(0) != FORMAT {
+        return invalid(0, None);
+    }
+    if first.u16(2) != CSCD_LEN {
+        return invalid(2, None);
+    }
+    if first.u8(15) & IMMED != 0 {
+        return invalid(15, Some(0));
+    }
+    if middle.u8(0) != CSCD_TYPE {
+        return invalid(16, None);
+    }
+    let list_id = list_id(first.u8(1), middle.u32(4), 20)?;
+    let (cscds_len, segments_len) = (last.u16(0).into(), last.u16(2).into());
+    check_lens(cscds_len, segments_len, descriptors_len)?;
+    if last.u16(4) != 0 {
+        return invalid(46, None);
+    }
+    Ok(Header {
+        list_id,
+        cscds_len,
+        segments_len,
+    })
+}
+
+/// The list's identifier, which stands at byte `at`, unless LIST ID USAGE (11b) says that there is
+/// none.
+fn list_id(flags: u8, id: u32, at: u16) -> Result<Option<u32>, Sense> {
+    const USAGE: u8 = 0x18;
+    const NONE: u8 = 0x18;
+    match (flags & USAGE == NONE, id) {
+        (false, id) => Ok(Some(id)),
+        (true, 0) => Ok(None),
+        (true, _) => Err(Sense::invalid_parameter(at, None)),
+    }
+}
+
+fn check_lens(cscds: usize, segments: usize, descriptors: usize) -> Result<(), Sense> {
+    let total = cscds.saturating_add(segments);
+    match total > DESCRIPTORS_LEN_MAX || total > descriptors {
+        true => Err(LIST_LENGTH_ERROR),
+        false => Ok(()),
     }
 }
 
@@ -138,7 +261,11 @@ fn parse_cscds(list: &[u8]) -> Result<Vec<Option<[u8; 16]>>, Sense> {
 }
 
 /// Segment descriptors (SPC-4 6.4.6).
-fn parse_segments(list: &[u8], names: &[Option<[u8; 16]>]) -> Result<Vec<Segment>, Sense> {
+fn parse_segments(
+    list: &[u8],
+    names: &[Option<[u8; 16]>],
+    own: [u8; 16],
+) -> Result<Vec<Segment>, Sense> {
     if list.len() > SEGMENTS_MAX * SEGMENT_LEN {
         return Err(illegal(Asc::TOO_MANY_SEGMENT_DESCRIPTORS));
     }
@@ -152,7 +279,10 @@ fn parse_segments(list: &[u8], names: &[Option<[u8; 16]>]) -> Result<Vec<Segment
         }
         let (head, lbas) = (Cdb::new(descriptor), Cdb::new(&descriptor[12..]));
         let name = |index: u16| {
-            let name = names.get(usize::from(index)).copied().flatten();
+            let name = match index {
+                THIS_UNIT => Some(own),
+                index => names.get(usize::from(index)).copied().flatten(),
+            };
             let unreachable = Sense::new(SenseKey::CopyAborted, Asc::UNREACHABLE_COPY_TARGET);
             name.ok_or(unreachable)
         };
@@ -165,115 +295,6 @@ fn parse_segments(list: &[u8], names: &[Option<[u8; 16]>]) -> Result<Vec<Segment
         });
     }
     Ok(segments)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CopyResults {
-    what: What,
-    allocation_len_bytes: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
-    Status { list_id: u8 },
-    OperatingParameters,
-}
-
-pub(crate) fn decode_status(cdb: &Cdb) -> Result<Command, Sense> {
-    decode_results(cdb, What::Status { list_id: cdb.u8(2) })
-}
-
-pub(crate) fn decode_operating_parameters(cdb: &Cdb) -> Result<Command, Sense> {
-    decode_results(cdb, What::OperatingParameters)
-}
-
-fn decode_results(cdb: &Cdb, what: What) -> Result<Command, Sense> {
-    Ok(Command::CopyResults(CopyResults {
-        what,
-        allocation_len_bytes: cdb.u32(10),
-    }))
-}
-
-/// The result of a copy, as it is remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CopyResult {
-    nexus: NexusId,
-    list_id: u8,
-    segments: u16,
-    failed: bool,
-}
-
-impl CopyResults {
-    pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
-        let data = match self.what {
-            What::OperatingParameters => operating_parameters(unit.shape().block_size_bytes),
-            What::Status { list_id } => {
-                let state = unit.shared().look();
-                let results = state.copies.iter();
-                let result = results
-                    .rev()
-                    .find(|r| r.nexus == nexus && r.list_id == list_id)
-                    .ok_or(Sense::invalid_cdb_field(2, None))?;
-                status(result)
-            }
-        };
-        Ok(reply(data, self.allocation_len_bytes))
-    }
-}
-
-/// COPY STATUS (SPC-4 6.23, LID1): all of it is done by now.
-fn status(result: &CopyResult) -> Vec<u8> {
-    const DONE: u8 = 0x01;
-    const FAILED: u8 = 0x02;
-    let [high, low] = result.segments.to_be_bytes();
-    let state = if result.failed { FAILED } else { DONE };
-    // AVAILABLE DATA, the state, segments processed, transfer count in bytes: not counted.
-    vec![0, 0, 0, 8, state, high, low, 0, 0, 0, 0, 0]
-}
-
-/// OPERATING PARAMETERS (SPC-4 6.25).
-fn operating_parameters(block_size_bytes: u32) -> Vec<u8> {
-    const SNLID: u8 = 0x01;
-    let mut data = vec![0; 46];
-    data[3] = 42;
-    data[4] = SNLID;
-    data[8..10].copy_from_slice(&(CSCDS_MAX as u16).to_be_bytes());
-    data[10..12].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
-    data[12..16].copy_from_slice(&(DESCRIPTORS_LEN_MAX as u32).to_be_bytes());
-    data[16..20].copy_from_slice(&(SEGMENT_BLOCKS_MAX * block_size_bytes).to_be_bytes());
-    // Copies at a time, in all and for a nexus: the transport bounds commands as such.
-    data[35] = 64;
-    data[36] = 64;
-    // log2 of the granularity.
-    data[37] = block_size_bytes.trailing_zeros() as u8;
-    data[43] = 2;
-    data[44] = BLOCK_TO_BLOCK;
-    data[45] = IDENTIFICATION;
-    data
-}
-
-impl Copy {
-    /// Notes how it ended, for RECEIVE COPY RESULTS; `segments` have been copied.
-    pub fn ended(&self, unit: &LogicalUnit, nexus: NexusId, segments: usize) {
-        let mut state = unit.shared().look();
-        let own = |r: &&CopyResult| r.nexus == nexus;
-        if state.copies.iter().filter(own).count() >= RESULTS_MAX {
-            let oldest = state.copies.iter().position(|r| r.nexus == nexus);
-            oldest.map(|at| state.copies.remove(at));
-        }
-        state.copies.push(CopyResult {
-            nexus,
-            list_id: self.list_id,
-            segments: segments as u16,
-            failed: segments < self.segments.len(),
-        });
-    }
-}
-
-impl CopyResult {
-    pub(crate) fn is_of(&self, nexus: NexusId) -> bool {
-        self.nexus == nexus
-    }
 }
 
 #[cfg(test)]

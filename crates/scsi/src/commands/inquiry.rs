@@ -65,6 +65,7 @@ fn standard(peripheral: u8, identity: &Identity, removable: bool) -> Vec<u8> {
     const HISUP: u8 = 0x10;
     const RESPONSE_FORMAT: u8 = 0x02;
     const THIRD_PARTY_COPY: u8 = 0x08;
+    const TPGS_IMPLICIT: u8 = 0x10;
     const MULTIP: u8 = 0x10;
     const CMDQUE: u8 = 0x02;
     const VERSION_DESCRIPTORS: [u16; 4] = [
@@ -79,7 +80,7 @@ fn standard(peripheral: u8, identity: &Identity, removable: bool) -> Vec<u8> {
     data[2] = VERSION_SPC_4;
     data[3] = HISUP | RESPONSE_FORMAT;
     data[4] = (data.len() - 5) as u8;
-    data[5] = THIRD_PARTY_COPY;
+    data[5] = TPGS_IMPLICIT | THIRD_PARTY_COPY;
     data[6] = MULTIP;
     data[7] = CMDQUE;
     data[8..16].copy_from_slice(&ascii_field::<8>(&identity.vendor));

@@ -4,6 +4,7 @@ pub(crate) mod compare_and_write;
 pub(crate) mod extended_copy;
 pub(crate) mod get_lba_status;
 pub(crate) mod inquiry;
+pub(crate) mod log_sense;
 pub(crate) mod mode_select;
 pub(crate) mod mode_sense;
 pub(crate) mod pre_fetch;
@@ -12,6 +13,8 @@ pub(crate) mod read_defect_data;
 pub(crate) mod read_write;
 pub(crate) mod report_luns;
 pub(crate) mod report_opcodes;
+pub(crate) mod report_port_groups;
+pub(crate) mod report_task_management;
 pub(crate) mod request_sense;
 pub(crate) mod reserve_in;
 pub(crate) mod reserve_out;
@@ -68,6 +71,9 @@ pub(crate) enum Command {
     Unmap(unmap::Unmap),
     ReportLuns(report_luns::ReportLuns),
     ReportOpcodes(report_opcodes::ReportOpcodes),
+    ReportPortGroups(report_port_groups::ReportPortGroups),
+    ReportTaskManagement(report_task_management::ReportTaskManagement),
+    LogSense(log_sense::LogSense),
 }
 
 impl Command {
@@ -109,6 +115,9 @@ impl Command {
             Command::Unmap(command) => command.begin(unit.shape()),
             Command::ReportLuns(command) => Ok(Action::ReportLuns(command)),
             Command::ReportOpcodes(command) => command.begin(unit.shape()),
+            Command::ReportPortGroups(command) => Ok(command.begin(unit)),
+            Command::ReportTaskManagement(command) => Ok(command.begin()),
+            Command::LogSense(command) => command.begin(),
         }
     }
 
@@ -119,9 +128,12 @@ impl Command {
             | Command::ReportLuns(_)
             | Command::RequestSense(_)
             | Command::Release => Access::Always,
-            Command::TestUnitReady | Command::ReadCapacity(_) | Command::ReportOpcodes(_) => {
-                Access::Ask
-            }
+            Command::TestUnitReady
+            | Command::ReadCapacity(_)
+            | Command::ReportOpcodes(_)
+            | Command::ReportPortGroups(_)
+            | Command::ReportTaskManagement(_)
+            | Command::LogSense(_) => Access::Ask,
             Command::Reserve | Command::ReserveIn(_) | Command::ReserveOut(_) => Access::Own,
             Command::Read(_)
             | Command::Verify(_)
@@ -155,6 +167,9 @@ impl Command {
                 | Command::ReportLuns(_)
                 | Command::RequestSense(_)
                 | Command::ReportOpcodes(_)
+                | Command::ReportPortGroups(_)
+                | Command::ReportTaskManagement(_)
+                | Command::LogSense(_)
                 | Command::ReserveIn(_)
                 | Command::Sanitize(_)
         )
@@ -183,6 +198,9 @@ impl Command {
             | Command::ReportLuns(_)
             | Command::RequestSense(_)
             | Command::ReportOpcodes(_)
+            | Command::ReportPortGroups(_)
+            | Command::ReportTaskManagement(_)
+            | Command::LogSense(_)
             | Command::Reserve
             | Command::Release
             | Command::ReserveIn(_)
@@ -205,7 +223,7 @@ impl Command {
         data: &[u8],
     ) -> Result<Action, Sense> {
         match self {
-            Command::ExtendedCopy(command) => command.resume(data),
+            Command::ExtendedCopy(command) => command.resume(unit, data),
             Command::Sanitize(command) => command.resume(unit, data),
             Command::ModeSelect(command) => command.resume(unit, nexus, data),
             Command::ReserveOut(command) => command.resume(unit, nexus, data),

@@ -1,5 +1,5 @@
 //! MODE SELECT (6), (10) (SPC-4 6.11, 6.12): a header, block descriptors that say what is so
-//! already, and pages of which only the control page has bits to change. Nothing is changed
+//! already, and pages of which only the control page has fields to change. Nothing is changed
 //! unless the whole list is right.
 
 use super::Command;
@@ -146,7 +146,9 @@ fn check_pages(unit: &LogicalUnit, list: &[u8], at: usize) -> Result<Option<Cont
             }
         }
         if changeable != &[0; 20] {
-            values = Some(control_values(page));
+            let set = control_values(page);
+            let set = set.map_err(|byte| Sense::invalid_parameter(at as u16 + byte, None))?;
+            values = Some(set);
         }
         at += len;
     }

@@ -1,10 +1,10 @@
 //! MODE SENSE (6), (10) (SPC-4 6.13, 6.14) with the pages that a disk needs. Of the control page
-//! two bits can be changed and saved (see `mode.rs`); all else is as the volume has it.
+//! four fields can be changed and saved (see `mode.rs`); all else is as the volume has it.
 
 use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
-use crate::mode::{Control, ModeParameters};
+use crate::mode::{Control, ModeParameters, QueueError};
 use crate::sense::Sense;
 use crate::shape::Shape;
 use crate::unit::LogicalUnit;
@@ -171,21 +171,25 @@ pub(super) fn caching(shape: &Shape) -> Page {
 
 const CONTROL_CODE: u8 = 0x0A;
 const D_SENSE: u8 = 0x04;
+const QERR: u8 = 0x06;
+const QERR_SHIFT: u32 = QERR.trailing_zeros();
 const SWP: u8 = 0x08;
+const TAS: u8 = 0x40;
 
 /// The control mode page (SPC-4 7.5.8): one task set for all nexuses, commands of the SIMPLE
-/// attribute may be reordered without restriction, other commands of the nexus live on after a
-/// CHECK CONDITION (QERR = 0), tasks that another nexus aborts end silently (TAS = 0), and how
-/// long the disk may be busy is unlimited.
+/// attribute may be reordered without restriction, how long the disk may be busy is unlimited, and
+/// the rest as `values` has it.
 pub(super) fn control(values: Control) -> Page {
     const GLTSD: u8 = 0x02;
     const UNRESTRICTED_REORDERING: u8 = 0x10;
+    let bit = |set: bool, bit: u8| if set { bit } else { 0 };
     let mut page = [0; 20];
     page[0] = CONTROL_CODE;
     page[1] = 0x0A;
-    page[2] = GLTSD | if values.descriptor_sense { D_SENSE } else { 0 };
-    page[3] = UNRESTRICTED_REORDERING;
-    page[4] = if values.write_protect { SWP } else { 0 };
+    page[2] = GLTSD | bit(values.descriptor_sense, D_SENSE);
+    page[3] = UNRESTRICTED_REORDERING | (values.queue_error as u8) << QERR_SHIFT;
+    page[4] = bit(values.write_protect, SWP);
+    page[5] = bit(values.task_aborted_status, TAS);
     page[8] = 0xFF;
     page[9] = 0xFF;
     page
@@ -195,16 +199,24 @@ pub(super) fn control(values: Control) -> Page {
 pub(super) fn control_changeable() -> Page {
     let mut bits = [0; 20];
     bits[2] = D_SENSE;
+    bits[3] = QERR;
     bits[4] = SWP;
+    bits[5] = TAS;
     bits
 }
 
 /// What a control page sets.
-pub(super) fn control_values(page: &[u8]) -> Control {
-    Control {
+///
+/// # Errors
+/// The byte with a value that is reserved.
+pub(super) fn control_values(page: &[u8]) -> Result<Control, u16> {
+    let queue_error = QueueError::from_code((page[3] & QERR) >> QERR_SHIFT).ok_or(3_u16)?;
+    Ok(Control {
         descriptor_sense: page[2] & D_SENSE != 0,
+        queue_error,
         write_protect: page[4] & SWP != 0,
-    }
+        task_aborted_status: page[5] & TAS != 0,
+    })
 }
 
 impl BlockDescriptor {

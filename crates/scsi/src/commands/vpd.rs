@@ -1,6 +1,7 @@
 //! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): who the disk is, what it can do
 //! and what suits it. Adding a page is adding a row to [`PAGES`] and its function.
 
+use super::extended_copy::third_party_copy;
 use super::inquiry::DIRECT_ACCESS;
 use super::sanitize::can_erase;
 use crate::identity::{Identity, ascii_field};
@@ -9,10 +10,12 @@ use crate::shape::Shape;
 type Encode = fn(&Identity, &Shape) -> Vec<u8>;
 
 /// The pages in ascending order, as page 00h lists them.
-const PAGES: [(u8, Encode); 6] = [
+const PAGES: [(u8, Encode); 8] = [
     (0x00, supported_pages),
     (0x80, serial_number),
     (0x83, device_identification),
+    (0x86, extended_inquiry),
+    (0x8F, |_, shape| third_party_copy(shape.block_size_bytes)),
     (0xB0, block_limits),
     (0xB1, block_device_characteristics),
     (0xB2, logical_block_provisioning),
@@ -145,6 +148,20 @@ fn scsi_name(name: &str) -> Vec<u8> {
     body
 }
 
+/// Extended INQUIRY data (SPC-4 7.8.7): all three task attributes that a disk without ACA can have,
+/// and whether there is a volatile cache. No protection information, groups, priorities, self-tests
+/// or microcode.
+fn extended_inquiry(_: &Identity, shape: &Shape) -> Vec<u8> {
+    const HEADSUP: u8 = 0x04;
+    const ORDSUP: u8 = 0x02;
+    const SIMPSUP: u8 = 0x01;
+    const V_SUP: u8 = 0x01;
+    let mut body = vec![0; 60];
+    body[1] = HEADSUP | ORDSUP | SIMPSUP;
+    body[2] = if shape.write_cache { V_SUP } else { 0 };
+    body
+}
+
 /// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
 fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     const WSNZ: u8 = 0x01;
@@ -164,8 +181,15 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     }
     body[32..40].copy_from_slice(&shape.write_same_blocks_max.to_be_bytes());
     if shape.atomic_blocks_max > 0 {
-        // MAXIMUM ATOMIC TRANSFER LENGTH; alignment and granularity are one block.
+        // MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT, ATOMIC TRANSFER LENGTH GRANULARITY:
+        // zero, for a single block, in the last two.
+        let unit = match shape.atomic_blocks_unit {
+            1 => 0,
+            unit => unit,
+        };
         body[40..44].copy_from_slice(&shape.atomic_blocks_max.to_be_bytes());
+        body[44..48].copy_from_slice(&unit.to_be_bytes());
+        body[48..52].copy_from_slice(&unit.to_be_bytes());
     }
     body
 }

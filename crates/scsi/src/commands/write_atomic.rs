@@ -1,5 +1,5 @@
 //! WRITE ATOMIC (16) (SBC-4 5.48): all of it or nothing. Offered only where the volume can promise
-//! that; alignment and granularity are one block. With an ATOMIC BOUNDARY the command would be
+//! that; start and length are multiples of what the block limits page says. With an ATOMIC BOUNDARY the command would be
 //! several atomic writes, which no boundary support in the block limits page rules out.
 
 use super::Command;
@@ -26,6 +26,13 @@ pub(super) fn begin(transfer: Transfer, shape: &Shape) -> Result<Action, Sense> 
     }
     shape.check_writable()?;
     let (extent, fua) = transfer.within(shape, shape.atomic_blocks_max)?;
+    let unit = u64::from(shape.atomic_blocks_unit);
+    if extent.lba % unit != 0 {
+        return Err(Sense::invalid_cdb_field(2, None));
+    }
+    if extent.blocks % unit != 0 {
+        return Err(Sense::invalid_cdb_field(12, None));
+    }
     Ok(unless_empty(extent, || MediumOp::WriteAtomic {
         extent,
         fua,

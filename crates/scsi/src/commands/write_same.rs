@@ -1,7 +1,7 @@
 //! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
 //! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster. No
 //! blocks do not mean "to the end" (WSNZ in the block limits page): that would nearly always be
-//! more than the limit on a WRITE SAME.
+//! more than the limit on a WRITE SAME, and where it is less, a mistake.
 
 use super::Command;
 use super::read_write::PROTECT;

@@ -2,11 +2,13 @@
 //! the pair of them keeps the contract of a volume. `authentication` has who may log in.
 
 mod authentication;
+mod depth;
+mod stages;
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use engine::{Buf, Lane, LaneConfig, LaneFuture, task, time};
-use target::{Allow, Limits, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
+use target::{Allow, Limits, LunSpec, OpenVolume, PortalGroup, Server, ServerConfig, TargetSpec};
 use volume::{
     Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region,
 };
@@ -29,15 +31,18 @@ fn config(open: OpenVolume) -> ServerConfig {
         kept: None,
         removable: false,
         read_only: false,
-        atomic_writes: true,
     };
     let target = TargetSpec {
         name: IQN.into(),
-        portals: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        portal_groups: vec![PortalGroup::only(vec![SocketAddr::from((
+            [127, 0, 0, 1],
+            0,
+        ))])],
         luns: BTreeMap::from([(0, lun)]),
         allow: Allow::Everyone,
         allow_from: Vec::new(),
         chap: None,
+        redirect: None,
     };
     ServerConfig {
         keep: None,

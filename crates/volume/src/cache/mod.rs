@@ -32,7 +32,7 @@ use self::{
     read_ahead::ReadAhead,
     store::Store,
 };
-use crate::{Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// The fewest blocks that a cache is of use with.
 const BLOCKS_MIN: u64 = 64;
@@ -210,6 +210,10 @@ impl Volume for Cache {
             let _write = Write::begin(&self.0, at..at + len);
             self.0.child.discard(at, len).await
         })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.0.child.allocation(at, len)
     }
 
     fn write_zeroes(

@@ -28,7 +28,17 @@ impl FromStr for IscsiUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str =
             "write iscsi://HOST[:PORT]/TARGET/LUN, as iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
-        let wrong = |what: &str| format!("\"{text}\" {what}; {FORM}");
+        // What stands before an @ may be a secret, which no message repeats.
+        let shown = match text.rsplit_once('@') {
+            Some((_, rest)) => format!("…@{rest}"),
+            None => text.to_owned(),
+        };
+        let wrong = |what: &str| format!("\"{shown}\" {what}; {FORM}");
+        if text.contains('@') {
+            return Err(wrong(
+                "has a user in it; write chap = { user = \"…\", secret_file = \"…\" } beside it",
+            ));
+        }
         let rest = text
             .strip_prefix("iscsi://")
             .ok_or_else(|| wrong("is no iSCSI address"))?;
@@ -36,11 +46,6 @@ impl FromStr for IscsiUrl {
             .split_once('/')
             .ok_or_else(|| wrong("names no target"))?;
         let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
-        if portal.contains('@') {
-            return Err(wrong(
-                "has a user in it; write chap = { user = \"…\", secret_file = \"…\" } beside it",
-            ));
-        }
         let (host, port) =
             split_portal(portal).ok_or_else(|| wrong("has no valid host and port"))?;
         let known = ["iqn.", "eui.", "naa."];

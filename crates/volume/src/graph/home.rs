@@ -18,7 +18,7 @@ use std::{
 
 use engine::{LaneFuture, LaneHandle, Payload};
 
-use crate::{Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 thread_local! {
     static HERE: RefCell<HashMap<u64, SharedVolume>> = RefCell::default();
@@ -153,6 +153,10 @@ impl Volume for Remote {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.call(move |volume| async move { volume.discard(at, len).await }))
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(self.call(move |volume| async move { volume.allocation(at, len).await }))
     }
 
     fn write_zeroes(

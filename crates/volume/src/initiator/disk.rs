@@ -19,12 +19,13 @@ use std::{
 };
 
 use engine::{Buf, Duration, Instant, LaneFuture, Payload, sync::Notify, task, time};
-use iscsi::{Authentication, Chap, InitiatorConfig, Isid, Lun};
+use iscsi::{Chap, Isid, Lun};
 
 use super::{
     cdb::{self, Cdb},
+    login::Portal,
     sense::{Sense, Verdict},
-    session::{Data, Reply, Session, Timeouts},
+    session::{Data, Reply, Session},
 };
 use crate::{Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
 
@@ -73,6 +74,7 @@ pub fn next_isid() -> Isid {
 /// A disk on a remote target.
 pub struct IscsiDisk {
     config: IscsiConfig,
+    portal: Portal,
     lun: Lun,
     shape: Shape,
     transfer_max_bytes: usize,
@@ -109,9 +111,12 @@ impl IscsiDisk {
                 format!("LUN {} is beyond 16383", config.lun),
             )
         })?;
-        let session = connect(&config).await.map_err(|e| e.context(&what))?;
+        let portal = Portal::new(config.address);
+        let session = portal.log_in(&config).await;
+        let session = session.map_err(|e| e.context(&what))?;
         let mut disk = IscsiDisk {
             config,
+            portal,
             lun,
             shape: Shape {
                 block_size_bytes: 512,
@@ -378,7 +383,7 @@ impl IscsiDisk {
     /// to be known before anything is sent again, or a flush could be answered well before the
     /// unit attention that came with another command is looked at.
     async fn log_in_again(&self) -> Result<Rc<Session>> {
-        let session = connect(&self.config).await?;
+        let session = self.portal.log_in(&self.config).await?;
         for _ in 0..AT_ONCE_MAX {
             let command = cdb::test_unit_ready();
             let reply = session.execute(self.lun, &command, Data::None).await?;
@@ -463,29 +468,6 @@ impl Drop for Attempt<'_> {
         self.0.reconnecting.set(false);
         self.0.reconnected.notify();
     }
-}
-
-async fn connect(config: &IscsiConfig) -> Result<Rc<Session>> {
-    let mut initiator = InitiatorConfig::new(
-        config.initiator_name.clone(),
-        Some(config.target_name.clone()),
-    );
-    initiator.isid = config.isid;
-    initiator.operational.header_digest = config.header_digest;
-    initiator.operational.data_digest = config.data_digest;
-    if let Some(chap) = &config.chap {
-        let mut random = [0; Authentication::RANDOM_LEN];
-        getrandom::fill(&mut random).map_err(|error| {
-            let message = format!("no random bytes for a challenge: {error}");
-            Error::new(ErrorKind::Unreachable, message)
-        })?;
-        initiator.authentication = Some(Authentication::new(chap.clone(), random));
-    }
-    let timeouts = Timeouts {
-        connect: config.connect_timeout,
-        request: config.request_timeout,
-    };
-    Session::open(config.address, initiator, timeouts).await
 }
 
 impl Volume for IscsiDisk {

@@ -2,11 +2,32 @@
 
 use iscsi::{CloseReason, LoginStatus};
 
+use super::login::Redirection;
 use crate::{Error, ErrorKind};
 
 /// The error of all that a session leaves behind when it ends like this.
 pub(super) fn error_of(reason: &CloseReason) -> Error {
     Error::new(kind_of(reason), message_of(reason))
+}
+
+/// Where a target has sent us instead of letting us in.
+pub(super) fn redirection_of(reason: &CloseReason) -> Option<Redirection> {
+    let CloseReason::LoginRefused {
+        status,
+        target_address,
+    } = reason
+    else {
+        return None;
+    };
+    let permanently = match *status {
+        LoginStatus::MOVED_TEMPORARILY => false,
+        LoginStatus::MOVED_PERMANENTLY => true,
+        _ => return None,
+    };
+    Some(Redirection {
+        to: target_address.clone()?,
+        permanently,
+    })
 }
 
 fn kind_of(reason: &CloseReason) -> ErrorKind {
@@ -25,6 +46,9 @@ fn message_of(reason: &CloseReason) -> String {
         CloseReason::LoginRefused { status, .. } => {
             let mend = match *status {
                 LoginStatus::AUTHENTICATION_FAILURE => "; look at user and secret of `chap`",
+                LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
+                    ", and it does not say where to"
+                }
                 LoginStatus::AUTHORIZATION_FAILURE => "; allow this initiator's name there",
                 _ => "",
             };

@@ -7,24 +7,29 @@ use std::{
     net::SocketAddr,
     ops::Range,
     rc::Rc,
-    task::{Poll, Waker},
+    task::Poll,
 };
 
 use engine::{
-    Buf, Duration, Gather, Instant, Payload,
+    Duration, Gather, Instant, Payload,
     net::{FramedReader, TcpStream},
     spawn,
     sync::Notify,
     time,
 };
 use iscsi::{
-    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
+    Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
     TaskResult, TransmitData,
     frame::{DataDigest, Frame, frame},
 };
 use smallvec::SmallVec;
 
-use super::{cdb::Cdb, ended};
+use super::{
+    cdb::Cdb,
+    ended,
+    login::Redirection,
+    tasks::{Request, Task, TaskData, Tasks},
+};
 use crate::{Error, ErrorKind, Result};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
@@ -56,6 +61,13 @@ pub(super) struct Timeouts {
     pub(super) request: Duration,
 }
 
+/// What came of a login.
+pub(super) enum Opened {
+    Session(Rc<Session>),
+    /// The target is elsewhere.
+    Redirected(Redirection),
+}
+
 pub(super) struct Session {
     stream: TcpStream,
     machine: RefCell<InitiatorConnection>,
@@ -63,37 +75,14 @@ pub(super) struct Session {
     transmit: Notify,
     /// Something was sent.
     sent: Notify,
-    /// A task has ended, so that the target's window may be open again; or the session has.
-    progress: Notify,
     /// The session has begun, or ended.
     changed: Notify,
     logged_in: Cell<bool>,
     last_heard: Cell<Instant>,
     ended: RefCell<Option<Error>>,
+    /// Where the target has sent us, if that ended it.
+    redirection: RefCell<Option<Redirection>>,
     timeouts: Timeouts,
-}
-
-struct Task {
-    id: TaskId,
-    began: Instant,
-    data: TaskData,
-    waker: Option<Waker>,
-    result: Option<TaskResult>,
-    /// Whoever asked has gone.
-    detached: bool,
-}
-
-impl Task {
-    /// Whether it has been answered with a status other than GOOD.
-    fn was_told(&self) -> bool {
-        matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
-    }
-}
-
-enum TaskData {
-    None,
-    In(Buf),
-    Out(Payload),
 }
 
 impl Session {
@@ -102,7 +91,7 @@ impl Session {
         address: SocketAddr,
         config: InitiatorConfig,
         timeouts: Timeouts,
-    ) -> Result<Rc<Session>> {
+    ) -> Result<Opened> {
         let limit = timeouts.connect;
         let late = || {
             let message = format!("{address} has not let us in within {limit:?}");
@@ -119,11 +108,11 @@ impl Session {
             tasks: RefCell::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
-            progress: Notify::new(),
             changed: Notify::new(),
             logged_in: Cell::new(false),
             last_heard: Cell::new(began),
             ended: RefCell::default(),
+            redirection: RefCell::default(),
             timeouts,
         });
         spawn(write(session.clone()));
@@ -135,11 +124,14 @@ impl Session {
         if time::timeout(left, settled).await.is_none() {
             session.end(late());
         }
+        if let Some(redirection) = session.redirection.take() {
+            return Ok(Opened::Redirected(redirection));
+        }
         match session.error() {
             Some(error) => Err(error.context(format_args!("login at {address}"))),
             None => {
                 spawn(watch(session.clone()));
-                Ok(session)
+                Ok(Opened::Session(session))
             }
         }
     }
@@ -155,46 +147,23 @@ impl Session {
 
     /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
     pub(super) async fn execute(self: &Rc<Self>, lun: Lun, cdb: &Cdb, data: Data) -> Result<Reply> {
-        let (direction, len) = match &data {
-            Data::None => (Direction::None, 0),
-            Data::In(len) => (Direction::Read, *len),
-            Data::Out(payload) => (Direction::Write, payload.len()),
+        let (direction, len, data) = match data {
+            Data::None => (Direction::None, 0, TaskData::None),
+            Data::In(len) => (Direction::Read, len, TaskData::None),
+            Data::Out(payload) => (Direction::Write, payload.len(), TaskData::Out(payload)),
         };
-        let data_len = len as u32;
-        let command = Command {
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        let request = Request {
             lun,
-            cdb,
-            attribute: 1,
+            cdb: *cdb,
             direction,
-            data_len,
+            data_len: len as u32,
         };
-        let id = loop {
-            if let Some(error) = self.error() {
-                return Err(error);
-            }
-            let progress = self.progress.notified();
-            let submitted = self.machine.borrow_mut().submit(command);
-            match submitted {
-                Ok(id) => break id,
-                Err(iscsi::Error::WindowClosed) => progress.await,
-                Err(error) => return Err(Error::new(ErrorKind::Protocol, error.to_string())),
-            }
-        };
-        let data = match data {
-            Data::None => TaskData::None,
-            Data::In(len) => TaskData::In(Buf::new(len)),
-            Data::Out(payload) => TaskData::Out(payload),
-        };
-        let task = Task {
-            id,
-            began: time::now(),
-            data,
-            waker: None,
-            result: None,
-            detached: false,
-        };
+        let task = Task::new(request, data);
         let key = self.tasks.borrow_mut().insert(task);
-        self.transmit.notify();
+        self.submit();
         Waiting {
             session: self,
             key,
@@ -202,6 +171,20 @@ impl Session {
         }
         .reply()
         .await
+    }
+
+    /// Hands to the machine what it takes of the commands in line.
+    fn submit(&self) {
+        let mut machine = self.machine.borrow_mut();
+        let submitted = self
+            .tasks
+            .borrow_mut()
+            .submit(&mut machine, time::turn_began());
+        drop(machine);
+        match submitted {
+            Ok(()) => self.transmit.notify(),
+            Err(error) => self.end(Error::new(ErrorKind::Protocol, error.to_string())),
+        }
     }
 
     /// Asks the target to end the session; what is in flight should have ended before.
@@ -231,7 +214,7 @@ impl Session {
                 waker.wake();
             }
         }
-        for waiting in [&self.transmit, &self.sent, &self.progress, &self.changed] {
+        for waiting in [&self.transmit, &self.sent, &self.changed] {
             waiting.notify();
         }
     }
@@ -257,18 +240,13 @@ impl Session {
         if let Some(waker) = waker {
             waker.wake();
         }
-        self.progress.notify();
     }
 
     /// How long the oldest command has been waiting for its end.
     fn oldest_wait(&self, now: Instant) -> Duration {
         let tasks = self.tasks.borrow();
-        let open = tasks
-            .entries
-            .iter()
-            .flatten()
-            .filter(|task| task.result.is_none());
-        let waits = open.map(|task| now - task.began);
+        let waits = tasks.entries.iter().flatten();
+        let waits = waits.filter_map(|task| task.waits(now));
         waits.max().unwrap_or_default()
     }
 }
@@ -278,59 +256,6 @@ fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
         ErrorKind::Unreachable,
         format!("{address} cannot be reached: {error}"),
     )
-}
-
-/// The commands whose replies have not been taken. The protocol machine uses a slot again as soon
-/// as its task has ended, so entries have keys of their own.
-#[derive(Default)]
-struct Tasks {
-    entries: Vec<Option<Task>>,
-    free: Vec<usize>,
-    /// The entry of the last task in each of the machine's slots.
-    by_slot: Vec<usize>,
-}
-
-impl Tasks {
-    fn insert(&mut self, task: Task) -> usize {
-        let slot = task.id.slot();
-        let key = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() - 1
-        });
-        self.entries[key] = Some(task);
-        if self.by_slot.len() <= slot {
-            self.by_slot.resize(slot + 1, usize::MAX);
-        }
-        self.by_slot[slot] = key;
-        key
-    }
-
-    fn remove(&mut self, key: usize) -> Option<Task> {
-        let task = self.entries.get_mut(key)?.take()?;
-        self.free.push(key);
-        Some(task)
-    }
-
-    /// The entry of the task that the machine calls `id`.
-    fn key_of(&self, id: TaskId) -> Option<usize> {
-        let key = *self.by_slot.get(id.slot())?;
-        let task = self.entries.get(key)?.as_ref()?;
-        (task.id == id).then_some(key)
-    }
-
-    /// Takes a read's memory out while the socket fills it.
-    fn take_buf(&mut self, key: usize) -> Option<Buf> {
-        match &mut self.entries[key].as_mut()?.data {
-            TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),
-            _ => None,
-        }
-    }
-
-    fn put_buf(&mut self, key: usize, buf: Buf) {
-        if let Some(task) = &mut self.entries[key] {
-            task.data = TaskData::In(buf);
-        }
-    }
 }
 
 /// Waits for one task; dropped early it leaves the task to the session.
@@ -405,7 +330,8 @@ impl Drop for Waiting<'_> {
         };
         task.detached = true;
         task.waker = None;
-        let unwanted = if task.result.is_some() {
+        let is_with_target = task.id.is_some() && task.result.is_none();
+        let unwanted = if !is_with_target {
             tasks.remove(self.key)
         } else {
             None
@@ -422,7 +348,7 @@ async fn read(session: Rc<Session>) {
             Ok(()) => {}
             Err(error) => session.end(error),
         }
-        session.transmit.notify();
+        session.submit();
         if !session.machine.borrow().wants_read() {
             // Its answers have to leave first.
             let sent = session.sent.wait_for(|| {
@@ -436,7 +362,8 @@ async fn read(session: Rc<Session>) {
 
 async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()> {
     require(reader, iscsi::pdu::BHS_LEN).await?;
-    session.last_heard.set(time::now());
+    let now = time::turn_began();
+    session.last_heard.set(now);
     let limits = session.machine.borrow().frame_limits();
     let Some(pdu) = frame(reader.bytes(), &limits).map_err(protocol)? else {
         return Ok(());
@@ -463,11 +390,10 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
             }
         };
         let bhs = bytes.first_chunk().expect("48 bytes are at hand");
-        let now = time::now().as_ns();
         session
             .machine
             .borrow_mut()
-            .receive(now, bhs, &bytes[pdu.ahs()], data);
+            .receive(now.as_ns(), bhs, &bytes[pdu.ahs()], data);
     }
     reader.consume(at_hand);
     // The machine has freed the slots of tasks that have ended, and a new command may take one
@@ -493,6 +419,7 @@ async fn read_pdu(session: &Rc<Session>, reader: &mut FramedReader) -> Result<()
                 tracing::info!(event, "the target sent an asynchronous message");
             }
             InitiatorEvent::Closed(reason) => {
+                session.redirection.replace(ended::redirection_of(&reason));
                 return Err(ended::error_of(&reason));
             }
             _ => {}

@@ -11,7 +11,7 @@ use std::{
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,6 +214,10 @@ impl Volume for Fault {
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.discard(at, len);
         LaneFuture::new(self.under_rules(Operation::Discard, at, len, request))
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
     }
 
     fn write_zeroes(

@@ -1,8 +1,7 @@
 //! The `stats` layer: counts, bytes, errors and latencies of each kind of request.
 //!
 //! Each lane has counters of its own that only it writes, so that counting costs a few plain loads
-//! and stores; a snapshot reads all lanes' from any thread and adds them up. Latencies fall into
-//! buckets of 1/32 of a power of two, which a snapshot turns into an HDR histogram.
+//! and stores; a snapshot reads all lanes' from any thread and adds them up.
 
 use std::{
     fmt,
@@ -15,13 +14,11 @@ use std::{
 use engine::{LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
-use crate::{Durability, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, Durability, Result, Shape, SharedVolume, Volume,
+    histogram::{self, LaneHistogram, add},
+};
 
-/// A power of two is cut into this many buckets: what they say is at most 3 % off.
-const STEPS: u64 = 32;
-/// Latencies up to 2^40 ns, some 18 minutes; longer ones fall into the last bucket.
-const POWERS: u64 = 40;
-const BUCKETS: usize = ((POWERS - STEPS.ilog2() as u64 + 1) * STEPS) as usize;
 const KINDS: usize = 4;
 
 /// A kind of request.
@@ -65,20 +62,13 @@ impl StatsHandle {
                 requests: 0,
                 errors: 0,
                 bytes: 0,
-                latency_ns: Histogram::new_with_max(1 << POWERS, 2)
-                    .expect("the bounds are constants that it takes"),
+                latency_ns: histogram::empty(),
             };
             for counters in lanes.iter().map(|lane| &lane.0[kind as usize]) {
                 sum.requests += counters.requests.load(Ordering::Relaxed);
                 sum.errors += counters.errors.load(Ordering::Relaxed);
                 sum.bytes += counters.bytes.load(Ordering::Relaxed);
-                for (bucket, count) in counters.latency.iter().enumerate() {
-                    let count = count.load(Ordering::Relaxed);
-                    if count > 0 {
-                        sum.latency_ns
-                            .saturating_record_n(bucket_middle_ns(bucket), count);
-                    }
-                }
+                counters.latency.add_to(&mut sum.latency_ns);
             }
             sum
         }))
@@ -122,22 +112,12 @@ pub struct KindSnapshot {
 #[derive(Debug, Default)]
 struct LaneCounters([KindCounters; KINDS]);
 
+#[derive(Default)]
 struct KindCounters {
     requests: AtomicU64,
     errors: AtomicU64,
     bytes: AtomicU64,
-    latency: Box<[AtomicU64]>,
-}
-
-impl Default for KindCounters {
-    fn default() -> Self {
-        KindCounters {
-            requests: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            latency: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
+    latency: LaneHistogram<5>,
 }
 
 impl fmt::Debug for KindCounters {
@@ -154,33 +134,8 @@ impl KindCounters {
         } else {
             add(&self.errors, 1);
         }
-        add(&self.latency[bucket_of(took_ns)], 1);
+        self.latency.record(took_ns);
     }
-}
-
-/// Only the owning lane writes a counter, so that no read-modify-write is needed.
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-}
-
-fn bucket_of(ns: u64) -> usize {
-    let ns = ns.min((1 << POWERS) - 1);
-    if ns < STEPS {
-        return ns as usize;
-    }
-    // The highest bits of the number choose: which power of two, and which step within.
-    let shift = ns.ilog2() - STEPS.ilog2();
-    (u64::from(shift) * STEPS + (ns >> shift)) as usize
-}
-
-fn bucket_middle_ns(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    if bucket < STEPS {
-        return bucket;
-    }
-    let shift = bucket / STEPS - 1;
-    let start = (bucket - shift * STEPS) << shift;
-    start + (1 << shift) / 2
 }
 
 /// A volume whose requests are counted.
@@ -237,6 +192,10 @@ impl Volume for Stats {
         LaneFuture::new(self.counted(RequestKind::Discard, len, request))
     }
 
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
+    }
+
     fn write_zeroes(
         &self,
         at: u64,
@@ -260,7 +219,6 @@ mod tests {
     use std::{rc::Rc, time::Duration};
 
     use engine::{Lane, LaneConfig};
-    use proptest::prelude::*;
 
     use super::*;
     use crate::{
@@ -324,14 +282,5 @@ mod tests {
             "{flush_ns} ns"
         );
         assert_eq!(snapshot.of(RequestKind::Write).requests, 0);
-    }
-
-    proptest! {
-        #[test]
-        fn a_bucket_says_what_fell_into_it_within_3_percent(ns in 0u64..1 << POWERS) {
-            let said = bucket_middle_ns(bucket_of(ns));
-            prop_assert!(bucket_of(ns) < BUCKETS);
-            prop_assert!(said.abs_diff(ns) * STEPS <= ns, "{} for {}", said, ns);
-        }
     }
 }

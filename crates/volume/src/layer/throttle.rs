@@ -12,7 +12,7 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Durability, Result, Shape, SharedVolume, Volume, config::Rate};
+use crate::{Allocation, Durability, Result, Shape, SharedVolume, Volume, config::Rate};
 
 /// The idle time that a link may make up for.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -121,6 +121,10 @@ impl Volume for Throttle {
             self.wait_latency().await;
             self.inner.discard(at, len).await
         })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
     }
 
     fn write_zeroes(

@@ -21,7 +21,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{Buf, Payload, op::AllocateMode};
+use engine::{Buf, Payload, extent::Extent, op::AllocateMode};
 
 use crate::leaf::file::Medium;
 
@@ -162,6 +162,10 @@ impl<M: Medium> Medium for Recorder<M> {
         let content = Content::Bytes(data.to_vec().into());
         let write = self.medium.write(at, data, durable);
         self.record_write(at, content, durable, write).await
+    }
+
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.medium.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use engine::random::SplitMix64;
+
 use super::{Content, Event, Recording, SECTOR_BYTES};
-use crate::random::Random;
 
 /// Which of the writes that need not survive a power cut do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +136,7 @@ fn apply(write: &Write<'_>, fate: Fate, draw: &mut Draw, image: &mut [u8]) {
 
 struct Draw {
     survivors: Survivors,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Draw {
@@ -146,7 +147,7 @@ impl Draw {
         };
         Draw {
             survivors,
-            random: Random(seed ^ (cut as u64).rotate_left(32)),
+            random: SplitMix64::new(seed ^ (cut as u64).rotate_left(32)),
         }
     }
 

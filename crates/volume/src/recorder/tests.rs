@@ -3,14 +3,15 @@
 
 use std::{io, rc::Rc};
 
-use engine::{Buf, Lane, LaneConfig, Payload, op::AllocateMode, task};
+use engine::{
+    Buf, Lane, LaneConfig, Payload, extent::Extent, op::AllocateMode, random::SplitMix64, task,
+};
 
 use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
 use crate::{
     Durability, SharedVolume,
     config::Caching,
     leaf::file::{FileOptions, Medium, OpenFile},
-    random::Random,
     scratch::Scratch,
 };
 
@@ -40,6 +41,10 @@ impl<M: Medium> Medium for Broken<M> {
         self.medium.write(at, data, durable).await
     }
 
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.medium.extent(at).await
+    }
+
     async fn sync(&self) -> io::Result<()> {
         if self.missing == Missing::Syncs {
             return Ok(());
@@ -57,7 +62,7 @@ async fn work(volume: &SharedVolume, seed: u64) {
     let tasks: Vec<_> = (0..4)
         .map(|number| {
             let volume = volume.clone();
-            let mut random = Random(seed * 1000 + number);
+            let mut random = SplitMix64::new(seed * 1000 + number);
             task::spawn(async move {
                 for _ in 0..12 {
                     let block = u64::from(volume.shape().block_size_bytes);

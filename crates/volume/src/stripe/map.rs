@@ -54,6 +54,11 @@ impl Map {
         }
     }
 
+    /// The length of a unit.
+    pub(super) fn unit_bytes(&self) -> u64 {
+        1 << self.unit_shift
+    }
+
     /// Where the range lies if one unit holds all of it.
     pub(super) fn single(&self, at: u64, len: u64) -> Option<Place> {
         let last = at + (len - 1);

@@ -31,7 +31,7 @@ use self::{
     open::State,
     superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock},
 };
-use crate::{Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// The unit when nobody says another, in bytes.
 pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
@@ -164,6 +164,18 @@ impl Volume for Stripe {
                 .map(|run| self.children[run.child].discard(RESERVED_BYTES + run.at, run.len));
             let results = join::all(discards).await;
             self.all_wrote(&runs, results, Durability::Cached)
+        })
+    }
+
+    /// Looks at one unit: the next one is another child's.
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.shape().check(at, len)?;
+            let unit = self.state.map.unit_bytes();
+            let runs = self.state.map.runs(at, len.min(unit - at % unit));
+            let run = &runs[0];
+            let child = &self.children[run.child];
+            child.allocation(RESERVED_BYTES + run.at, run.len).await
         })
     }
 

@@ -12,7 +12,7 @@ fn inquiry(flags: u8, page: u8, allocation_len: u16) -> Vec<u8> {
 fn standard_data_describe_a_disk_of_today() {
     let data = inquiry(0, 0, 260);
     assert_eq!(data.len(), 96);
-    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x12, 91, 0x08, 0x10, 0x02]);
+    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x12, 91, 0x18, 0x10, 0x02]);
     assert_eq!(&data[8..36], b"SANSTONEdisk            0.1 ");
     assert_eq!(
         data[58..66],

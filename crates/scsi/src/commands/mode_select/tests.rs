@@ -1,7 +1,7 @@
 //! MODE SELECT: what may change, what is kept, and lists that are refused whole.
 
 use crate::fixture::*;
-use crate::{Asc, Ending, SenseFormat};
+use crate::{Asc, Ending, QueueError, SenseFormat};
 
 const CONTROL: [u8; 12] = [0x0A, 0x0A, 0x02, 0x10, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0];
 
@@ -40,6 +40,26 @@ fn what_is_set_holds_for_all_and_the_others_are_told() {
 }
 
 #[test]
+fn what_becomes_of_aborted_commands_can_be_chosen() {
+    let (mut first, mut second) = two_views(thick());
+    assert_eq!(second.queue_error(), QueueError::GoOn);
+    for (code, meaning) in [
+        (0x02, QueueError::AbortAll),
+        (0x06, QueueError::AbortOwn),
+        (0x00, QueueError::GoOn),
+    ] {
+        let mut list = control(false, false);
+        list[7] |= code;
+        list[9] |= 0x40;
+        settle(&mut first, NEXUS, &select(0, 16), &list);
+        assert_eq!(second.queue_error(), meaning);
+        assert!(second.tells_aborted());
+        let page = data(first.begin(NEXUS, &[0x1A, 0x08, 0x0A, 0, 255, 0]));
+        assert_eq!((page[7], page[9]), (0x10 | code, 0x40));
+    }
+}
+
+#[test]
 fn saved_values_survive() {
     let (mut first, _) = two_views(thick());
     settle(&mut first, NEXUS, &select(1, 16), &control(false, true));
@@ -60,7 +80,14 @@ fn a_list_that_changes_anything_else_changes_nothing() {
         ending.sense.map(|sense| sense.asc)
     };
     let right = control(false, true);
-    for (at, bit) in [(4, 0x01), (5, 0x01), (7, 0x80), (9, 0x40), (12, 0x01)] {
+    for (at, bit) in [
+        (4, 0x01),
+        (5, 0x01),
+        (7, 0x80),
+        (7, 0x04),
+        (9, 0x01),
+        (12, 0x01),
+    ] {
         let mut wrong = right.clone();
         wrong[at] ^= bit;
         assert_eq!(

@@ -60,11 +60,11 @@ fn write_cache_enable_is_the_volumes() {
 }
 
 #[test]
-fn two_bits_are_changeable_and_the_control_page_can_be_saved() {
+fn four_fields_are_changeable_and_the_control_page_can_be_saved() {
     let reply = six(thick(), DBD, CHANGEABLE | 0x3F);
     let mut expected = vec![0; 32];
     expected[..2].copy_from_slice(&[0x08, 0x12]);
-    expected[20..25].copy_from_slice(&[0x8A, 0x0A, 0x04, 0, 0x08]);
+    expected[20..26].copy_from_slice(&[0x8A, 0x0A, 0x04, 0x06, 0x08, 0x40]);
     assert_eq!(reply[4..], expected);
     for values in [0x80, 0xC0] {
         assert_eq!(six(thick(), 0, values | 0x3F), six(thick(), 0, 0x3F));

@@ -36,7 +36,7 @@ fn designators(mut page: &[u8]) -> Vec<(u8, u8, u8, Vec<u8>)> {
 #[test]
 fn the_list_of_pages_is_sorted_and_each_page_exists() {
     let codes = page(thick(), 0x00);
-    assert_eq!(codes, [0x00, 0x80, 0x83, 0xB0, 0xB1, 0xB2]);
+    assert_eq!(codes, [0x00, 0x80, 0x83, 0x86, 0x8F, 0xB0, 0xB1, 0xB2]);
     for code in codes {
         page(thick(), code);
     }
@@ -102,6 +102,10 @@ fn block_limits_are_the_shapes() {
     assert_eq!(page[32..40], (1_u64 << 15).to_be_bytes());
     assert_eq!(page[40..44], [0, 0, 0, 64]);
     assert_eq!(page[44..], [0; 16]);
+    let mut in_units = thin();
+    (in_units.atomic_blocks_max, in_units.atomic_blocks_unit) = (32, 16);
+    let page = self::page(in_units, 0xB0);
+    assert_eq!(page[40..52], [0, 0, 0, 32, 0, 0, 0, 16, 0, 0, 0, 16]);
 }
 
 #[test]
@@ -122,4 +126,36 @@ fn a_thin_disk_says_how_it_discards() {
 fn the_disk_does_not_rotate() {
     let page = page(thick(), 0xB1);
     assert_eq!((page.len(), &page[..2]), (60, &[0, 1][..]));
+}
+
+#[test]
+fn task_attributes_and_the_cache_are_told() {
+    let mut shape = thick();
+    assert_eq!(page(shape.clone(), 0x86)[..4], [0, 0x07, 0x01, 0]);
+    shape.write_cache = false;
+    let page = page(shape, 0x86);
+    assert_eq!((page.len(), page[2]), (60, 0));
+}
+
+#[test]
+fn the_copy_page_lists_what_the_table_of_commands_has() {
+    let page = page(thick(), 0x8F);
+    let mut rest = &page[..];
+    let mut found = Vec::new();
+    while let [a, b, c, d, following @ ..] = rest {
+        let (body, following) = following.split_at(usize::from(u16::from_be_bytes([*c, *d])));
+        assert_eq!(body.len() % 4, 0);
+        found.push((u16::from_be_bytes([*a, *b]), body.to_vec()));
+        rest = following;
+    }
+    let kinds: Vec<u16> = found.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [0x0001, 0x0004, 0x0008, 0x000C, 0x8001]);
+    assert_eq!(found[0].1, [10, 0x83, 2, 0, 1, 0x84, 4, 0, 3, 4, 5, 0]);
+    assert_eq!(
+        (found[1].1.len(), &found[1].1[4..8]),
+        (28, &[0, 16, 0, 16][..])
+    );
+    assert_eq!(found[2].1, [2, 0x02, 0xE4, 0]);
+    assert_eq!(found[3].1, [0, 2, 0xFF, 0xFF]);
+    assert_eq!((found[4].1.len(), found[4].1[12]), (32, 9));
 }

@@ -1,10 +1,11 @@
-//! The seam beneath the file leaf: what it asks of the system, in five verbs. The engine's files
+//! The seam beneath the file leaf: what it asks of the system, in a few verbs. The engine's files
 //! are one medium; the power-cut recorder puts itself in between as another.
 
 use std::{future::Future, io};
 
 use engine::{
     Buf, Payload,
+    extent::Extent,
     fs::{File, SharedFile},
     op::AllocateMode,
 };
@@ -16,6 +17,21 @@ pub trait Medium: 'static {
 
     /// Writes all of `data` at byte `at`; with `durable` it is on persistent media at the end.
     fn write(&self, at: u64, data: Payload, durable: bool) -> impl Future<Output = io::Result<()>>;
+
+    /// As `write`, all of it or nothing through a power cut; see
+    /// [`SharedFile::atomic_write_bytes`](engine::fs::SharedFile::atomic_write_bytes).
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durable: bool,
+    ) -> impl Future<Output = io::Result<()>> {
+        let _ = (at, data, durable);
+        async { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
+    /// Whether byte `at` takes space, and where the run of such bytes ends.
+    fn extent(&self, at: u64) -> impl Future<Output = io::Result<Extent>>;
 
     /// Makes every write and change of allocation that has ended durable.
     fn sync(&self) -> impl Future<Output = io::Result<()>>;
@@ -63,6 +79,14 @@ impl Medium for FileMedium {
 
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         self.io.write_all_at(at, data, durable).await
+    }
+
+    async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        self.io.write_atomic_at(at, data, durable).await
+    }
+
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.io.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {

@@ -23,7 +23,7 @@ use std::{io, ops::Range, sync::Arc};
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode};
 
 use self::{extents::Extents, flushes::LaneFlushes};
-use crate::{Durability, Error, Result, Shape, Volume};
+use crate::{Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, Volume};
 
 pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
@@ -86,6 +86,11 @@ impl<M: Medium> FileVolume<M> {
             data.into_buf().into()
         };
         let result = self.medium.write(at, data, durable).await;
+        self.written(at, len, durable, result)
+    }
+
+    /// Notes the end of a write.
+    fn written(&self, at: u64, len: u64, durable: bool, result: io::Result<()>) -> Result<()> {
         if !durable {
             self.flushes.volatile_write_ended();
         }
@@ -93,10 +98,7 @@ impl<M: Medium> FileVolume<M> {
             let error = self.failed("write", at, len, &error);
             // What makes a durable write fail at its end may have taken the report of an earlier
             // volatile write's loss with it, which the next flush would not hear of.
-            if durable
-                && self.file.shape.volatile_cache
-                && error.kind() != crate::ErrorKind::NoSpace
-            {
+            if durable && self.file.shape.volatile_cache && error.kind() != ErrorKind::NoSpace {
                 self.flushes.fail();
             }
             error
@@ -235,6 +237,60 @@ impl<M: Medium> Volume for FileVolume<M> {
             }
             self.zero(AllocateMode::PunchHole, at, len, Durability::Cached)
                 .await
+        })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.file.shape.check(at, len)?;
+            let block = u64::from(self.file.shape.block_size_bytes);
+            let extent = self.medium.extent(at).await;
+            let extent = extent.map_err(|error| self.failed("a look", at, len, &error))?;
+            // A block takes space if any of its bytes does: a run of holes ends with its last whole
+            // block, and a block that begins in one and does not end in it is looked at no closer.
+            let end = match extent.is_allocated {
+                true => extent.end.saturating_add(block - 1) / block * block,
+                false => extent.end / block * block,
+            };
+            let is_mapped = extent.is_allocated || end <= at;
+            Ok(Allocation {
+                is_mapped,
+                len_bytes: end.max(at + block).min(at + len) - at,
+            })
+        })
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.file.atomic_writes
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let len = data.len() as u64;
+            self.check_write(at, len)?;
+            let Some(atomic) = self.file.atomic_writes else {
+                return Err(Error::new(
+                    ErrorKind::Configuration,
+                    "the file system takes no atomic writes",
+                ));
+            };
+            let unit = u64::from(atomic.unit_bytes);
+            if at % unit != 0 || len != unit {
+                return Err(Error::new(
+                    ErrorKind::Misaligned,
+                    format!("an atomic write of {len} bytes at {at} is not one unit of {unit}"),
+                ));
+            }
+            let durable = self.file.synchronous || durability == Durability::Fua;
+            // In one piece of memory: the system takes one segment.
+            let data = data.into_buf().into();
+            let result = self.medium.write_atomic(at, data, durable).await;
+            self.written(at, len, durable, result)
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +15,7 @@ use engine::{
 };
 
 use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
-use crate::{Discard, Error, ErrorKind, Result, Shape, config::Caching};
+use crate::{AtomicWrites, Discard, Error, ErrorKind, Result, Shape, config::Caching};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
 const PHYSICAL_BYTES: u32 = 4096;
@@ -51,6 +52,7 @@ pub struct OpenFile {
     /// one from the other (ext4 does), and a reader would see half a block.
     pub(super) excludes: bool,
     pub(super) flushes: Arc<Flushes>,
+    pub(super) atomic_writes: Option<AtomicWrites>,
     medium: SharedMedium,
 }
 
@@ -94,6 +96,10 @@ impl OpenFile {
         let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
         let synchronous = options.caching.is_synchronous();
         let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
+        let atomic_writes = medium.io.atomic_write_bytes();
+        let atomic_writes = atomic_writes
+            .filter(|_| !options.read_only && align_bytes <= options.block_size_bytes)
+            .and_then(|lengths| atomic_unit(&lengths, options.block_size_bytes));
         Ok(Arc::new(OpenFile {
             path: options.path.clone(),
             shape: Shape {
@@ -112,6 +118,7 @@ impl OpenFile {
             synchronous,
             excludes: !options.caching.is_direct() && !options.read_only,
             flushes: Arc::default(),
+            atomic_writes,
             medium,
         }))
     }
@@ -208,6 +215,24 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
         _ => error.to_string(),
     };
     configuration(format!("{shown} cannot be opened: {why}"))
+}
+
+/// What is promised of all-or-nothing writes where the system takes these lengths: it wants powers
+/// of two at multiples of themselves, which a disk can only promise of one length. The longest that
+/// it takes up to a page of InnoDB is that.
+pub(super) fn atomic_unit(
+    lengths: &RangeInclusive<u32>,
+    block_size_bytes: u32,
+) -> Option<AtomicWrites> {
+    const DATABASE_PAGE_BYTES: u32 = 16 << 10;
+    let longest = DATABASE_PAGE_BYTES
+        .min(*lengths.end())
+        .max(*lengths.start());
+    let fits = longest.is_power_of_two() && longest >= block_size_bytes;
+    (fits && lengths.contains(&longest)).then_some(AtomicWrites {
+        unit_bytes: longest,
+        max_bytes: Some(longest),
+    })
 }
 
 /// Makes the empty file `len_bytes` long, in whole units. Durable, its name included.

@@ -2,9 +2,9 @@
 
 use std::{cell::Cell, fs, io, os::unix::fs::MetadataExt, rc::Rc};
 
-use engine::{Lane, LaneConfig};
+use engine::{Lane, LaneConfig, extent::Extent};
 
-use super::*;
+use super::{open::atomic_unit, *};
 use crate::{ErrorKind, config::Caching, contract, scratch::Scratch};
 
 const MODES: [Caching; 4] = [
@@ -203,6 +203,10 @@ impl Medium for Counting {
         self.medium.write(at, data, durable).await
     }
 
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.medium.extent(at).await
+    }
+
     async fn sync(&self) -> io::Result<()> {
         self.syncs.set(self.syncs.get() + 1);
         if self.fail.get() {
@@ -313,6 +317,9 @@ fn a_full_file_system_is_told_apart() {
             async fn write(&self, _: u64, _: Payload, _: bool) -> io::Result<()> {
                 Err(io::Error::from_raw_os_error(libc::ENOSPC))
             }
+            async fn extent(&self, at: u64) -> io::Result<Extent> {
+                self.0.extent(at).await
+            }
             async fn sync(&self) -> io::Result<()> {
                 self.0.sync().await
             }
@@ -384,6 +391,10 @@ impl Medium for Slow {
         self.0.write(at + half as u64, rest, durable).await
     }
 
+    async fn extent(&self, at: u64) -> io::Result<Extent> {
+        self.0.extent(at).await
+    }
+
     async fn sync(&self) -> io::Result<()> {
         self.0.sync().await
     }
@@ -445,4 +456,41 @@ fn a_part_of_a_unit_brings_back_nothing_that_a_whole_one_replaced() {
         let seen = volume.read(0, 512).await.expect("it reads").to_vec();
         assert_eq!(seen, [2; 512], "only the whole write touched this block");
     });
+}
+
+#[test]
+fn a_hole_is_told_from_data_to_the_block() {
+    for caching in MODES {
+        let scratch = Scratch::new();
+        on_lane(async {
+            let file = OpenFile::open(&options(&scratch, caching)).await;
+            let volume = file.expect("it is made").on_lane();
+            let len = volume.shape().len_bytes;
+            let at = async |at| {
+                let found = volume.allocation(at, len - at).await.expect("it looks");
+                (found.is_mapped, found.len_bytes)
+            };
+            // Made by its last page alone.
+            assert_eq!(at(0).await, (false, len - 4096));
+            assert_eq!(at(len - 512).await, (true, 512));
+            let data = Payload::from(Buf::copy_of(&[7; 8192]));
+            let written = volume.write(64 << 10, data, Durability::Cached).await;
+            written.expect("it writes");
+            assert_eq!(at(512).await, (false, (64 << 10) - 512));
+            assert_eq!(at(64 << 10).await, (true, 8192));
+            assert_eq!(at((64 << 10) + 4096).await, (true, 4096));
+            volume.discard(64 << 10, 4096).await.expect("it discards");
+            assert_eq!(at(0).await, (false, (64 << 10) + 4096));
+        });
+    }
+}
+
+#[test]
+fn an_atomic_write_has_the_one_length_that_is_promised() {
+    let unit = |lengths| atomic_unit(&lengths, 512).map(|atomic| atomic.unit_bytes);
+    assert_eq!(unit(4096..=1 << 20), Some(16 << 10));
+    assert_eq!(unit(4096..=4096), Some(4096));
+    assert_eq!(unit(1 << 16..=1 << 20), Some(1 << 16));
+    assert_eq!(unit(512..=3 << 10), None, "no power of two");
+    assert_eq!(atomic_unit(&(512..=2048), 4096), None, "less than a block");
 }

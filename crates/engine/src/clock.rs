@@ -1,0 +1,176 @@
+//! The ring's clock: nanoseconds since an origin that all lanes of the process share.
+//!
+//! A look at the time is taken several times for each I/O, so it has to cost a few instructions.
+//! Where the processor's time-stamp counter runs at one rate and the kernel itself trusts it, it
+//! is read directly and scaled; every few milliseconds, and whenever the counter says something
+//! that cannot be, the kernel's clock is asked and the scale taken anew. Elsewhere the kernel is
+//! asked each time.
+
+use std::{cell::Cell, sync::OnceLock, time::Instant as KernelInstant};
+
+/// How long the counter is trusted before the kernel is asked again, in nanoseconds.
+const TRUSTED_NS: u64 = 20_000_000;
+/// The shortest time between two looks at the kernel's clock that gives a scale, in nanoseconds.
+const SCALE_MIN_NS: u64 = 1_000_000;
+const SCALE_BITS: u32 = 24;
+
+/// A lane's view of the time. It never goes back.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    has_counter: bool,
+    /// The counter and the time when the kernel was last asked.
+    anchor: Cell<(u64, u64)>,
+    /// Nanoseconds for each tick, times 2^[`SCALE_BITS`].
+    scale: Cell<u64>,
+    /// Ticks after the anchor for which the scale holds; zero: there is none yet.
+    trusted_ticks: Cell<u64>,
+    last_ns: Cell<u64>,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock {
+            has_counter: counter::is_trusted(),
+            anchor: Cell::new((counter::read(), kernel_ns())),
+            scale: Cell::new(0),
+            trusted_ticks: Cell::new(0),
+            last_ns: Cell::new(0),
+        }
+    }
+
+    /// Nanoseconds since the origin.
+    pub(crate) fn now_ns(&self) -> u64 {
+        let ns = match self.has_counter {
+            true => self.counted_ns(),
+            false => kernel_ns(),
+        };
+        let ns = ns.max(self.last_ns.get());
+        self.last_ns.set(ns);
+        ns
+    }
+
+    fn counted_ns(&self) -> u64 {
+        let (anchor_ticks, anchor_ns) = self.anchor.get();
+        let ticks = counter::read();
+        // A counter that is behind its anchor gives a huge difference, which nobody trusts.
+        let passed = ticks.wrapping_sub(anchor_ticks);
+        if passed < self.trusted_ticks.get() {
+            return anchor_ns + ((passed * self.scale.get()) >> SCALE_BITS);
+        }
+        self.ask_kernel(ticks)
+    }
+
+    #[cold]
+    fn ask_kernel(&self, ticks: u64) -> u64 {
+        let ns = kernel_ns();
+        let (anchor_ticks, anchor_ns) = self.anchor.get();
+        let (passed_ticks, passed_ns) = (ticks.wrapping_sub(anchor_ticks), ns - anchor_ns);
+        if passed_ns < SCALE_MIN_NS {
+            return ns; // too soon for a scale: the anchor stays
+        }
+        self.anchor.set((ticks, ns));
+        // Ticks of 100 MHz to 10 GHz; what is outside was no count of this time.
+        let is_plausible = (passed_ns / 10..=passed_ns.saturating_mul(10)).contains(&passed_ticks);
+        if is_plausible {
+            let scale = (u128::from(passed_ns) << SCALE_BITS) / u128::from(passed_ticks);
+            self.scale.set(scale as u64);
+            self.trusted_ticks
+                .set((TRUSTED_NS << SCALE_BITS) / (scale as u64).max(1));
+        } else {
+            self.trusted_ticks.set(0);
+        }
+        ns
+    }
+}
+
+fn kernel_ns() -> u64 {
+    static ORIGIN: OnceLock<KernelInstant> = OnceLock::new();
+    ORIGIN.get_or_init(KernelInstant::now).elapsed().as_nanos() as u64
+}
+
+#[cfg(target_arch = "x86_64")]
+mod counter {
+    //! The time-stamp counter.
+
+    use std::{arch::x86_64, fs, sync::OnceLock};
+
+    /// The kernel measures whether the counters of all CPUs agree before it makes one of these its
+    /// own clock.
+    const BY_COUNTER: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+
+    pub(super) fn is_trusted() -> bool {
+        static TRUSTED: OnceLock<bool> = OnceLock::new();
+        *TRUSTED.get_or_init(|| {
+            let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+            let source = fs::read_to_string(source).unwrap_or_default();
+            has_constant_rate() && BY_COUNTER.contains(&source.trim())
+        })
+    }
+
+    /// CPUID 8000_0007h, EDX bit 8: the rate does not change with the CPU's.
+    #[allow(unused_unsafe, reason = "a safe function in newer Rust")]
+    fn has_constant_rate() -> bool {
+        // SAFETY: every x86-64 processor has the instruction.
+        let max = unsafe { x86_64::__cpuid(0x8000_0000) }.eax;
+        // SAFETY: as above.
+        max >= 0x8000_0007 && unsafe { x86_64::__cpuid(0x8000_0007) }.edx & (1 << 8) != 0
+    }
+
+    pub(super) fn read() -> u64 {
+        // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it.
+        unsafe { x86_64::_rdtsc() }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod counter {
+    //! No counter that we know how to read.
+
+    pub(super) fn is_trusted() -> bool {
+        false
+    }
+
+    pub(super) fn read() -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stays_beside_the_kernels_clock_and_never_goes_back() {
+        let clock = Clock::new();
+        let began = KernelInstant::now();
+        let mut last = clock.now_ns();
+        let mut worst_ns = 0;
+        while began.elapsed().as_millis() < 120 {
+            let before = kernel_ns();
+            let now = clock.now_ns();
+            let after = kernel_ns();
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+            // Only what no pause of this thread can explain counts as off.
+            worst_ns = worst_ns
+                .max(before.saturating_sub(now))
+                .max(now.saturating_sub(after));
+        }
+        assert!(worst_ns < 100_000, "off by {worst_ns} ns");
+    }
+
+    #[test]
+    fn a_counter_that_jumps_is_not_believed() {
+        let clock = Clock::new();
+        while clock.has_counter && clock.trusted_ticks.get() == 0 {
+            clock.now_ns();
+        }
+        // As after a move to a machine whose counter is far behind, or far ahead.
+        for jump in [u64::MAX / 3, 1 << 50] {
+            let (ticks, ns) = clock.anchor.get();
+            clock.anchor.set((ticks.wrapping_add(jump), ns));
+            let (now, kernel) = (clock.now_ns(), kernel_ns());
+            assert!(kernel - now < 50_000_000, "{now} beside {kernel}");
+        }
+    }
+}

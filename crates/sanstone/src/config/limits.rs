@@ -1,0 +1,112 @@
+//! The `[limits]` table: what initiators, known or not, can make the daemon do.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use target::Limits;
+use toml::Spanned;
+use volume::config::{ConfigError, Size, Time};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitsTable {
+    reserved: Option<Spanned<u32>>,
+    logins: Option<Spanned<u32>>,
+    logins_per_peer: Option<Spanned<u32>>,
+    login_time: Option<Spanned<Time>>,
+    commands: Option<Spanned<u32>>,
+    transfer: Option<Spanned<Size>>,
+    data_segment: Option<Spanned<Size>>,
+    text: Option<Spanned<Size>>,
+}
+
+impl LimitsTable {
+    /// Writes what the table says into `limits`, whose `connections_max` is what it will be.
+    pub(super) fn apply(&self, limits: &mut Limits) -> Result<(), ConfigError> {
+        let connections = limits.connections_max as u32;
+        limits.reserved = match count("reserved", &self.reserved, 0, connections)? {
+            Some(reserved) => reserved as usize,
+            None => limits.connections_max / 4,
+        };
+        if let Some(logins) = count("logins", &self.logins, 1, 65_536)? {
+            limits.logins_max = logins as usize;
+        }
+        let logins = limits.logins_max as u32;
+        limits.logins_per_peer_max = limits.logins_per_peer_max.min(limits.logins_max);
+        if let Some(logins) = count("logins_per_peer", &self.logins_per_peer, 1, logins)? {
+            limits.logins_per_peer_max = logins as usize;
+        }
+        if let Some(time) = &self.login_time {
+            let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
+            let given = time.get_ref().duration();
+            if !(least..=most).contains(&given) {
+                let given = time.get_ref();
+                let message =
+                    format!("login_time = \"{given}\" is not possible; write \"1s\" to \"300s\"");
+                return Err(ConfigError::new(time.span(), message));
+            }
+            limits.login_timeout = given;
+        }
+        if let Some(commands) = count("commands", &self.commands, 1, 4096)? {
+            limits.command_window = commands as u16;
+        }
+        if let Some(bytes) = size(
+            "transfer",
+            &self.transfer,
+            ("64KiB", 64 << 10),
+            ("16MiB", 16 << 20),
+        )? {
+            limits.transfer_max_bytes = bytes;
+        }
+        if let Some(bytes) = size(
+            "data_segment",
+            &self.data_segment,
+            ("8KiB", 8 << 10),
+            ("1MiB", 1 << 20),
+        )? {
+            limits.data_segment_max_bytes = bytes;
+        }
+        if let Some(bytes) = size("text", &self.text, ("8KiB", 8 << 10), ("1MiB", 1 << 20))? {
+            limits.text_max_bytes = bytes as usize;
+        }
+        Ok(())
+    }
+}
+
+fn count(
+    name: &str,
+    value: &Option<Spanned<u32>>,
+    least: u32,
+    most: u32,
+) -> Result<Option<u32>, ConfigError> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let given = *value.get_ref();
+    if (least..=most).contains(&given) {
+        return Ok(Some(given));
+    }
+    let message = format!("{name} = {given} is not possible; write {least} to {most}");
+    Err(ConfigError::new(value.span(), message))
+}
+
+/// Sizes in whole pages, which is what memory is handed out in.
+fn size(
+    name: &str,
+    value: &Option<Spanned<Size>>,
+    (least, least_bytes): (&str, u64),
+    (most, most_bytes): (&str, u64),
+) -> Result<Option<u32>, ConfigError> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let size = value.get_ref();
+    let bytes = size.bytes();
+    if (least_bytes..=most_bytes).contains(&bytes) && bytes % 4096 == 0 {
+        return Ok(Some(bytes as u32));
+    }
+    let message = format!(
+        "{name} = \"{size}\" is not possible; write \"{least}\" to \"{most}\", in steps of 4KiB"
+    );
+    Err(ConfigError::new(value.span(), message))
+}

@@ -1,0 +1,326 @@
+//! Where a target listens, or where it has gone: `portals` is one portal group, `portal_groups`
+//! names several by their tags, `redirect` sends initiators elsewhere.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::Range,
+};
+
+use serde::Deserialize;
+use target::{PortalGroup, Redirect};
+use toml::Spanned;
+use volume::config::ConfigError;
+
+use super::{PORT, wrong_value};
+
+const FORM: &str = "addresses as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
+
+/// `["10.0.1.1:3260", "[fd00::1]:3260"]`
+pub(super) type Addresses = Spanned<Vec<Spanned<String>>>;
+
+/// `{ 1 = ["10.0.1.1:3260"], 2 = ["10.0.2.1:3260"] }`, by tag
+pub(super) type Groups = Spanned<BTreeMap<Spanned<String>, Addresses>>;
+
+/// A portal and where it is written; the default is nowhere.
+type Placed = (SocketAddr, Option<Range<usize>>);
+
+/// The settings of a target that say where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) portals: Option<&'a Addresses>,
+    pub(super) portal_groups: Option<&'a Groups>,
+    pub(super) redirect: Option<&'a Spanned<RedirectTable>>,
+}
+
+/// `{ to = "10.0.2.1:3260", permanent = true }`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RedirectTable {
+    to: Spanned<String>,
+    #[serde(default)]
+    permanent: bool,
+}
+
+impl Place<'_> {
+    /// The portal groups, checked.
+    pub(super) fn groups(&self) -> Result<Vec<PortalGroup>, ConfigError> {
+        let Some(groups) = self.portal_groups else {
+            let portals = match self.portals {
+                None => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))],
+                Some(portals) => addresses(portals)?,
+            };
+            return Ok(vec![PortalGroup::only(portals)]);
+        };
+        if let Some(portals) = self.portals {
+            return Err(wrong_value(
+                portals.span(),
+                "portals and portal_groups say the same thing",
+                "portal_groups = { 1 = [\"10.0.1.1:3260\"], 2 = [\"10.0.2.1:3260\"] } alone",
+            ));
+        }
+        if groups.get_ref().is_empty() {
+            return Err(wrong_value(
+                groups.span(),
+                "a target needs a portal group",
+                "portal_groups = { 1 = [\"10.0.1.1:3260\"] }",
+            ));
+        }
+        let group = |(tag, portals): (&Spanned<String>, &Addresses)| {
+            let number = tag.get_ref().parse().ok().filter(|tag| *tag != 0);
+            let number = number.ok_or_else(|| {
+                let what = format_args!("\"{}\" is no portal group tag", tag.get_ref());
+                wrong_value(tag.span(), what, "a number from 1 to 65535")
+            })?;
+            Ok(PortalGroup {
+                tag: number,
+                portals: addresses(portals)?,
+            })
+        };
+        groups.get_ref().iter().map(group).collect()
+    }
+
+    /// Where initiators are sent, if anywhere.
+    pub(super) fn redirect(&self) -> Result<Option<Redirect>, ConfigError> {
+        let Some(table) = self.redirect else {
+            return Ok(None);
+        };
+        let RedirectTable { to, permanent } = table.get_ref();
+        let form = "another portal's address as \"10.0.2.1:3260\" or \"[fd00::2]:3260\"";
+        let address = address(to.get_ref()).filter(|address| {
+            let ip = address.ip();
+            !ip.is_unspecified() && !ip.is_multicast() && address.port() != 0
+        });
+        let address = address.ok_or_else(|| {
+            let what = format_args!("nobody can be sent to \"{}\"", to.get_ref());
+            wrong_value(to.span(), what, form)
+        })?;
+        if self.groups()?.iter().any(|g| g.portals.contains(&address)) {
+            let what = format_args!(
+                "\"{}\" is a portal of this very target: initiators would go round in a circle",
+                to.get_ref()
+            );
+            return Err(wrong_value(to.span(), what, form));
+        }
+        Ok(Some(Redirect {
+            to: address,
+            permanently: *permanent,
+        }))
+    }
+
+    /// All portals with their places; the default has none.
+    fn all(&self) -> Result<Vec<Placed>, ConfigError> {
+        let groups = self.portal_groups.into_iter();
+        let groups = groups.flat_map(|groups| groups.get_ref().values());
+        let spans = self.portals.into_iter().chain(groups);
+        let spans = spans.flat_map(|portals| portals.get_ref().iter().map(|p| Some(p.span())));
+        let portals = self.groups()?.into_iter().flat_map(|group| group.portals);
+        Ok(portals.zip(spans.chain(std::iter::repeat(None))).collect())
+    }
+}
+
+/// Refuses portals that cannot all be listened on, or that leave it open which group is meant.
+pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), ConfigError> {
+    let mut seen: Vec<Placed> = Vec::new();
+    for place in places {
+        let own = place.all()?;
+        for (index, (portal, span)) in own.iter().enumerate() {
+            let chosen_by_the_system = portal.port() == 0;
+            if own[..index].iter().any(|(other, _)| other == portal) && !chosen_by_the_system {
+                let message = format!("\"{portal}\" is there twice; name it once");
+                return Err(ConfigError::new(span.clone(), message));
+            }
+            let others = seen.iter().chain(&own[..index]);
+            for (other, other_span) in others {
+                let (wide, narrow) = match (takes(*other, *portal), takes(*portal, *other)) {
+                    (true, _) => (other, portal),
+                    (_, true) => (portal, other),
+                    _ => continue,
+                };
+                let message = format!(
+                    "\"{wide}\" takes the connections to \"{narrow}\", too, and both are portals; \
+                     write the one or the other in both places"
+                );
+                return Err(ConfigError::new(
+                    span.clone().or(other_span.clone()),
+                    message,
+                ));
+            }
+        }
+        seen.extend(own);
+    }
+    Ok(())
+}
+
+/// Whether a socket on `wide` takes connections to `narrow`, another address.
+fn takes(wide: SocketAddr, narrow: SocketAddr) -> bool {
+    let other = wide != narrow && wide.port() == narrow.port() && wide.port() != 0;
+    other
+        && match wide.ip() {
+            IpAddr::V4(ip) => ip.is_unspecified() && narrow.is_ipv4(),
+            // Linux gives a socket on [::] both families.
+            IpAddr::V6(ip) => ip.is_unspecified(),
+        }
+}
+
+fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
+    if portals.get_ref().is_empty() {
+        return Err(wrong_value(portals.span(), "a target needs a portal", FORM));
+    }
+    let parse = |portal: &Spanned<String>| {
+        let text = portal.get_ref();
+        let usable = address(text).filter(|address| !address.ip().is_multicast());
+        usable.ok_or_else(|| {
+            wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM)
+        })
+    };
+    portals.get_ref().iter().map(parse).collect()
+}
+
+/// `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]` or `fd00::1`. An IPv4 address in its
+/// IPv6 form is the same address.
+fn address(text: &str) -> Option<SocketAddr> {
+    let whole = text.parse::<SocketAddr>().ok();
+    let address = whole.or_else(|| {
+        let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+        let ip: IpAddr = match bracketed {
+            Some(inner) => IpAddr::V6(inner.parse().ok()?),
+            None => text.parse().ok()?,
+        };
+        Some((ip, PORT).into())
+    })?;
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => Some((ip, address.port()).into()),
+        IpAddr::V6(_) => Some(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Table {
+        portals: Option<Addresses>,
+        portal_groups: Option<Groups>,
+        redirect: Option<Spanned<RedirectTable>>,
+    }
+
+    impl Table {
+        fn parse(text: &str) -> Table {
+            toml::from_str(text).expect("it parses")
+        }
+
+        fn place(&self) -> Place<'_> {
+            Place {
+                portals: self.portals.as_ref(),
+                portal_groups: self.portal_groups.as_ref(),
+                redirect: self.redirect.as_ref(),
+            }
+        }
+    }
+
+    fn told(text: &str) -> Vec<(u16, Vec<String>)> {
+        let groups = Table::parse(text).place().groups().expect(text).into_iter();
+        groups
+            .map(|g| (g.tag, g.portals.iter().map(|p| p.to_string()).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn portals_are_one_group_and_groups_have_their_tags() {
+        for (text, tag, portals) in [
+            ("", 1, &["0.0.0.0:3260"][..]),
+            ("portals = [\"10.0.0.1\"]", 1, &["10.0.0.1:3260"]),
+            (
+                "portals = [\"::1\", \"[::1]:4\"]",
+                1,
+                &["[::1]:3260", "[::1]:4"],
+            ),
+            ("portals = [\"[::ffff:10.0.0.1]:5\"]", 1, &["10.0.0.1:5"]),
+            ("portals = [\"[fe80::1%2]:5\"]", 1, &["[fe80::1%2]:5"]),
+            ("portal_groups = { 7 = [\"[::]:3260\"] }", 7, &["[::]:3260"]),
+        ] {
+            let portals = portals.iter().map(|p| (*p).to_owned()).collect();
+            assert_eq!(told(text), [(tag, portals)], "{text}");
+        }
+        let two = told("portal_groups = { 2 = [\"10.0.0.2\"], 1 = [\"10.0.0.1\"] }");
+        assert_eq!(two.len(), 2);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_value_and_the_mend() {
+        for (text, parts) in [
+            ("portals = []", &["needs a portal", "127.0.0.1:3260"][..]),
+            ("portals = [\"localhorst\"]", &["localhorst", "write"]),
+            ("portals = [\"10.0.0.1]\"]", &["10.0.0.1]", "write"]),
+            ("portals = [\"224.0.0.1:3260\"]", &["224.0.0.1", "write"]),
+            (
+                "portals = [\"10.0.0.1\", \"10.0.0.1:3260\"]",
+                &["twice", "10.0.0.1:3260"],
+            ),
+            (
+                "portals = [\"0.0.0.0\", \"10.0.0.1\"]",
+                &["\"0.0.0.0:3260\" takes", "10.0.0.1:3260"],
+            ),
+            (
+                "portals = [\"0.0.0.0\", \"::\"]",
+                &["\"[::]:3260\" takes", "0.0.0.0:3260"],
+            ),
+            ("portal_groups = {}", &["portal_groups = { 1 ="]),
+            ("portal_groups = { 1 = [] }", &["needs a portal"]),
+            (
+                "portal_groups = { 0 = [\"10.0.0.1\"] }",
+                &["\"0\"", "1 to 65535"],
+            ),
+            ("portal_groups = { 65536 = [\"10.0.0.1\"] }", &["\"65536\""]),
+            ("portal_groups = { a = [\"10.0.0.1\"] }", &["\"a\""]),
+            (
+                "portals = [\"::1\"]\nportal_groups = { 1 = [\"::1\"] }",
+                &["portal_groups", "alone"],
+            ),
+            (
+                "portal_groups = { 1 = [\"10.0.0.1\"], 2 = [\"10.0.0.1\"] }",
+                &["10.0.0.1:3260", "twice"],
+            ),
+            (
+                "redirect = { to = \"0.0.0.0:3260\" }",
+                &["0.0.0.0:3260", "write"],
+            ),
+            ("redirect = { to = \"elsewhere\" }", &["elsewhere", "write"]),
+            (
+                "redirect = { to = \"10.0.0.1:0\" }",
+                &["10.0.0.1:0", "write"],
+            ),
+            (
+                "portals = [\"::1\"]\nredirect = { to = \"[::1]:3260\" }",
+                &["[::1]:3260", "circle"],
+            ),
+        ] {
+            let table = Table::parse(text);
+            let place = table.place();
+            let outcome = check([place].into_iter()).and_then(|()| place.redirect());
+            let error = outcome.expect_err(text);
+            for part in parts {
+                assert!(
+                    error.message().contains(part),
+                    "{text}: {}",
+                    error.message()
+                );
+            }
+            assert!(error.span().is_some(), "{text} has a place");
+        }
+    }
+
+    #[test]
+    fn targets_may_share_a_portal_and_not_overlap() {
+        let tables = ["", "portals = [\"10.0.0.1\"]", "portals = [\"0.0.0.0\"]"];
+        let tables = tables.map(Table::parse);
+        let [everywhere, one, same] = tables.each_ref().map(Table::place);
+        check([everywhere, same].into_iter()).expect("the same portal");
+        for pair in [[everywhere, one], [one, everywhere]] {
+            let error = check(pair.into_iter()).expect_err("they overlap");
+            assert!(error.span().is_some() && error.message().contains("10.0.0.1:3260"));
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! How many connections there may be, and who makes room for whom.
+//!
+//! A connection that has not logged in waits in a room of its own, so that whoever only connects
+//! takes no session's place. When the room is full a new connection is let in all the same, and
+//! the one of least standing leaves: strangers before peers that have logged in before, the silent
+//! before those that have begun a login, the oldest of equals first. A single host has a share of
+//! the room, and beyond it crowds out its own connections only.
+//!
+//! A session has a place until it ends; then some of the places are kept for the initiators that
+//! had them, so that a database that lost its connections finds them again. Where more ended than
+//! can be kept, those with the longest sessions have precedence: whoever logs in and out all the
+//! time, under whatever names, does not push a database out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use engine::{Duration, Instant};
+
+use crate::peer::Peer;
+
+/// Hosts that are remembered for having logged in; the one that did so longest ago is forgotten.
+const KNOWN_PEERS_MAX: usize = 1024;
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// Sessions.
+    pub(crate) sessions: usize,
+    /// Of these, kept for initiators that had one before.
+    pub(crate) reserved: usize,
+    /// Connections that have not logged in.
+    pub(crate) logins: usize,
+    /// Of these, from one host.
+    pub(crate) logins_per_peer: usize,
+}
+
+/// Which limit made a connection leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Limit {
+    /// [`Places::logins`].
+    Logins,
+    /// [`Places::logins_per_peer`].
+    LoginsPerPeer,
+}
+
+/// A connection that has to make room: its number and what it came with.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Displaced<T> {
+    pub(crate) id: u64,
+    pub(crate) entry: T,
+    pub(crate) limit: Limit,
+}
+
+/// What speaks for a connection before login. The address comes first: it cannot be claimed
+/// falsely by whoever is not on the way there, while names are no secret.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Standing {
+    known_peer: bool,
+    known_initiator: bool,
+    begun: bool,
+}
+
+/// A connection before login, in the order of who leaves first.
+type Seat = (Standing, u64);
+
+struct Guest<T> {
+    peer: Peer,
+    standing: Standing,
+    entry: T,
+}
+
+struct Session {
+    initiator: String,
+    began: Instant,
+    /// How long those before it lasted whose place it took.
+    before: Duration,
+}
+
+/// Shared by all lanes; touched when a connection comes, logs in or ends, never for an I/O. `T` is
+/// whatever is needed to tell a connection that it has to leave.
+pub(crate) struct Admission<T>(Mutex<State<T>>);
+
+struct State<T> {
+    places: Places,
+    last_id: u64,
+    guests: HashMap<u64, Guest<T>>,
+    seats: BTreeSet<Seat>,
+    seats_of: HashMap<Peer, BTreeSet<Seat>>,
+    /// Told to leave, and not gone yet.
+    leaving: BTreeSet<u64>,
+    /// The sessions, and how many each initiator has.
+    sessions: HashMap<u64, Session>,
+    sessions_of: HashMap<String, usize>,
+    kept: Kept,
+    known: Known,
+}
+
+impl<T> Admission<T> {
+    pub(crate) fn new(places: Places) -> Self {
+        Admission(Mutex::new(State {
+            places,
+            last_id: 0,
+            guests: HashMap::new(),
+            seats: BTreeSet::new(),
+            seats_of: HashMap::new(),
+            leaving: BTreeSet::new(),
+            sessions: HashMap::new(),
+            sessions_of: HashMap::new(),
+            kept: Kept::default(),
+            known: Known::default(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a connection in and gives it its number, and the connection that has to leave for it.
+    pub(crate) fn arrive(&self, from: IpAddr, entry: T) -> (u64, Option<Displaced<T>>) {
+        let mut state = self.lock();
+        let peer = Peer::of(from);
+        let own = state.seats_of.get(&peer);
+        let displaced = if own.is_some_and(|own| own.len() >= state.places.logins_per_peer) {
+            let first = own.and_then(|own| own.first().copied());
+            first.map(|seat| (seat, Limit::LoginsPerPeer))
+        } else if state.seats.len() >= state.places.logins {
+            let first = state.seats.first().copied();
+            first.map(|seat| (seat, Limit::Logins))
+        } else {
+            None
+        };
+        let displaced = displaced.and_then(|(seat, limit)| state.displace(seat, limit));
+        state.last_id += 1;
+        let id = state.last_id;
+        let standing = Standing {
+            known_peer: state.known.peers.contains_key(&peer),
+            known_initiator: false,
+            begun: false,
+        };
+        state.sit(id, peer, standing);
+        let guest = Guest {
+            peer,
+            standing,
+            entry,
+        };
+        state.guests.insert(id, guest);
+        (id, displaced)
+    }
+
+    /// Has the connection leave that would be the next to do so, as if one more had come.
+    pub(crate) fn make_room(&self) -> Option<Displaced<T>> {
+        let mut state = self.lock();
+        let seat = *state.seats.first()?;
+        state.displace(seat, Limit::Logins)
+    }
+
+    /// Whether more have been told to leave than a room full and are not gone yet: whoever lets
+    /// connections in waits, or the number of those that leave would have no bound.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let state = self.lock();
+        state.leaving.len() >= state.places.logins
+    }
+
+    /// The connection has begun a login as this initiator. True: both the name and where it comes
+    /// from have logged in before.
+    pub(crate) fn begin(&self, id: u64, initiator: &str) -> bool {
+        let mut state = self.lock();
+        let known_initiator =
+            state.kept.knows(initiator) || state.sessions_of.contains_key(initiator);
+        let Some(guest) = state.guests.get_mut(&id) else {
+            return false;
+        };
+        let (peer, before) = (guest.peer, guest.standing);
+        guest.standing.begun = true;
+        guest.standing.known_initiator = known_initiator;
+        let now = guest.standing;
+        state.rise(id, peer, before);
+        state.sit(id, peer, now);
+        now.known_peer && now.known_initiator
+    }
+
+    /// Gives the connection a session's place; false when there is none for this initiator, or
+    /// when the connection has been told to leave.
+    pub(crate) fn enter(&self, id: u64, initiator: &str, now: Instant) -> bool {
+        let mut state = self.lock();
+        if !state.guests.contains_key(&id) {
+            return false;
+        }
+        let free = state.places.sessions - state.sessions.len() - state.kept.total;
+        let kept = state.kept.take(initiator);
+        if kept.is_none() && free == 0 {
+            return false;
+        }
+        if let Some(guest) = state.stand(id) {
+            state.known.add(guest.peer);
+        }
+        let session = Session {
+            initiator: initiator.to_owned(),
+            began: now,
+            before: kept.unwrap_or_default(),
+        };
+        state.sessions.insert(id, session);
+        *state.sessions_of.entry(initiator.to_owned()).or_default() += 1;
+        true
+    }
+
+    /// Counts a connection out that has ended.
+    pub(crate) fn leave(&self, id: u64, now: Instant) {
+        let mut state = self.lock();
+        if state.leaving.remove(&id) || state.stand(id).is_some() {
+            return;
+        }
+        if let Some(session) = state.sessions.remove(&id) {
+            let Session {
+                initiator,
+                began,
+                before,
+            } = session;
+            if let Some(count) = state.sessions_of.get_mut(&initiator) {
+                *count -= 1;
+                if *count == 0 {
+                    state.sessions_of.remove(&initiator);
+                }
+            }
+            let reserved = state.places.reserved;
+            state.kept.add(initiator, now - began + before, reserved);
+        }
+    }
+}
+
+impl<T> State<T> {
+    fn displace(&mut self, seat: Seat, limit: Limit) -> Option<Displaced<T>> {
+        let id = seat.1;
+        let guest = self.stand(id)?;
+        self.leaving.insert(id);
+        let entry = guest.entry;
+        Some(Displaced { id, entry, limit })
+    }
+
+    fn sit(&mut self, id: u64, peer: Peer, standing: Standing) {
+        self.seats.insert((standing, id));
+        self.seats_of
+            .entry(peer)
+            .or_default()
+            .insert((standing, id));
+    }
+
+    fn rise(&mut self, id: u64, peer: Peer, standing: Standing) {
+        self.seats.remove(&(standing, id));
+        if let Some(own) = self.seats_of.get_mut(&peer) {
+            own.remove(&(standing, id));
+            if own.is_empty() {
+                self.seats_of.remove(&peer);
+            }
+        }
+    }
+
+    /// Takes a connection out of those before login.
+    fn stand(&mut self, id: u64) -> Option<Guest<T>> {
+        let guest = self.guests.remove(&id)?;
+        self.rise(id, guest.peer, guest.standing);
+        Some(guest)
+    }
+}
+
+/// Places that are kept for initiators whose sessions have ended.
+#[derive(Default)]
+struct Kept {
+    places: HashMap<String, KeptFor>,
+    /// Who is forgotten first.
+    by_merit: BTreeMap<Merit, String>,
+    total: usize,
+    ended: u64,
+}
+
+struct KeptFor {
+    places: usize,
+    merit: Merit,
+}
+
+/// How long an initiator has been there; of equals the one that ended last.
+type Merit = (Duration, u64);
+
+impl Kept {
+    fn knows(&self, initiator: &str) -> bool {
+        self.places.contains_key(initiator)
+    }
+
+    /// Keeps a place for `initiator`, whose session has lasted for `lasted`. Where that makes more
+    /// than `max`, the one of the least merit goes.
+    fn add(&mut self, initiator: String, lasted: Duration, max: usize) {
+        self.ended += 1;
+        self.total += 1;
+        let mut merit = (lasted, self.ended);
+        let mut places = 1;
+        if let Some(before) = self.places.remove(&initiator) {
+            self.by_merit.remove(&before.merit);
+            merit.0 = merit.0.max(before.merit.0);
+            places += before.places;
+        }
+        self.by_merit.insert(merit, initiator.clone());
+        self.places.insert(initiator, KeptFor { places, merit });
+        while self.total > max {
+            let Some(least) = self.by_merit.values().next().cloned() else {
+                return;
+            };
+            self.take(&least);
+        }
+    }
+
+    /// Takes a place that is kept for `initiator`, if there is one: how long it has been there.
+    fn take(&mut self, initiator: &str) -> Option<Duration> {
+        let kept = self.places.get_mut(initiator)?;
+        let merit = kept.merit;
+        kept.places -= 1;
+        self.total -= 1;
+        if kept.places == 0 {
+            self.by_merit.remove(&merit);
+            self.places.remove(initiator);
+        }
+        Some(merit.0)
+    }
+}
+
+/// Hosts that have logged in.
+#[derive(Default)]
+struct Known {
+    peers: HashMap<Peer, u64>,
+    by_age: BTreeMap<u64, Peer>,
+    logins: u64,
+}
+
+impl Known {
+    fn add(&mut self, peer: Peer) {
+        self.logins += 1;
+        if let Some(age) = self.peers.insert(peer, self.logins) {
+            self.by_age.remove(&age);
+        }
+        self.by_age.insert(self.logins, peer);
+        if self.peers.len() > KNOWN_PEERS_MAX {
+            if let Some((_, oldest)) = self.by_age.pop_first() {
+                self.peers.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! Who makes room for whom, in cases and over random histories.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+
+const PLACES: Places = Places {
+    sessions: 4,
+    reserved: 2,
+    logins: 6,
+    logins_per_peer: 3,
+};
+
+fn host(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, n).into()
+}
+
+fn admission() -> Admission<()> {
+    Admission::new(PLACES)
+}
+
+/// Who had to leave when a connection came from host `n`, and the number of the one that came.
+fn arrive(admission: &Admission<()>, n: u8) -> (u64, Option<(u64, Limit)>) {
+    let (id, displaced) = admission.arrive(host(n), ());
+    (
+        id,
+        displaced.map(|displaced| (displaced.id, displaced.limit)),
+    )
+}
+
+fn at(second: u64) -> Instant {
+    Instant::from_ns(second * 1_000_000_000)
+}
+
+fn enter(admission: &Admission<()>, id: u64, initiator: &str) -> bool {
+    admission.enter(id, initiator, at(0))
+}
+
+fn leave(admission: &Admission<()>, id: u64) {
+    admission.leave(id, at(1));
+}
+
+fn log_in(admission: &Admission<()>, n: u8, initiator: &str) -> u64 {
+    let (id, _) = arrive(admission, n);
+    admission.begin(id, initiator);
+    assert!(
+        enter(admission, id, initiator),
+        "{initiator} finds no place"
+    );
+    id
+}
+
+#[test]
+fn the_oldest_makes_room_and_the_new_one_is_let_in() {
+    let admission = admission();
+    let first: Vec<u64> = (1..=6).map(|n| arrive(&admission, n).0).collect();
+    for (n, oldest) in (7..20).zip(first) {
+        assert_eq!(arrive(&admission, n).1, Some((oldest, Limit::Logins)));
+    }
+}
+
+#[test]
+fn a_host_beyond_its_share_crowds_out_its_own_only() {
+    let admission = admission();
+    let (other, _) = arrive(&admission, 9);
+    let own: Vec<u64> = (0..3).map(|_| arrive(&admission, 1).0).collect();
+    for oldest in own {
+        let (_, displaced) = arrive(&admission, 1);
+        assert_eq!(displaced, Some((oldest, Limit::LoginsPerPeer)));
+    }
+    assert!(enter(&admission, other, "b"), "it was not touched");
+}
+
+#[test]
+fn the_silent_leave_before_those_that_log_in_and_strangers_before_the_known() {
+    let admission = admission();
+    let known = log_in(&admission, 1, "db");
+    leave(&admission, known);
+    let (silent_known, _) = arrive(&admission, 1);
+    let (by_name, _) = arrive(&admission, 2);
+    admission.begin(by_name, "db");
+    let (begun, _) = arrive(&admission, 3);
+    admission.begin(begun, "stranger");
+    let (silent, _) = arrive(&admission, 4);
+    let (known_begun, _) = arrive(&admission, 1);
+    admission.begin(known_begun, "db");
+    let order = [silent, begun, by_name, silent_known, known_begun];
+    for expected in order {
+        let displaced = admission.make_room().expect("somebody is there");
+        assert_eq!(displaced.id, expected);
+    }
+    assert_eq!(admission.make_room(), None);
+}
+
+#[test]
+fn whoever_was_told_to_leave_gets_no_place_any_more() {
+    let admission = admission();
+    let (id, _) = arrive(&admission, 1);
+    assert_eq!(
+        admission.make_room().map(|displaced| displaced.id),
+        Some(id)
+    );
+    admission.begin(id, "late");
+    assert!(!enter(&admission, id, "late"));
+    leave(&admission, id);
+}
+
+#[test]
+fn a_place_is_kept_for_who_had_it() {
+    let admission = admission();
+    let database = [log_in(&admission, 1, "db"), log_in(&admission, 1, "db")];
+    for id in database {
+        leave(&admission, id);
+    }
+    // Two of four places are kept; two are for anybody.
+    log_in(&admission, 2, "a");
+    log_in(&admission, 3, "b");
+    let (refused, _) = arrive(&admission, 4);
+    admission.begin(refused, "c");
+    assert!(!enter(&admission, refused, "c"));
+    log_in(&admission, 1, "db");
+    log_in(&admission, 5, "db");
+    let (third, _) = arrive(&admission, 1);
+    assert!(!enter(&admission, third, "db"), "it had two");
+}
+
+#[test]
+fn places_are_kept_for_the_longest_sessions() {
+    let admission = admission();
+    for (n, name, end) in [(1, "a", 100), (2, "b", 3), (3, "c", 200)] {
+        let id = log_in(&admission, n, name);
+        admission.leave(id, at(end));
+    }
+    // `b` is forgotten, as two places are kept, and so is whoever comes and goes.
+    for n in 0..100 {
+        let id = log_in(&admission, 9, &format!("visitor-{n}"));
+        admission.leave(id, at(1));
+    }
+    log_in(&admission, 4, "x");
+    log_in(&admission, 5, "y");
+    let (id, _) = arrive(&admission, 2);
+    assert!(!enter(&admission, id, "b"));
+    log_in(&admission, 1, "a");
+    log_in(&admission, 3, "c");
+}
+
+#[test]
+fn accepting_waits_while_too_many_are_still_leaving() {
+    let admission = admission();
+    let mut told = Vec::new();
+    for n in 0..12 {
+        assert!(!admission.is_crowded());
+        told.extend(arrive(&admission, n).1.map(|(id, _)| id));
+    }
+    assert!(admission.is_crowded());
+    leave(&admission, told[0]);
+    assert!(!admission.is_crowded());
+}
+
+/// The bounds hold over any history, and a database is never shut out by others who only connect
+/// or log in under names of their own.
+#[test]
+fn the_bounds_hold_over_random_histories() {
+    for seed in 1..200u64 {
+        let mut state = seed;
+        let mut below = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        };
+        let admission = admission();
+        let mut alive: Vec<u64> = Vec::new();
+        let mut database = Some(log_in(&admission, 200, "db"));
+        for _ in 0..300 {
+            match below(8) {
+                0..4 => {
+                    let (id, displaced) = arrive(&admission, below(9) as u8);
+                    alive.push(id);
+                    if let Some((gone, _)) = displaced {
+                        assert!(alive.contains(&gone), "one before login leaves");
+                    }
+                }
+                4 if !alive.is_empty() => {
+                    let id = alive[below(alive.len() as u64) as usize];
+                    let name = format!("stranger-{}", below(5));
+                    admission.begin(id, &name);
+                    enter(&admission, id, &name);
+                }
+                5 if !alive.is_empty() => {
+                    let id = alive.swap_remove(below(alive.len() as u64) as usize);
+                    leave(&admission, id);
+                }
+                6 => {
+                    if let Some(id) = database.take() {
+                        admission.leave(id, at(3600));
+                    } else {
+                        database = Some(log_in(&admission, 200, "db"));
+                    }
+                }
+                _ => {}
+            }
+            let state = admission.lock();
+            assert!(state.seats.len() <= PLACES.logins);
+            assert_eq!(state.seats.len(), state.guests.len());
+            let by_host: usize = state.seats_of.values().map(BTreeSet::len).sum();
+            assert_eq!(by_host, state.seats.len());
+            assert!(
+                state
+                    .seats_of
+                    .values()
+                    .all(|own| own.len() <= PLACES.logins_per_peer)
+            );
+            assert!(state.sessions.len() + state.kept.total <= PLACES.sessions);
+            assert!(state.kept.total <= PLACES.reserved);
+            assert_eq!(state.kept.by_merit.len(), state.kept.places.len());
+        }
+    }
+}

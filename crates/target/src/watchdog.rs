@@ -1,0 +1,113 @@
+//! What time does to a connection: it ends when its peer logs in too slowly, does not take its
+//! replies, does not send the data that it has announced, or is gone; and when the server stops.
+
+use std::rc::Rc;
+
+use engine::{Duration, Instant, spawn, time};
+use iscsi::{AsyncMessage, LoginStatus, TaskId};
+
+use crate::{connection::Connection, notices::Notice};
+
+/// How often the watchdog looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// What a peer that is silent has to go on with what it began when the server stops.
+const STOP_PATIENCE: Duration = Duration::from_millis(2500);
+/// How often a stopping server looks.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Watches the connection until it ends.
+pub(crate) async fn watch(connection: Rc<Connection>) {
+    let limits = connection.front.limits.clone();
+    let began = time::now();
+    let mut unsent = Vec::new();
+    while time::timeout(INTERVAL, connection.over()).await.is_none() {
+        let now = time::now();
+        let in_login = !connection.is_logged_in();
+        if in_login && now - began > limits.login_timeout {
+            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+                let limit = "limits.login_time";
+                tracing::warn!(peer = %connection.peer, limit, unsaid, "no login within {:?}", limits.login_timeout);
+            }
+            connection.dismiss(LoginStatus::OUT_OF_RESOURCES);
+        }
+        let sending = connection.sending_since.get();
+        if sending.is_some_and(|since| now - since > limits.peer_timeout) {
+            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, unsaid, "replies not taken for {:?}", limits.peer_timeout);
+            }
+            connection.end("the peer does not take its replies");
+        }
+        // Twice: several writes may share a slow link.
+        let patience = 2 * limits.peer_timeout;
+        if longest(&mut unsent, &connection.open.awaiting_data(), now) > patience {
+            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, unsaid, "data of a write not sent for {patience:?}");
+            }
+            connection.end("the peer does not send its data");
+        }
+        let mut machine = connection.machine.borrow_mut();
+        if !in_login && now - connection.last_heard.get() > limits.ping_interval {
+            machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
+        }
+        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+            machine.handle_timeout(now.as_ns());
+            drop(machine);
+            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, unsaid, "no answer to a ping within {:?}", limits.peer_timeout);
+            }
+            connection.end("the peer does not answer");
+        }
+        connection.transmit.notify();
+    }
+}
+
+/// Notes which tasks wait, and gives how long the first of them has done so.
+fn longest(seen: &mut Vec<(TaskId, Instant)>, waiting: &[TaskId], now: Instant) -> Duration {
+    seen.retain(|(task, _)| waiting.contains(task));
+    for &task in waiting {
+        if !seen.iter().any(|(seen, _)| *seen == task) {
+            seen.push((task, now));
+        }
+    }
+    seen.iter()
+        .map(|(_, since)| now - *since)
+        .max()
+        .unwrap_or_default()
+}
+
+/// Takes no further commands, and ends the connection when those that are open have been answered:
+/// at once when there are none, and after a short time when they only wait for a silent peer.
+pub(crate) fn finish(connection: Rc<Connection>) {
+    connection.set_finishing();
+    if !connection.is_logged_in() {
+        return connection.dismiss(LoginStatus::SERVICE_UNAVAILABLE);
+    }
+    let within_s = STOP_PATIENCE.as_secs() as u16;
+    connection
+        .machine
+        .borrow_mut()
+        .async_message(AsyncMessage::LogoutRequest { within_s });
+    connection.transmit.notify();
+    spawn(async move {
+        let began = time::now();
+        let latest = began + connection.front.limits.peer_timeout;
+        loop {
+            let heard = connection.last_heard.get().max(began);
+            // What a volume works on ends by itself.
+            let until = match connection.open.is_running() {
+                true => latest,
+                false => latest.min(heard + STOP_PATIENCE),
+            };
+            if connection.open.is_empty() || time::now() >= until {
+                break;
+            }
+            if time::timeout(STOP_INTERVAL, connection.over())
+                .await
+                .is_some()
+            {
+                return;
+            }
+        }
+        connection.close_in_time();
+    });
+}

@@ -1,0 +1,61 @@
+//! Every command is counted once, with the time of each of its stages.
+
+use engine::{Buf, Duration, LaneFuture, time};
+use target::{Kind, Stage};
+use volume::{
+    Durability, Volume,
+    layer::fault::{Action, Fault, FaultHandle, Rule},
+};
+
+use crate::{IscsiDisk, config, disk_at, ram, with_config};
+
+const SLOW: Duration = Duration::from_millis(20);
+
+#[test]
+fn the_time_of_a_command_is_where_it_was_spent() {
+    let faults = FaultHandle::new();
+    faults.add(Rule::always(Action::Delay(SLOW)));
+    let fast = ram(1 << 20, 512);
+    let slow: target::OpenVolume = std::sync::Arc::new(move || {
+        let (fast, faults) = (fast(), faults.clone());
+        LaneFuture::new(async move {
+            let volume = Fault::new(fast.await?, faults);
+            Ok(std::rc::Rc::new(volume) as volume::SharedVolume)
+        })
+    });
+    with_config(config(slow), async |server| {
+        let disk = IscsiDisk::open(disk_at(server.portals()[0])).await;
+        let disk = disk.expect("a login");
+        for _ in 0..3 {
+            disk.read(0, 4096).await.expect("a read");
+        }
+        let data = Buf::zeroed(4096);
+        disk.write(0, data.into(), Durability::Cached)
+            .await
+            .expect("a write");
+        disk.flush().await.expect("a flush");
+        let report = server.stage_times();
+        let (volume, mine) = (&report.volumes["disk"], report.initiators.values().next());
+        let mine = mine.expect("this session");
+        for (kind, commands) in [(Kind::Read, 3), (Kind::Write, 1), (Kind::Other, 1)] {
+            for table in [volume, mine] {
+                for stage in [Stage::Queue, Stage::Volume, Stage::Reply, Stage::Total] {
+                    assert_eq!(table.of(kind, stage).len(), commands, "{kind:?} {stage:?}");
+                }
+            }
+            let slowest = |stage| Duration::from_nanos(volume.of(kind, stage).max());
+            assert!(slowest(Stage::Volume) > SLOW * 9 / 10, "{kind:?}");
+            assert!(slowest(Stage::Total) >= slowest(Stage::Volume), "{kind:?}");
+        }
+        assert_eq!(volume.of(Kind::Write, Stage::Transfer).len(), 1);
+        assert_eq!(volume.of(Kind::Read, Stage::Transfer).len(), 0);
+        assert!(report.to_string().contains("volume disk"), "{report}");
+        disk.close().await;
+        // The session's end takes nothing away from the volume's times.
+        while !server.stage_times().initiators.is_empty() {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+        let reads = &server.stage_times().volumes["disk"];
+        assert_eq!(reads.of(Kind::Read, Stage::Total).len(), 3);
+    });
+}

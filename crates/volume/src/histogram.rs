@@ -1,0 +1,106 @@
+//! Histograms of times that one lane writes and any thread reads.
+//!
+//! Recording costs a few plain loads and stores, no read-modify-write: only the owning lane writes.
+//! Times fall into buckets that cut each power of two into equal steps; reading turns them into an
+//! HDR histogram.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use hdrhistogram::Histogram;
+
+/// Times up to 2^40 ns, some 18 minutes; longer ones fall into the last bucket.
+const POWERS: u32 = 40;
+
+/// Counts of times in nanoseconds. A power of two is cut into 2^`STEP_BITS` steps: what it says of
+/// a time is off by at most half of one.
+pub struct LaneHistogram<const STEP_BITS: u32>(Box<[AtomicU64]>);
+
+impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
+    const BUCKETS: usize = ((POWERS - STEP_BITS + 1) as usize) << STEP_BITS;
+
+    /// Counts a time. Only one thread may do so.
+    pub fn record(&self, ns: u64) {
+        add(&self.0[Self::bucket_of(ns)], 1);
+    }
+
+    /// Adds everything that was counted to `sum`. Times that are counted meanwhile may be missing.
+    pub fn add_to(&self, sum: &mut Histogram<u64>) {
+        for (bucket, count) in self.0.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                sum.saturating_record_n(Self::middle_ns(bucket), count);
+            }
+        }
+    }
+
+    fn bucket_of(ns: u64) -> usize {
+        let ns = ns.min((1 << POWERS) - 1);
+        // The highest bits of the number choose: which power of two, and which step within.
+        let shift = (ns | 1 << STEP_BITS).ilog2() - STEP_BITS;
+        ((shift as usize) << STEP_BITS) + (ns >> shift) as usize
+    }
+
+    fn middle_ns(bucket: usize) -> u64 {
+        let bucket = bucket as u64;
+        if bucket < 1 << STEP_BITS {
+            return bucket;
+        }
+        let shift = (bucket >> STEP_BITS) - 1;
+        let start = (bucket - (shift << STEP_BITS)) << shift;
+        start + (1 << shift) / 2
+    }
+}
+
+impl<const STEP_BITS: u32> Default for LaneHistogram<STEP_BITS> {
+    fn default() -> Self {
+        LaneHistogram((0..Self::BUCKETS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl<const STEP_BITS: u32> fmt::Debug for LaneHistogram<STEP_BITS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        write!(f, "LaneHistogram({} times)", counts.sum::<u64>())
+    }
+}
+
+/// An HDR histogram with room for every time that a [`LaneHistogram`] tells apart.
+pub fn empty() -> Histogram<u64> {
+    Histogram::new_with_max(1 << POWERS, 2).expect("the bounds are constants that it takes")
+}
+
+/// Adds to a counter that no other thread writes.
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_says_what_fell_into_it(ns in prop_oneof![0u64..100, 0u64..1 << 40]) {
+            let within = |said: u64, steps: u64| said.abs_diff(ns) <= ns / (2 * steps) + 1;
+            prop_assert!(within(LaneHistogram::<5>::middle_ns(LaneHistogram::<5>::bucket_of(ns)), 32));
+            prop_assert!(within(LaneHistogram::<3>::middle_ns(LaneHistogram::<3>::bucket_of(ns)), 8));
+        }
+    }
+
+    #[test]
+    fn everything_is_counted_once() {
+        let times = LaneHistogram::<3>::default();
+        for ns in [0, 1, 7, 8, 1000, u64::MAX] {
+            times.record(ns);
+        }
+        let mut sum = empty();
+        times.add_to(&mut sum);
+        assert_eq!(sum.len(), 6);
+        assert_eq!(sum.min(), 0);
+    }
+}

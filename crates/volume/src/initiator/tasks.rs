@@ -1,0 +1,164 @@
+//! The commands of a session: those that wait in line for the target's window, those that it works
+//! on, and those whose replies have not been taken. Whoever opens the window lets the line on, so
+//! that a thousand waiting commands cost no wake-up each time one ends.
+
+use std::{collections::VecDeque, task::Waker};
+
+use engine::{Buf, Duration, Instant, Payload};
+use iscsi::{Command, Direction, InitiatorConnection, Lun, TaskId, TaskResult};
+
+use super::cdb::Cdb;
+
+/// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
+const SIMPLE: u8 = 1;
+
+/// A command from the moment it was asked for until its reply is taken.
+pub(super) struct Task {
+    pub(super) request: Request,
+    /// What the machine calls it; `None` while it waits for the target's window.
+    pub(super) id: Option<TaskId>,
+    /// When the machine took it.
+    pub(super) began: Instant,
+    pub(super) data: TaskData,
+    pub(super) waker: Option<Waker>,
+    pub(super) result: Option<TaskResult>,
+    /// Whoever asked has gone.
+    pub(super) detached: bool,
+}
+
+/// What a command asks for.
+pub(super) struct Request {
+    pub(super) lun: Lun,
+    pub(super) cdb: Cdb,
+    pub(super) direction: Direction,
+    pub(super) data_len: u32,
+}
+
+impl Task {
+    pub(super) fn new(request: Request, data: TaskData) -> Task {
+        Task {
+            request,
+            id: None,
+            began: Instant::default(),
+            data,
+            waker: None,
+            result: None,
+            detached: false,
+        }
+    }
+
+    /// How long the target has had it, unless it has answered.
+    pub(super) fn waits(&self, now: Instant) -> Option<Duration> {
+        (self.id.is_some() && self.result.is_none()).then(|| now - self.began)
+    }
+
+    /// Whether it has been answered with a status other than GOOD.
+    pub(super) fn was_told(&self) -> bool {
+        matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
+    }
+}
+
+pub(super) enum TaskData {
+    None,
+    /// What a read brings; had from the moment that the machine takes the command.
+    In(Buf),
+    Out(Payload),
+}
+
+/// The commands whose replies have not been taken. The protocol machine uses a slot again as soon
+/// as its task has ended, so entries have keys of their own.
+#[derive(Default)]
+pub(super) struct Tasks {
+    pub(super) entries: Vec<Option<Task>>,
+    free: Vec<usize>,
+    /// Entries that the target's window has had no place for yet, in order.
+    line: VecDeque<usize>,
+    /// The entry of the last task in each of the machine's slots.
+    by_slot: Vec<usize>,
+}
+
+impl Tasks {
+    /// Puts a task at the end of the line.
+    pub(super) fn insert(&mut self, task: Task) -> usize {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        self.entries[key] = Some(task);
+        self.line.push_back(key);
+        key
+    }
+
+    /// Lets the machine take as many of the line as it will, in order.
+    ///
+    /// # Errors
+    /// What the machine says to a command that it will never take.
+    pub(super) fn submit(
+        &mut self,
+        machine: &mut InitiatorConnection,
+        now: Instant,
+    ) -> std::result::Result<(), iscsi::Error> {
+        while let Some(&key) = self.line.front() {
+            let Some(task) = &mut self.entries[key] else {
+                unreachable!("who takes an entry out takes it out of the line");
+            };
+            let Request {
+                lun,
+                cdb,
+                direction,
+                data_len,
+            } = &task.request;
+            let id = match machine.submit(Command {
+                lun: *lun,
+                cdb,
+                attribute: SIMPLE,
+                direction: *direction,
+                data_len: *data_len,
+            }) {
+                Ok(id) => id,
+                Err(iscsi::Error::WindowClosed) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            (task.id, task.began) = (Some(id), now);
+            if *direction == Direction::Read {
+                task.data = TaskData::In(Buf::new(*data_len as usize));
+            }
+            self.line.pop_front();
+            if self.by_slot.len() <= id.slot() {
+                self.by_slot.resize(id.slot() + 1, usize::MAX);
+            }
+            self.by_slot[id.slot()] = key;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, key: usize) -> Option<Task> {
+        let task = self.entries.get_mut(key)?.take()?;
+        self.free.push(key);
+        if task.id.is_none() {
+            self.line.retain(|waiting| *waiting != key);
+        }
+        Some(task)
+    }
+
+    /// The entry of the task that the machine calls `id`.
+    pub(super) fn key_of(&self, id: TaskId) -> Option<usize> {
+        let key = *self.by_slot.get(id.slot())?;
+        let task = self.entries.get(key)?.as_ref()?;
+        (task.id == Some(id)).then_some(key)
+    }
+
+    /// Takes a read's memory out while the socket fills it.
+    pub(super) fn take_buf(&mut self, key: usize) -> Option<Buf> {
+        match &mut self.entries[key].as_mut()?.data {
+            TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn put_buf(&mut self, key: usize, buf: Buf) {
+        if let Some(task) = &mut self.entries[key] {
+            task.data = TaskData::In(buf);
+        }
+    }
+}

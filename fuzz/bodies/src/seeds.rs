@@ -1,0 +1,158 @@
+//! Where a search begins: for each target a few inputs that mean something. They are recorded
+//! exchanges of our own two roles, and scripts in the choices that [`Input`](crate::input::Input)
+//! reads. Whatever else a corpus holds, libFuzzer has found from here.
+
+use crate::initiator_side::InitiatorSide;
+use crate::input::Seed;
+use crate::peer::{TARGET, initiator_config, target_config};
+use crate::stream::{Side, Stream};
+use crate::target_side::TargetSide;
+use crate::wire::{self, filler};
+use iscsi::{Direction, Outcome, TransmitData};
+
+/// All seeds: the target that each is for, and its bytes.
+pub fn seeds() -> Vec<(&'static str, Seed)> {
+    let mut seeds = Vec::new();
+    for choice in [0, 1, 2, 3, 8] {
+        for stream in record(choice & 3) {
+            seeds.push(("pdu", Seed::default().choose(&[choice]).choose(&stream)));
+        }
+    }
+    for choice in 0..=u8::MAX {
+        // With every setting once as it is, and once with each text in three pieces.
+        let setting = Seed::default().choose(&[choice.rotate_left(3), 0, choice, choice >> 5]);
+        seeds.push(("login", setting.clone()));
+        seeds.push(("login", setting.choose(&[0xa2, 20, 40].repeat(8))));
+    }
+    for kind in [0x00, 0x09, 0x68, 0x88] {
+        for row in 0..80 {
+            let command = [0, 0, row, 0x42, 0, 1, 3, 0, 0, 0];
+            let seed = Seed::default().choose(&[kind]);
+            // The first is answered with a unit attention.
+            seeds.push(("scsi", seed.choose(&command).choose(&command)));
+        }
+    }
+    for parameters in [0x00, 0x03, 0x04, 0x08, 0xf0] {
+        for script in TARGET_SCRIPTS {
+            let seed = Seed::default().choose(&[parameters, 0, 0]);
+            seeds.push(("target", seed.choose(script)));
+        }
+        for script in INITIATOR_SCRIPTS {
+            let seed = Seed::default().choose(&[parameters, 0, 0, 0]);
+            seeds.push(("initiator", seed.choose(script)));
+        }
+        for script in PAIR_SCRIPTS {
+            let seed = Seed::default().choose(&[parameters, parameters, 0]);
+            seeds.push(("pair", seed.choose(script)));
+        }
+    }
+    seeds
+}
+
+/// A read; a write that is asked for; management; text; pings; a logout.
+const TARGET_SCRIPTS: [&[u8]; 6] = [
+    &[0, 0x01, 0x40, 0, 0, 14, 0, 0, 0x40, 23],
+    &[
+        0, 0x12, 0x7f, 0, 0, 12, 0, 0, 23, 4, 0, 0x40, 0, 4, 0, 0x40, 0, 16, 0, 0, 0x7f, 23,
+    ],
+    &[
+        0, 0x01, 0x10, 0, 0, 7, 1, 0, 0xc0, 0, 18, 0, 0, 18, 1, 0, 0, 23,
+    ],
+    &[
+        9, 0x80, 1, 0, 0, 0, 0, 18, 2, 200, 23, 9, 0x80, 4, 0, 1, 0, 0, 23,
+    ],
+    &[19, 23, 8, 1, 0, 0, 8, 0x80, 8, 0, 0, 23, 20, 0xff, 0xff],
+    &[10, 0, 0x80, 0, 0, 18, 3, 23],
+];
+
+/// The same seen from the other side.
+const INITIATOR_SCRIPTS: [&[u8]; 6] = [
+    &[14, 0, 0x40, 22, 0, 0, 0, 0x20, 0, 0, 0, 1, 0x20, 0],
+    &[
+        14, 1, 0x7f, 22, 3, 0, 0x20, 0, 22, 3, 0, 0x20, 0, 22, 6, 2, 0, 0, 0, 0, 0,
+    ],
+    &[
+        14, 0, 0x10, 22, 18, 0, 0, 22, 8, 0, 0, 0, 18, 1, 5, 22, 8, 0, 0, 0,
+    ],
+    &[
+        18, 2, 22, 11, 0, 0x80, 0, 0, 0, 18, 2, 22, 11, 0, 0x40, 0, 0, 0,
+    ],
+    &[
+        19, 22, 10, 0, 0, 0, 1, 0, 0, 10, 0, 0, 1, 0, 8, 0, 22, 20, 0xff, 0xff,
+    ],
+    &[18, 3, 22, 12, 1, 0, 0, 0],
+];
+
+/// Reads and writes at once; management; harm of each kind.
+const PAIR_SCRIPTS: [&[u8]; 4] = [
+    &[
+        14, 0, 14, 0, 14, 0, 14, 0, 14, 0, 0, 0, 0x40, 0, 1, 0x7f, 14, 0, 14, 0, 14, 1,
+    ],
+    &[
+        14, 0, 14, 0, 14, 0, 14, 0, 14, 0, 0, 0, 0x40, 4, 16, 0, 0, 4, 16, 2, 14, 0,
+    ],
+    &[
+        14, 0, 14, 0, 14, 0, 14, 0, 14, 0, 0, 1, 0x7f, 4, 15, 0, 0, 0, 60, 1, 14, 0,
+    ],
+    &[
+        14, 0, 14, 0, 14, 0, 14, 0, 14, 0, 17, 14, 0, 18, 4, 15, 1, 1, 0, 0, 48, 14, 0,
+    ],
+];
+
+/// What our two roles send each other in a session with a read and a write: both directions.
+fn record(choice: u8) -> [Vec<u8>; 2] {
+    let mut initiator = InitiatorSide::new(initiator_config(choice, Some(TARGET)));
+    let mut target = TargetSide::new(target_config(choice));
+    let (mut to_target, mut to_initiator) = (Stream::default(), Stream::default());
+    let mut recorded = [Vec::new(), Vec::new()];
+    for round in 0..40 {
+        if round == 10 {
+            initiator.submit(&[0x88; 16], Direction::Read, 700, Vec::new());
+            initiator.submit(&[0x8a; 16], Direction::Write, 3000, filler(1, 0, 3000));
+            initiator.ping();
+        }
+        if round == 30 {
+            initiator.logout();
+        }
+        let mut sent = [Vec::new(), Vec::new()];
+        while let Some((transmit, data)) = initiator.transmit() {
+            sent[0].extend(wire::bytes(&transmit, &data));
+        }
+        while let Some(transmit) = target.transmit() {
+            let data = match &transmit.data {
+                TransmitData::None => Vec::new(),
+                TransmitData::Inline(data) => data.clone(),
+                TransmitData::Task { offset, len, .. } => filler(1, *offset, *len),
+            };
+            sent[1].extend(wire::bytes(&transmit, &data));
+        }
+        to_target.arrive(&mut target, &sent[0]);
+        to_initiator.arrive(&mut initiator, &sent[1]);
+        serve(&mut target);
+        recorded[0].extend(&sent[0]);
+        recorded[1].extend(&sent[1]);
+    }
+    recorded
+}
+
+fn serve(target: &mut TargetSide) {
+    for at in 0..target.open.len() {
+        let (request, complete) = (target.open[at].request.clone(), target.open[at].complete);
+        let outcome = Outcome {
+            status: 0,
+            sense: &[],
+            transfer_len: 0,
+        };
+        match request.direction {
+            _ if target.open[at].is_over() => {}
+            Direction::Read => target.data_in(at, request.read_len, Some(outcome)),
+            _ if complete => target.respond(at, outcome),
+            _ if target.open[at].granted.is_none() => target.solicit(at, request.write_len),
+            _ => {}
+        }
+    }
+    if target.logout {
+        target.logout_response();
+        target.follow_events();
+    }
+}

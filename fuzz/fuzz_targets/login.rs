@@ -1,0 +1,4 @@
+//! Login text of both roles: libFuzzer's entry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::login(input));

@@ -1,0 +1,4 @@
+//! Framing and headers: libFuzzer's entry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::pdu(input));

@@ -1,0 +1,4 @@
+//! Commands with their parameter lists: libFuzzer's entry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::scsi(input));

@@ -1,0 +1,4 @@
+//! Whole sessions against our target: libFuzzer's entry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::target(input));

@@ -1,0 +1,45 @@
+//! SIGUSR1 writes to the log where the time of commands has gone.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use harness::{
+    directory::Directory,
+    sanstone::{IQN, Sanstone},
+    wire::{Direction, Session, opcode},
+};
+
+const READS: usize = 5;
+
+#[test]
+fn sigusr1_tells_where_the_time_went() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    for _ in 0..READS {
+        let read_10 = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        session
+            .command(&read_10, Direction::Read, 4096, &[])
+            .expect("a command");
+        let answer = session.receive().expect("an answer");
+        assert_eq!(answer.opcode(), opcode::DATA_IN);
+    }
+    server.daemon().signal("USR1");
+    let began = Instant::now();
+    let log = loop {
+        let log = server.daemon().log();
+        if log.contains("initiator ") || began.elapsed() > Duration::from_secs(20) {
+            break log;
+        }
+        sleep(Duration::from_millis(20));
+    };
+    assert!(log.contains("volume disk"), "{log}");
+    let reads = log.lines().find(|line| line.trim().starts_with("read "));
+    let words: Vec<_> = reads.expect("reads").split_whitespace().collect();
+    assert_eq!(words[1], READS.to_string(), "{log}");
+}

@@ -1,0 +1,196 @@
+//! Whoever aborts, resets, logs in again or preempts is answered only when the writes that he
+//! overtakes have ended (design law 8). Over real sockets: a write that the disk is slow to do is
+//! overtaken, and as soon as that is answered other data goes to the same blocks. No later read may
+//! ever show the older data.
+
+use harness::directory::Directory;
+use harness::sanstone::{IQN, Sanstone};
+use harness::wire::{Direction, Session, read_10, write_10};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const BLOCKS: u16 = 16;
+const BYTES: usize = BLOCKS as usize * 512;
+/// What the disk takes for the one slow write.
+const SLOW: Duration = Duration::from_millis(1000);
+const KEYS: [&str; 3] = [
+    "ImmediateData=Yes",
+    "InitialR2T=No",
+    "FirstBurstLength=65536",
+];
+
+const ABORT_TASK: u8 = 1;
+const ABORT_TASK_SET: u8 = 2;
+const CLEAR_TASK_SET: u8 = 4;
+const LOGICAL_UNIT_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
+
+/// The initiators by number: whose write is slow, and who comes after him.
+const SLOW_ONE: u16 = 1;
+const OTHER_ONE: u16 = 2;
+
+/// A disk whose first write begins late, from one lane to another or on one.
+fn slow_disk(lanes: u32) -> Sanstone {
+    let directory = Directory::new();
+    let volume = format!(
+        "lanes = {lanes}\n[volume.disk]\nfault = {{ rules = [{{ on = \"write\", delay = \"{}ms\", times = 1 }}], \
+         of = {{ ram = {{ size = \"16MiB\" }} }} }}\n",
+        SLOW.as_millis()
+    );
+    Sanstone::serve(directory.path(), &volume, &["disk"]).owning(directory)
+}
+
+fn login(server: &Sanstone, number: u16) -> Session {
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, number, &KEYS).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    session
+}
+
+/// Gets a function answered, which must have been done.
+fn manage(session: &mut Session, function: u8, referenced: Option<u32>) {
+    let task = session.task_management(function, referenced);
+    let responses = session
+        .responses_to(&[task.expect("a request")])
+        .expect("an answer");
+    assert_eq!(responses[0].0, 0, "function {function} was not done");
+}
+
+/// PERSISTENT RESERVE OUT (SPC-4 6.16) with these keys.
+fn reserve_out(session: &mut Session, action: u8, key: u64, action_key: u64) {
+    let cdb = [0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0];
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list[8..16].copy_from_slice(&action_key.to_be_bytes());
+    let (status, _) = session.execute(&cdb, &list, 0).expect("an answer");
+    assert_eq!(status, 0, "PERSISTENT RESERVE OUT {action:#x}");
+}
+
+/// Has `overtake` overtake a slow write of `slow`'s, then looks at what the disk holds. `overtake`
+/// gives the session that goes on.
+fn check(
+    lanes: u32,
+    prepare: impl FnOnce(&mut Session, &mut Session),
+    overtake: impl FnOnce(&Sanstone, Session, Session, u32) -> Session,
+) {
+    let server = slow_disk(lanes);
+    let mut slow = login(&server, SLOW_ONE);
+    let mut other = login(&server, OTHER_ONE);
+    prepare(&mut slow, &mut other);
+    let (older, newer) = (harness::noise(1, BYTES), harness::noise(2, BYTES));
+    let write = write_10(0, BLOCKS);
+    let begun = Instant::now();
+    let task = slow
+        .command(&write, Direction::Write, BYTES as u32, &older)
+        .expect("a command");
+    // Commands of a session begin in order: when this one has its answer, the write has begun.
+    let ready = slow.execute(&[0; 6], &[], 0).expect("an answer");
+    assert_eq!(ready.0, 0);
+    let mut next = overtake(&server, slow, other, task);
+    next.wait_until_ready().expect("a ready disk");
+    let (status, _) = next.execute(&write, &newer, 0).expect("an answer");
+    assert_eq!(status, 0, "the newer write");
+    // Beyond the time at which a write that nobody waited for would have landed.
+    let late = SLOW + Duration::from_millis(300);
+    loop {
+        let over = begun.elapsed() > late;
+        let (status, seen) = next
+            .execute(&read_10(0, BLOCKS), &[], BYTES as u32)
+            .expect("an answer");
+        assert_eq!(status, 0, "a read");
+        assert!(
+            seen == newer,
+            "the overtaken write has landed after the newer one"
+        );
+        if over {
+            return;
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn nothing(_: &mut Session, _: &mut Session) {}
+
+/// With one lane, and with a session on another lane than the one that it overtakes.
+const LANES: [u32; 2] = [1, 2];
+
+#[test]
+fn abort_task_waits_for_the_write() {
+    check(1, nothing, |_, mut slow, other, task| {
+        manage(&mut slow, ABORT_TASK, Some(task));
+        drop(slow);
+        other
+    });
+}
+
+#[test]
+fn abort_task_set_waits_for_the_write() {
+    check(1, nothing, |_, mut slow, other, _| {
+        manage(&mut slow, ABORT_TASK_SET, None);
+        drop(slow);
+        other
+    });
+}
+
+#[test]
+fn clear_task_set_waits_for_the_write() {
+    for lanes in LANES {
+        check(lanes, nothing, |_, slow, mut other, _| {
+            manage(&mut other, CLEAR_TASK_SET, None);
+            drop(slow);
+            other
+        });
+    }
+}
+
+#[test]
+fn resets_wait_for_the_write() {
+    for lanes in LANES {
+        for function in [LOGICAL_UNIT_RESET, TARGET_WARM_RESET] {
+            check(lanes, nothing, |_, slow, mut other, _| {
+                manage(&mut other, function, None);
+                drop(slow);
+                other
+            });
+        }
+    }
+}
+
+#[test]
+fn a_login_in_a_sessions_place_waits_for_the_write() {
+    for lanes in LANES {
+        check(lanes, nothing, |server, slow, other, _| {
+            // An odd connection between them puts the new one on another lane.
+            let again = login(server, SLOW_ONE);
+            drop((slow, other));
+            again
+        });
+    }
+}
+
+#[test]
+fn a_login_after_a_lost_connection_waits_for_the_write() {
+    for lanes in LANES {
+        check(lanes, nothing, |server, slow, other, _| {
+            drop((slow, other));
+            login(server, SLOW_ONE)
+        });
+    }
+}
+
+#[test]
+fn preempt_and_abort_waits_for_the_write() {
+    const REGISTER: u8 = 0;
+    const PREEMPT_AND_ABORT: u8 = 5;
+    for lanes in LANES {
+        let prepare = |slow: &mut Session, other: &mut Session| {
+            reserve_out(slow, REGISTER, 0, 1);
+            reserve_out(other, REGISTER, 0, 2);
+        };
+        check(lanes, prepare, |_, slow, mut other, _| {
+            reserve_out(&mut other, PREEMPT_AND_ABORT, 2, 1);
+            drop(slow);
+            other
+        });
+    }
+}

@@ -1,0 +1,157 @@
+//! Whatever strangers and ill-behaved initiators do to the daemon, a database beside them goes on:
+//! every I/O completes with the right data, no connection of its is lost, every new login of its is
+//! let in, and the daemon's memory stays under its bound. What the attacks cost in throughput is
+//! printed.
+//!
+//! `crowd` has the attacks of those who only connect, `session` of those who may log in to a LUN of
+//! their own, `database` is the one who must not notice.
+
+mod crowd;
+mod database;
+mod session;
+
+use database::Database;
+use harness::directory::Directory;
+use harness::procfs::{resident_bytes, resident_peak_bytes};
+use harness::sanstone::{IQN, Sanstone};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The target that asks for a secret that no attacker has.
+const GUARDED: &str = "iqn.2026-11.io.sanstone:guarded";
+
+const MEMORY_BYTES: u64 = 64 << 20;
+const CONNECTIONS: u64 = 128;
+const LOGINS: u64 = 512;
+/// What the daemon may hold: what its configuration gives to payload, 24 MiB for the program and
+/// its rings, 256 KiB for each session that there may be, and 32 KiB for each connection before
+/// login, of which as many again may be on their way out.
+const BOUND_BYTES: u64 =
+    MEMORY_BYTES + (24 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
+
+/// How long each kind of attack lasts, and the calm before and after them.
+const ATTACK: Duration = Duration::from_secs(9);
+const CALM: Duration = Duration::from_secs(4);
+
+/// What is attacked.
+pub(crate) struct Site {
+    port: u16,
+    /// What attackers have done, of whatever kind; so that a test without attackers is seen.
+    done: AtomicU64,
+}
+
+impl Site {
+    fn did(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+/// An attack of one thread: a try, until it fails or the time is over.
+type Attack = fn(&Site, u16, Instant) -> std::io::Result<()>;
+
+/// Runs each attack in as many threads as it says until `end`.
+fn attack(site: &Site, attacks: &[(Attack, u16)], end: Instant) {
+    std::thread::scope(|scope| {
+        let mut number = 100;
+        for &(attack, threads) in attacks {
+            for _ in 0..threads {
+                number += 1;
+                scope.spawn(move || {
+                    // Whoever is thrown out comes back, but not in a hot loop.
+                    while Instant::now() < end {
+                        let _ = attack(site, number, end);
+                        site.did();
+                        sleep(Duration::from_millis(2));
+                    }
+                });
+            }
+        }
+    });
+}
+
+fn serve() -> Sanstone {
+    let directory = Directory::new();
+    directory.write("secret", "a secret of enough bytes\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(directory.join("secret"), mode).expect("a mode");
+    let port = harness::free_port();
+    let configuration = format!(
+        "memory = \"{}MiB\"\nconnections = {CONNECTIONS}\n[limits]\nlogins = {LOGINS}\nlogin_time = \"5s\"\n\
+         [volume.disk]\nfile = {{ path = \"disk.img\", size = \"64MiB\", cache = \"write-back\" }}\n\
+         [volume.scratch]\nram = {{ size = \"16MiB\" }}\n\
+         [volume.vault]\nram = {{ size = \"1MiB\" }}\n\
+         [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"disk\", \"scratch\"]\nallow = [\"*\"]\n\
+         [target.\"{GUARDED}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"vault\"]\nallow = [\"*\"]\n\
+         chap = {{ user = \"db\", secret_file = \"secret\" }}\n",
+        MEMORY_BYTES >> 20
+    );
+    Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
+}
+
+/// As many descriptors as this process may have; the attackers hold thousands.
+fn raise_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
+}
+
+#[test]
+fn a_database_notices_no_attack() {
+    raise_descriptors();
+    let mut server = serve();
+    let site = Site {
+        port: server.port(),
+        done: AtomicU64::new(0),
+    };
+    let database = Database::begin(&site.address());
+    let measure = |what: &str, attacks: &[(Attack, u16)], time: Duration| {
+        let (before, begun) = (database.bytes(), Instant::now());
+        attack(&site, attacks, begun + time);
+        if attacks.is_empty() {
+            sleep(time);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let mib = (database.bytes() - before) as f64 / f64::from(1 << 20);
+        println!(
+            "hostile: {what}: {:.1} MiB/s, {} attacks so far, {} MiB resident, {} at the peak of {}",
+            mib / seconds,
+            site.done.load(Ordering::Relaxed),
+            resident_bytes(server.pid()) >> 20,
+            resident_peak_bytes(server.pid()) >> 20,
+            BOUND_BYTES >> 20,
+        );
+        database.check();
+    };
+    measure("before", &[], CALM);
+    measure("those who only connect", crowd::ATTACKS, ATTACK);
+    measure("those who log in", session::ATTACKS, ATTACK);
+    let all = [crowd::ATTACKS, session::ATTACKS].concat();
+    measure("all of them", &all, ATTACK);
+    measure("afterwards", &[], CALM);
+    println!("hostile: {}", database.end());
+    let peak = resident_peak_bytes(server.pid());
+    assert!(peak < BOUND_BYTES, "{} MiB at the peak", peak >> 20);
+    assert!(
+        server.daemon().ended().is_none(),
+        "it does not serve any more"
+    );
+    let log = server.daemon().log();
+    assert!(log.contains("has made room for a new one"), "{log}");
+    assert!(
+        log.len() < 1 << 20,
+        "the attackers wrote {} bytes of log",
+        log.len()
+    );
+    server.daemon().signal("TERM");
+    let status = server.daemon().wait(Duration::from_secs(10));
+    assert_eq!(status.expect("it stops").code(), Some(0));
+}
