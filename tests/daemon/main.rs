@@ -1,5 +1,6 @@
 //! `sanstone serve` as an administrator meets it: its messages, its end, its appetite.
 
+mod atomic;
 mod configuration;
 mod idle;
 mod limits;
