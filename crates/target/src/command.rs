@@ -14,7 +14,7 @@ use crate::{
     copy,
     front::{Target, Unit},
     medium,
-    open::{OpenCommand, Pending, Permits, WritePart, WriteParts},
+    open::{OpenCommand, Pending, Permits, RunningId, WritePart, WriteParts},
     order::{self, Attribute},
     sanitize,
     stages::{Kind, Times},
@@ -411,22 +411,38 @@ struct Work {
 }
 
 /// Has the volume do the work and answers. The I/O is known as running from this call on.
-fn run(connection: &Rc<Connection>, target: &Rc<Target>, work: Work) {
+fn run(connection: &Rc<Connection>, target: &Rc<Target>, mut work: Work) {
+    let running = connection.open.begin_io(work.task, work.lun);
+    let (connection, target) = (connection.clone(), target.clone());
+    let read_len = work.op.data_in_len_bytes() as usize;
+    if read_len > 0 {
+        match connection.memory.try_take(read_len) {
+            Some(free) => work.permits = free,
+            None => {
+                // Thousands may wait: not each with all that its work is going to need.
+                spawn(async move {
+                    work.permits = connection.memory.take(read_len).await;
+                    work_on(connection, target, work, running);
+                });
+                return;
+            }
+        }
+    }
+    work_on(connection, target, work, running);
+}
+
+/// Has the volume do work whose memory is there.
+fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: RunningId) {
     let Work {
         task,
         lun,
         op,
         transfer_len,
         data,
-        mut permits,
+        permits,
     } = work;
-    let running = connection.open.begin_io(task, lun);
-    let (connection, target) = (connection.clone(), target.clone());
     begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
-        if read_len > 0 {
-            permits = connection.memory.take(read_len).await;
-        }
         let unit = &target.units[&lun];
         let started = Cell::new(None);
         let perform = async {

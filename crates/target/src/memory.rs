@@ -81,6 +81,14 @@ impl SessionMemory {
         lane.or_else(reserve)
     }
 
+    /// Memory for `len` bytes of the session's share and the lane's, if it is free.
+    pub(crate) fn try_take(&self, len: usize) -> Option<Permits> {
+        let bytes = capacity_for(len);
+        let own = self.own.try_take(bytes)?;
+        let lane = self.lane.transfers.try_take(bytes)?;
+        Some(smallvec![lane, own])
+    }
+
     /// Waits for memory for `len` bytes: of the session's share and the lane's, or of its reserve.
     pub(crate) async fn take(&self, len: usize) -> Permits {
         let bytes = capacity_for(len);
