@@ -3,6 +3,7 @@
 mod atomic;
 mod configuration;
 mod idle;
+mod limits;
 mod memory;
 mod reservations;
 mod secrets;
