@@ -640,11 +640,12 @@ impl Side for TargetSide {
     fn follow_events(&mut self) {
         let mut events: Vec<TargetEvent> =
             std::iter::from_fn(|| self.machine.poll_event()).collect();
-        // The machine has counted a Data-Out before it speaks of it.
-        let fails = events
-            .iter()
-            .any(|event| matches!(event, TargetEvent::Failed { .. }));
-        if std::mem::take(&mut self.fresh) && wire::opcode(&self.received) == 0x05 {
+        // The machine has counted a Data-Out before it speaks of it, unless it refuses it.
+        let any = |which: fn(&TargetEvent) -> bool| events.iter().any(which);
+        let fails = any(|event| matches!(event, TargetEvent::Failed { .. }));
+        let closes = any(|event| matches!(event, TargetEvent::Closed(_)));
+        let is_data_out = wire::opcode(&self.received) == 0x05;
+        if std::mem::take(&mut self.fresh) && is_data_out && !closes {
             self.follow_data_out(fails);
         }
         while !events.is_empty() {
