@@ -46,12 +46,10 @@ fn login_shows_a_disk_of_the_right_size_and_identity() {
         return;
     };
     let node = host.node();
-    check
-        .run(&format!(
-            "iscsiadm -m discovery -t st -p {} && login {node}",
-            host.portals[0]
-        ))
-        .success();
+    let portal = host.portals[0];
+    let discovery = format!("iscsiadm -m discovery -t sendtargets -p {portal}");
+    let login = format!("iscsiadm -m node -T {} -p {portal} --login", host.iqn);
+    check.run(&format!("{discovery} && {login}")).success();
     let facts = check.run(&format!("facts $(disk {node})")).success();
     let fact = |name: &str| {
         let found = facts

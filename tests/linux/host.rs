@@ -7,6 +7,7 @@ use harness::sanstone::binary;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 /// The guests' way to this machine; see tests/linux/guest/init.
 pub(crate) const ADDRESSES: [&str; 2] = ["127.0.2.1", "127.0.2.2"];
@@ -28,6 +29,13 @@ impl Host {
         Host::serve_with(name, volumes_toml, "", &[])
     }
 
+    /// The same with a file of this size in bytes behind the disk, whose table names no size.
+    pub(crate) fn serve_file_of(name: &str, size_bytes: u64, volumes_toml: &str) -> Host {
+        let directory = Directory::new();
+        directory.sparse("disk.img", size_bytes);
+        Host::serve_in(directory, name, volumes_toml, "")
+    }
+
     /// The same with more lines in the target's table and secrets in files beside it.
     pub(crate) fn serve_with(
         name: &str,
@@ -41,6 +49,10 @@ impl Host {
             let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(path, private).expect("a file of ours");
         }
+        Host::serve_in(directory, name, volumes_toml, target_toml)
+    }
+
+    fn serve_in(directory: Directory, name: &str, volumes_toml: &str, target_toml: &str) -> Host {
         let iqn = format!("iqn.2026-11.io.sanstone:{name}");
         let portals = portals();
         let [one, two] = portals;
@@ -60,12 +72,61 @@ impl Host {
         }
     }
 
+    /// A daemon at portals of its own that sends the initiators of `there` there.
+    pub(crate) fn redirect(there: &Host, permanent: bool) -> Host {
+        let directory = Directory::new();
+        let (iqn, [to, _]) = (there.iqn.clone(), there.portals);
+        let portals = portals();
+        let [one, two] = portals;
+        directory.write(
+            "sanstone.toml",
+            format!(
+                "[target.\"{iqn}\"]\nportals = [\"{one}\", \"{two}\"]\nallow = [\"*\"]\n\
+                 redirect = {{ to = \"{to}\", permanent = {permanent} }}\n"
+            ),
+        );
+        let daemon = start(&directory, one);
+        Host {
+            daemon,
+            iqn,
+            portals,
+            directory,
+        }
+    }
+
     /// A file of this size in MiB behind the disk.
     pub(crate) fn file(size_mib: u32) -> String {
         format!(
             "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"{size_mib}MiB\", \
              cache = \"write-back\" }}\n"
         )
+    }
+
+    /// Ends the daemon the way an administrator does.
+    pub(crate) fn stop(&mut self) {
+        self.daemon.signal("TERM");
+        let ended = self.daemon.wait(Duration::from_secs(30));
+        assert!(ended.expect("it ends").success(), "{}", self.log());
+    }
+
+    /// Starts it again where it was.
+    pub(crate) fn restart(&mut self) {
+        self.daemon = start(&self.directory, self.portals[0]);
+    }
+
+    /// Ends the daemon without a warning, and starts it again.
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.daemon.signal("KILL");
+        let ended = self.daemon.wait(Duration::from_secs(30));
+        assert!(!ended.expect("it is killed").success());
+        self.restart();
+    }
+
+    /// Makes the file behind the disk larger.
+    pub(crate) fn grow(&self, size_bytes: u64) {
+        let file = std::fs::File::options().write(true).open(self.image());
+        file.and_then(|file| file.set_len(size_bytes))
+            .expect("a file of ours");
     }
 
     /// The file behind the disk.

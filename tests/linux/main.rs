@@ -11,6 +11,10 @@ mod access;
 mod discard;
 mod disks;
 mod host;
+mod inside;
+mod moved;
+mod paths;
+mod reservations;
 
 use harness::guest::{Done, Guest};
 use harness::sanstone::binary;
@@ -21,6 +25,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 type Machine = LazyLock<Mutex<Guest>>;
 
 static QUIET: Machine = LazyLock::new(|| boot("quiet"));
+static ROUGH: Machine = LazyLock::new(|| boot("rough"));
 
 fn boot(name: &str) -> Mutex<Guest> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("linux/guest");
@@ -31,10 +36,31 @@ fn boot(name: &str) -> Mutex<Guest> {
 type Expected = (&'static str, &'static str);
 
 /// What every check may find.
-const ALWAYS: &[Expected] = &[(
-    "Power-on or device reset occurred",
-    "the unit attention that SAM-5 has every new nexus get first; Linux logs it for any target",
-)];
+const ALWAYS: &[Expected] = &[
+    (
+        "Power-on or device reset occurred",
+        "the unit attention that SAM-5 has every new nexus get first; Linux logs it for any target",
+    ),
+    (
+        "hrtimer: interrupt took",
+        "the emulated processor had to wait for a busy real one",
+    ),
+];
+
+/// What a check may find whose connection is lost, or its target gone for a while.
+const LOST: &[Expected] = &[
+    (
+        "ping timeout of",
+        "the kernel's NOP-Out had no answer: that is how it notices",
+    ),
+    ("detected conn error", "it gives the connection up"),
+    ("iscsi: cmd", "a command in flight that it will send again"),
+];
+
+/// Two lists in one. A check's list lives as long as the program.
+fn expecting(some: &[Expected], others: &[Expected]) -> &'static [Expected] {
+    [some, others].concat().leak()
+}
 
 /// A machine for one check. Make it after the hosts that it uses, so that it leaves them before
 /// they end.

@@ -253,14 +253,14 @@ impl std::fmt::Display for Done {
 /// debuggers read.
 fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) -> PathBuf {
     let shell = r#"set -eu
-        mkdir -p "$4/root/tests" "$4/root/bin"
-        cp "$2"/* "$4/root/tests/"
-        mv "$4/root/tests/init" "$4/root/init"
-        chmod 755 "$4/root/init"
-        strip --strip-debug -o "$4/root/bin/sanstone" "$3" || cp "$3" "$4/root/bin/sanstone"
+        mkdir -p "$4/tree/tests" "$4/tree/bin"
+        cp "$2"/* "$4/tree/tests/"
+        mv "$4/tree/tests/init" "$4/tree/init"
+        chmod 755 "$4/tree/init"
+        strip --strip-debug -o "$4/tree/bin/sanstone" "$3" || cp "$3" "$4/tree/bin/sanstone"
         cp "$1/initramfs.cpio" "$4/initramfs"
-        cd "$4/root"
-        find . | "$1/root/bin/busybox" cpio -o -H newc >>"$4/initramfs""#;
+        cd "$4/tree"
+        find . | "$1/busybox" cpio -o -H newc >>"$4/initramfs""#;
     let mut command = Command::new("sh");
     command.args(["-c", shell, "sh"]);
     command.args([made, scripts, binary, temporary.path()]);

@@ -28,7 +28,7 @@ files() {
 fio_job() { # fio_job FILE BLOCK_SIZE ARGUMENTS...
   local file=$1 block=$2
   shift 2
-  fio --name=job --filename="$file" --bs="$block" --size="${SIZE:-8M}" --direct=1 --verify=crc32c \
+  fio --name=job --filename="$file" --bs="$block" --size="${SIZE:-4M}" --direct=1 --verify=crc32c \
     --verify_fatal=1 --randseed=1 --output-format=terse --minimal "$@" >/tmp/fio.$$ 2>&1 || {
     cat /tmp/fio.$$
     fail "fio $*"
@@ -43,12 +43,12 @@ verify_again() { # verify_again FILE BLOCK_SIZE: reads what write_and_verify lef
   fio_job "$1" "$2" --rw=randwrite --ioengine=libaio --iodepth=16 --verify_only
 }
 
-# tree DIRECTORY: a hundred files of many sizes, and the sums that they must have.
+# tree DIRECTORY: forty files of many sizes, and the sums that they must have.
 tree() {
   local number
   mkdir "$1" && cd "$1" || return 1
-  for number in $(seq 100); do
-    head -c $((number * number * 7)) /dev/urandom >"file$number"
+  for number in $(seq 40); do
+    head -c $((number * number * 40)) /dev/urandom >"file$number"
   done
   sha256sum file* >sums
   cd /
@@ -78,5 +78,5 @@ filled() { # filled DISK FIRST_MEBIBYTE MEBIBYTES: the pattern is still there
 }
 
 zeroes() { # zeroes DISK FIRST_MEBIBYTE MEBIBYTES
-  equals "MiB $2+$3 of $1" "$(head -c "$3"M /dev/zero | md5sum)" "$(sum_of "$1" "$2" "$3")"
+  equals "MiB $2+$3 of $1" "$(head -c $(($3 * 1048576)) /dev/zero | md5sum)" "$(sum_of "$1" "$2" "$3")"
 }

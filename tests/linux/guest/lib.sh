@@ -5,13 +5,13 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 # node IQN PORTAL [SETTING=VALUE]...: a node record with these settings, without discovery.
 node() {
-  local iqn=$1 portal=$2 setting
+  local iqn=$1 portal=$2 setting settings=
   shift 2
   iscsiadm -m node -o new -T "$iqn" -p "$portal" >/dev/null || fail "no record of $iqn"
-  for setting; do
-    iscsiadm -m node -o update -T "$iqn" -p "$portal" -n "${setting%%=*}" -v "${setting#*=}" ||
-      fail "$setting"
-  done
+  for setting; do settings="$settings -n ${setting%%=*} -v ${setting#*=}"; done
+  # In one call: each is a program's start, which emulation makes dear.
+  [ -z "$settings" ] || iscsiadm -m node -o update -T "$iqn" -p "$portal" $settings ||
+    fail "not taken: $settings"
 }
 
 # login IQN PORTAL [SETTING=VALUE]...: logs in and waits for the disk of LUN 0.
@@ -21,7 +21,9 @@ login() {
   disk "$1" "$2" >/dev/null
 }
 
-logout() { # logout IQN PORTAL
+# logout IQN PORTAL. Whoever leaves while udev still looks at the disk makes the kernel complain.
+logout() {
+  udevadm settle
   iscsiadm -m node -T "$1" -p "$2" -u || fail "no logout from $1"
 }
 
@@ -68,8 +70,9 @@ tidy() {
   if pidof multipathd >/dev/null; then
     multipath -F
     killall multipathd
-    until_true 20 not pidof multipathd
+    until_true 20 gone multipathd
   fi
+  udevadm settle
   if iscsiadm -m session >/dev/null 2>&1; then iscsiadm -m node -U all; fi
   rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /mnt/*
   udevadm settle
@@ -77,6 +80,14 @@ tidy() {
 }
 
 not() { ! "$@"; }
+
+# gone NAME: no such program runs; one that only nobody has waited for does not count.
+gone() {
+  local pid
+  for pid in $(pidof "$1"); do
+    grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null || return 1
+  done
+}
 
 # facts DISK: what the kernel and udev know of a disk, NAME=VALUE.
 facts() {

@@ -383,15 +383,30 @@ impl TargetConnection {
             }));
     }
 
-    fn nop_out(&mut self, bhs: &[u8; 48], request: &pdu::NopOut, data: RxData<'_>) {
-        let data = match data.inline() {
-            Ok(data) => data,
-            Err(error) => return self.fail(error),
-        };
-        if !self.admit(bhs) {
-            return;
+    /// Takes a request that is answered at once into its turn, and gives its data; `None` if it is
+    /// not to be followed.
+    pub(super) fn admit_inline<'a>(
+        &mut self,
+        bhs: &[u8; 48],
+        data: RxData<'a>,
+    ) -> Option<&'a [u8]> {
+        match data.inline() {
+            Ok(data) if self.admit(bhs) => {
+                self.release_unless_immediate(bhs);
+                Some(data)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.fail(error);
+                None
+            }
         }
-        self.release_unless_immediate(bhs);
+    }
+
+    fn nop_out(&mut self, bhs: &[u8; 48], request: &pdu::NopOut, data: RxData<'_>) {
+        let Some(data) = self.admit_inline(bhs, data) else {
+            return;
+        };
         if request.initiator_task_tag.get() == RESERVED_TAG {
             let tag = request.target_transfer_tag.get();
             if self.ping.take_if(|ping| ping.tag == tag).is_some() {

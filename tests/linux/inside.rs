@@ -1,0 +1,31 @@
+//! Sanstone itself on that kernel, whose io_uring is older than most developers': the daemon serves
+//! the kernel initiator of the same machine, and the demo runs to its table.
+
+use crate::{Check, QUIET};
+use std::time::Duration;
+
+#[test]
+fn serve_runs_on_that_kernel() {
+    let Some(check) = Check::begin(&QUIET, &[]) else {
+        return;
+    };
+    check.run("serve_inside").success();
+    let io = "write_and_verify $(disk $INSIDE) 4k libaio";
+    check.start(io, Duration::from_secs(90)).finish().success();
+    check.run("discard_inside").success();
+    check.run("logout $INSIDE; stop_inside").success();
+    check.end();
+}
+
+#[test]
+fn demo_runs_on_that_kernel() {
+    let Some(check) = Check::begin(&QUIET, &[]) else {
+        return;
+    };
+    let said = check
+        .start("demo_inside", Duration::from_secs(170))
+        .finish()
+        .success();
+    assert!(said.contains("speedup") || said.contains("×"), "{said}");
+    check.end();
+}
