@@ -258,7 +258,7 @@ impl Session<'_> {
             0xf0.. => len,
             _ => len.min(end - offset),
         };
-        let flags = if offset + len >= end { 0x80 } else { 0 };
+        let flags = if offset + len == end { 0x80 } else { 0 };
         let pdu = Pdu::new(0x05, flags)
             .word(16, tag)
             .word(20, transfer_tag)
