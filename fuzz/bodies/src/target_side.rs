@@ -95,6 +95,8 @@ pub(crate) struct TargetSide {
     /// It has not been followed yet.
     fresh: bool,
     placing: Option<(TaskId, u32, u32)>,
+    /// Complete with the payload at hand.
+    completing: Option<TaskId>,
     /// Tasks that got data for an R2T before it was sent.
     guessed: BTreeSet<u32>,
     /// The longest data segment that the initiator has ever allowed.
@@ -124,6 +126,7 @@ impl TargetSide {
             guessed: BTreeSet::new(),
             max_send_len: 8192,
             placing: None,
+            completing: None,
             stat_sn: 0,
             max_cmd_sn: None,
         }
@@ -161,21 +164,18 @@ impl TargetSide {
             TargetEvent::Command(request) => self.begin(request),
             TargetEvent::DataOut { task, offset, len } => self.place(*task, *offset, *len),
             TargetEvent::DataComplete { task } => {
+                let (placing, end) = match self.placing {
+                    Some((placing, offset, len)) if placing == *task => (true, offset + len),
+                    _ => (false, 0),
+                };
                 let open = self.find(*task).expect("data of an open command");
                 assert!(!open.is_over() && !open.complete && !open.unsolicited);
                 let due = open.granted.expect("data was asked for") as usize;
-                let placed = self
-                    .placing
-                    .map_or(0, |(placing, offset, len)| match placing {
-                        placing if placing == *task => (offset + len) as usize,
-                        _ => 0,
-                    });
-                let open = self.find(*task).expect("still there");
-                assert!(
-                    open.buffer.len().max(placed) >= due,
-                    "complete with data missing"
-                );
-                open.complete = true;
+                let there = open.buffer.len().max(end as usize);
+                assert!(there >= due, "complete with data missing");
+                // The payload at hand may still be on its way.
+                open.complete = !placing;
+                self.completing = placing.then_some(*task);
             }
             TargetEvent::Failed { task } => {
                 let open = self.find(*task).expect("an open command fails");
@@ -476,6 +476,8 @@ impl TargetSide {
         if result.is_ok() {
             assert!(!over && fits);
             (open.granted, open.complete) = (Some(end), false);
+            // What was complete with the payload at hand is not any more.
+            self.completing = self.completing.filter(|completing| *completing != task);
         } else {
             assert!(over || !fits || open.granted.is_some(), "{result:?}");
         }
@@ -628,6 +630,7 @@ impl Side for TargetSide {
 
     fn receive(&mut self, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
         (self.received, self.fresh, self.placing) = (*bhs, true, None);
+        self.completing = None;
         self.machine.receive(self.now, bhs, ahs, data);
         let now_allowed = self.machine.parameters().max_send_data_segment_length;
         self.max_send_len = self.max_send_len.max(now_allowed);
@@ -663,6 +666,11 @@ impl Side for TargetSide {
             if let Some(open) = self.find(task) {
                 open.buffer.resize(offset as usize, 0);
                 open.buffer.extend_from_slice(&payload[..len as usize]);
+            }
+        }
+        if let Some(task) = self.completing.take() {
+            if let Some(open) = self.find(task) {
+                open.complete = true;
             }
         }
     }
