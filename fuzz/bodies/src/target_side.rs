@@ -139,7 +139,12 @@ impl TargetSide {
     fn take_event(&mut self, event: &TargetEvent) {
         assert_eq!(self.closed, None, "Closed is the last event, not {event:?}");
         match event {
-            TargetEvent::LoginRequest(_) => {
+            TargetEvent::LoginRequest(who) => {
+                let names = [Some(&who.initiator_name), who.target_name.as_ref()];
+                for name in names.into_iter().flatten() {
+                    let forbidden = |c: char| c.is_whitespace() || c.is_control();
+                    assert!(!name.contains(forbidden) && name.len() <= 223, "{name:?}");
+                }
                 let answered = match self.policy.clone() {
                     Policy::Continue => self.machine.login_continue(1),
                     Policy::Authenticate(how) => self.machine.login_authenticate(1, how),
