@@ -9,8 +9,11 @@ use harness::wire::{Session, connect_from, login_header, opcode, send};
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
 const VOLUME: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+/// So that nobody leaves for want of time, which looks the same from outside.
+const PATIENT: &str = "[limits]\nlogin_time = \"300s\"\n";
 const OUT_OF_RESOURCES: [u8; 2] = [3, 2];
 
 fn serve(settings: &str) -> Sanstone {
@@ -24,6 +27,8 @@ fn serve(settings: &str) -> Sanstone {
 fn begin_login(server: &Sanstone, host: u8) -> TcpStream {
     let mut stream =
         connect_from(Ipv4Addr::new(127, 0, 0, host), server.port()).expect("a connection");
+    let limit = Some(Duration::from_secs(20));
+    stream.set_read_timeout(limit).expect("a time limit");
     let mut header = login_header(u16::from(host));
     header[1] = 0x04; // operational negotiation, and no wish to leave it
     let text = format!(
@@ -51,7 +56,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn who_has_to_make_room_is_told_if_it_has_begun() {
-    let mut server = serve("[limits]\nlogins = 3");
+    let mut server = serve(&format!("{PATIENT}logins = 3"));
     // Whoever waited for the port to open has gone, or makes room first.
     let mut begun: Vec<TcpStream> = (1..=3)
         .map(|host| begin_login(&server, 10 + host))
@@ -72,7 +77,7 @@ fn who_has_to_make_room_is_told_if_it_has_begun() {
 
 #[test]
 fn a_host_beyond_its_share_makes_room_itself() {
-    let mut server = serve("[limits]\nlogins_per_peer = 2");
+    let mut server = serve(&format!("{PATIENT}logins_per_peer = 2"));
     let mut own: Vec<TcpStream> = (0..3).map(|_| begin_login(&server, 10)).collect();
     let _other = begin_login(&server, 11);
     assert_eq!(login_status(&mut own[0]), OUT_OF_RESOURCES);

@@ -89,11 +89,12 @@ pub(crate) fn finish(connection: Rc<Connection>) {
     if !connection.is_logged_in() {
         return connection.dismiss(LoginStatus::SERVICE_UNAVAILABLE);
     }
-    let within_s = STOP_PATIENCE.as_secs() as u16;
-    connection
-        .machine
-        .borrow_mut()
-        .async_message(AsyncMessage::LogoutRequest { within_s });
+    // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
+    if connection.target().is_some() {
+        let within_s = STOP_PATIENCE.as_secs() as u16;
+        let message = AsyncMessage::LogoutRequest { within_s };
+        connection.machine.borrow_mut().async_message(message);
+    }
     connection.transmit.notify();
     spawn(async move {
         let began = time::now();

@@ -122,10 +122,15 @@ fn a_client_that_was_there_before_comes_back_through_any_crowd() {
                         for target in &site.targets {
                             time::sleep(random_time(&mut random, 10 * MS)).await;
                             site.client.reset_connections(&target.host);
+                            // The target hears of it, and has time to give the place away.
+                            time::sleep(2 * MS).await;
+                            site.client.partition(&target.host);
+                            time::sleep(500 * MS + random_time(&mut random, 500 * MS)).await;
+                            site.client.heal(&target.host);
                         }
                     })
                 };
-                let tally = workload::run(&site, &volume, load.clone()).await;
+                let tally = workload::run(&site, &volume, load).await;
                 assert!(tally.good > 0);
                 resets.await;
             }
