@@ -163,7 +163,13 @@ impl Session<'_> {
             18 => self.manage(),
             19 => self.side.machine.ping(self.side.now, 1_000),
             20 => self.side.wait(u64::from(self.input.u16())),
-            21 => self.side.announce(3),
+            21 => match self.input.below(2) {
+                0 => self.side.announce(3),
+                _ => {
+                    let by = self.input.u8().into();
+                    self.side.widen(by);
+                }
+            },
             22 => drop(self.side.transmit()),
             _ => while self.side.transmit().is_some() {},
         }

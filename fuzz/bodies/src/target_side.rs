@@ -103,12 +103,15 @@ pub(crate) struct TargetSide {
     max_send_len: u32,
     stat_sn: u32,
     max_cmd_sn: Option<u32>,
+    /// The command window as it is now.
+    window: u16,
 }
 
 impl TargetSide {
     pub(crate) fn new(config: TargetConfig) -> TargetSide {
         TargetSide {
             machine: TargetConnection::new(config.clone()),
+            window: config.command_window_first,
             config,
             policy: Policy::Continue,
             may_begin: true,
@@ -322,10 +325,7 @@ impl TargetSide {
         }
         let (tasks, in_window) = (self.open.len() + self.functions.len(), self.in_window());
         assert_eq!(self.machine.tasks_len(), tasks, "tasks open");
-        assert!(
-            in_window <= usize::from(self.config.command_window),
-            "the window"
-        );
+        assert!(in_window <= usize::from(self.window), "the window");
         assert!(tasks - in_window <= usize::from(self.config.immediate_max));
     }
 
@@ -379,7 +379,8 @@ impl TargetSide {
             return;
         }
         let (expected, max) = (wire::word(bhs, 28), wire::word(bhs, 32));
-        let width = u32::from(self.config.command_window) - self.in_window() as u32;
+        let width = u32::from(self.window) - self.in_window() as u32;
+        assert_eq!(self.machine.is_window_full(), width == 0);
         assert_eq!(
             max.wrapping_sub(expected).wrapping_add(1),
             width,
@@ -544,6 +545,15 @@ impl TargetSide {
         self.now = self.now.saturating_add(ns);
         self.machine.handle_timeout(self.now);
         self.follow_events();
+    }
+
+    /// The driver has room for more commands.
+    pub(crate) fn widen(&mut self, by: u16) {
+        let widened = self.machine.widen_window(by);
+        if self.logged_in.is_some() {
+            self.window += widened;
+        }
+        assert!(widened <= by && self.window <= self.config.command_window);
     }
 
     pub(crate) fn announce(&mut self, within_s: u16) {
