@@ -30,7 +30,10 @@ fn discard_by_blkdiscard_gives_space_back() {
         ))
         .success();
     let after = allocated_bytes(&host);
-    assert!(before - after >= 15 << 20, "{before}, then {after} bytes");
+    assert!(
+        before.saturating_sub(after) >= 15 << 20,
+        "{before}, then {after} bytes"
+    );
     check
         .run(&format!(
             "filled $(disk {node}) 0 8 && zeroes $(disk {node}) 8 16 && filled $(disk {node}) 24 8"
@@ -58,7 +61,10 @@ fn discard_by_fstrim_gives_deleted_files_back() {
         .success();
     assert!(said.contains("trimmed"), "{said}");
     let after = allocated_bytes(&host);
-    assert!(before - after >= 31 << 20, "{before}, then {after} bytes");
+    assert!(
+        before.saturating_sub(after) >= 31 << 20,
+        "{before}, then {after} bytes"
+    );
     check.end();
 }
 

@@ -54,11 +54,15 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
     seeds
 }
 
-/// A read; a write that is asked for; management; text; pings; a logout.
-const TARGET_SCRIPTS: [&[u8]; 6] = [
+/// A read; a write that is asked for, and one that gives more than that; management; text; pings;
+/// a logout.
+const TARGET_SCRIPTS: [&[u8]; 7] = [
     &[0, 0x01, 0x40, 0, 0, 14, 0, 0, 0x40, 23],
     &[
         0, 0x12, 0x7f, 0, 0, 12, 0, 0, 23, 4, 0, 0x40, 0, 4, 0, 0x40, 0, 16, 0, 0, 0x7f, 23,
+    ],
+    &[
+        0, 0x02, 0x7f, 0, 0, 12, 0, 0, 23, 4, 0, 0x40, 0, 4, 0xff, 0x60, 0,
     ],
     &[
         0, 0x01, 0x10, 0, 0, 7, 1, 0, 0xc0, 0, 18, 0, 0, 18, 1, 0, 0, 23,

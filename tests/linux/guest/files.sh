@@ -29,7 +29,7 @@ fio_job() { # fio_job FILE BLOCK_SIZE ARGUMENTS...
   local file=$1 block=$2
   shift 2
   fio --name=job --filename="$file" --bs="$block" --size="${SIZE:-4M}" --direct=1 --verify=crc32c \
-    --verify_fatal=1 --randseed=1 --output-format=terse --minimal "$@" >/tmp/fio.$$ 2>&1 || {
+    --verify_fatal=1 --randseed=1 "$@" >/tmp/fio.$$ 2>&1 || {
     cat /tmp/fio.$$
     fail "fio $*"
   }

@@ -31,7 +31,8 @@ impl TargetConnection {
             // It did not wait for the response to its last request.
             return self.refuse_login(LoginStatus::INITIATOR_ERROR, None);
         }
-        self.window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window.max(1));
+        self.window_width = self.config.first_width();
+        self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width);
         let initiator_task_tag = request.initiator_task_tag.get();
         self.phase = Phase::Login {
             owed: Owed::Nothing,
