@@ -32,13 +32,14 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface, and
-/// the allocator that counts for a test.
+/// the allocators that count for tests.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
     "crates/volume/src/leaf/ram",
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",
+    "crates/target/tests/cost.rs",
 ];
 
 const LINES_MAX: usize = 700;
@@ -276,4 +277,50 @@ fn every_locked_package_comes_from_crates_io() {
             .map(str::to_owned)
             .collect(),
     );
+}
+
+/// The last cell of each row of docs/internals/conformance.md names tests: `file.rs::function`,
+/// where the file may be named by the end of its path, and suites or single tests of libiscsi.
+#[test]
+fn every_test_that_the_conformance_tables_name_exists() {
+    let suite = include_str!("conformance/expected-sanstone-thin.txt");
+    let of_libiscsi = |name: &str| {
+        let is = |line: &str| line.split([' ', '.']).next() == Some(name);
+        let alone = |line: &str| line.split(' ').next() == Some(name);
+        suite.lines().any(|line| is(line) || alone(line))
+    };
+    let files = files();
+    let holds = |path: &str, function: &str| {
+        let path = format!("/{path}");
+        let definition = format!("fn {function}(");
+        let named = files
+            .iter()
+            .filter(|file| format!("/{}", file.path).ends_with(&path));
+        named
+            .into_iter()
+            .any(|file| file.text.contains(&definition))
+    };
+    let document = "docs/internals/conformance.md";
+    let text = std::fs::read_to_string(root().join(document)).expect("the tables are there");
+    let mut named = 0;
+    let mut missing = Vec::new();
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let tests = row
+            .trim_end_matches('|')
+            .rsplit('|')
+            .next()
+            .unwrap_or_default();
+        for name in tests.split('`').skip(1).step_by(2) {
+            named += 1;
+            let exists = match name.split_once("::") {
+                Some((path, function)) => holds(path, function),
+                None => of_libiscsi(name),
+            };
+            if !exists {
+                missing.push(format!("{document}: there is no test {name}"));
+            }
+        }
+    }
+    assert!(named > 100, "only {named} tests are named");
+    none(missing);
 }

@@ -1,8 +1,8 @@
 //! libiscsi's conformance suite against what it said when this was last looked at.
 //!
-//! Sanstone serves it three disks: a thin one, which is a file, with two paths; a removable one with
-//! blocks of 4096 bytes; a read-only one. Memory stands in for what no file system here promises,
-//! atomic writes. Other targets get one disk. `expected-TARGET-DISK.txt` beside this file holds the outcome of each
+//! Sanstone serves it three disks: a thin one, which is a file, with two paths; a removable one; a
+//! read-only one. Memory with blocks of 4096 bytes stands in for what no file system here promises,
+//! atomic writes, and for a test that mistakes other blocks. Other targets get one disk. `expected-TARGET-DISK.txt` beside this file holds the outcome of each
 //! test, `exceptions.txt` why a test takes part on none of Sanstone's disks; any difference, also
 //! one for the better, fails until the files are written anew: `SANSTONE_BLESS=1 cargo test -p
 //! sanstone-tests --test conformance`.
@@ -13,6 +13,7 @@ use harness::conformance::{
 use harness::directory::Directory;
 use harness::disk::{Disk, Target};
 use harness::sanstone::{IQN, Sanstone};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// Compares with the expectation, or writes it.
@@ -32,36 +33,95 @@ fn compare(name: &str, outcomes: &Outcomes) -> Vec<String> {
         .collect()
 }
 
+/// A disk, how the suite runs on it, and the suites to run: all if none is named.
+struct Run {
+    name: &'static str,
+    volume: &'static str,
+    lun: &'static str,
+    arguments: &'static [&'static str],
+    paths: usize,
+    destroys: Destroys,
+    only: &'static [&'static str],
+}
+
+const RUNS: [Run; 4] = [
+    Run {
+        name: "thin",
+        volume: "file = { path = \"thin.img\", size = \"1GiB\" }",
+        lun: "",
+        arguments: &["--allow-sanitize"],
+        paths: 2,
+        destroys: Destroys::Everything,
+        only: &[],
+    },
+    Run {
+        name: "removable",
+        volume: "ram = { size = \"256MiB\" }",
+        lun: ", removable = true",
+        arguments: &[],
+        paths: 1,
+        destroys: Destroys::Everything,
+        only: &[],
+    },
+    Run {
+        name: "read-only",
+        volume: "ram = { size = \"64MiB\" }",
+        lun: ", read_only = true",
+        arguments: &[],
+        paths: 1,
+        destroys: Destroys::OnlyWhatIsReadOnly,
+        only: &[],
+    },
+    Run {
+        name: "memory",
+        volume: "ram = { size = \"64MiB\", block_size = 4096 }",
+        lun: "",
+        arguments: &[],
+        paths: 1,
+        destroys: Destroys::Everything,
+        only: &["GetLBAStatus", "WriteAtomic16"],
+    },
+];
+
 /// Three disks and memory, and every test passes on one of them and fails on none, but for the
-/// exceptions.
+/// exceptions. Each disk has a target of its own, so that they can be tested at the same time: some
+/// tests reset all that their target serves.
 fn all_disks() -> Vec<String> {
     let directory = Directory::new();
     let port = harness::free_port();
-    let configuration = format!(
-        "[volume.thin]\nfile = {{ path = \"thin.img\", size = \"1GiB\" }}\n\
-         [volume.removable]\nram = {{ size = \"256MiB\", block_size = 4096 }}\n\
-         [volume.read-only]\nram = {{ size = \"64MiB\" }}\n\
-         [volume.memory]\nram = {{ size = \"64MiB\" }}\n\
-         [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nallow = [\"*\"]\n\
-         luns = {{ 0 = \"thin\", 1 = {{ volume = \"removable\", removable = true }}, \
-         2 = {{ volume = \"read-only\", read_only = true }}, 3 = \"memory\" }}\n"
-    );
+    let mut configuration = String::new();
+    for Run { name, volume, .. } in &RUNS {
+        let _ = writeln!(configuration, "[volume.{name}]\n{volume}");
+    }
+    for Run { name, lun, .. } in &RUNS {
+        let _ = writeln!(
+            configuration,
+            "[target.\"{IQN}-{name}\"]\nportals = [\"127.0.0.1:{port}\"]\nallow = [\"*\"]\n\
+             luns = {{ 0 = {{ volume = \"{name}\"{lun} }} }}"
+        );
+    }
     let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
-    let second_path = server.url(0);
-    let (all, read_only) = (Destroys::Everything, Destroys::OnlyWhatIsReadOnly);
-    let thin = ["--allow-sanitize", &second_path];
-    let runs: [(&str, &[&str], _, _); 4] = [
-        ("sanstone-thin", &thin, all, None),
-        ("sanstone-removable", &[], all, None),
-        ("sanstone-read-only", &[], read_only, None),
-        ("sanstone-memory", &[], all, Some("WriteAtomic16")),
-    ];
+    let portal = server.portal();
+    let all: Vec<Outcomes> = std::thread::scope(|scope| {
+        let threads: Vec<_> = RUNS
+            .iter()
+            .map(|run| {
+                let url = format!("{portal}/{IQN}-{}/0", run.name);
+                scope.spawn(move || {
+                    let mut arguments = run.arguments.to_vec();
+                    arguments.extend((1..run.paths).map(|_| &*url));
+                    run_suite(&url, &arguments, run.destroys, run.only)
+                })
+            })
+            .collect();
+        let outcomes = threads.into_iter().map(|thread| thread.join());
+        outcomes
+            .map(|outcomes| outcomes.expect("the suite was run"))
+            .collect()
+    });
     let mut differences = Vec::new();
-    let mut all = Vec::new();
-    for ((name, arguments, destroys, only), lun) in runs.into_iter().zip(0..) {
-        let outcomes = run_suite(&server.url(lun), arguments, destroys, only);
-        differences.extend(compare(name, &outcomes));
-        all.push(outcomes);
+    for (run, outcomes) in RUNS.iter().zip(&all) {
+        differences.extend(compare(&format!("sanstone-{}", run.name), outcomes));
     }
     let all = together(&all);
     println!("libiscsi's suite on all of them: {}", summary(&all));
@@ -85,7 +145,7 @@ fn the_suite_comes_out_as_expected() {
         Target::Sanstone => all_disks(),
         other => {
             let disk = Disk::new(1 << 30);
-            let outcomes = run_suite(&disk.url, &[], Destroys::Everything, None);
+            let outcomes = run_suite(&disk.url, &[], Destroys::Everything, &[]);
             compare(&format!("{}-disk", other.name()), &outcomes)
         }
     };

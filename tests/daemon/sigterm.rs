@@ -97,10 +97,16 @@ fn sigterm_does_not_wait_for_ever_for_a_silent_client() {
     session.wait_until_ready().expect("a ready disk");
     let _never_answered = begin_write(&mut session, 0);
     server.daemon().signal("TERM");
-    // A peer has 30 seconds to go on with what it began.
+    let asked = session.receive().expect("a word before the end");
+    // Asynchronous event 1: log out (RFC 7143 §11.9.1).
+    assert_eq!(
+        (asked.opcode(), asked.header[36]),
+        (opcode::ASYNC_MESSAGE, 1)
+    );
+    // It has a few seconds to go on with what it began, far less than a ping's.
     let status = server
         .daemon()
-        .wait(Duration::from_secs(60))
+        .wait(Duration::from_secs(15))
         .expect("it stops");
     assert_eq!(status.code(), Some(0), "{}", server.daemon().log());
 }

@@ -12,7 +12,7 @@ mod session;
 
 use database::Database;
 use harness::directory::Directory;
-use harness::procfs::{resident_bytes, resident_peak_bytes};
+use harness::procfs::{cpu_time, resident_bytes, resident_peak_bytes};
 use harness::sanstone::{IQN, Sanstone};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,6 +115,7 @@ fn a_database_notices_no_attack() {
     let database = Database::begin(&site.address());
     let measure = |what: &str, attacks: &[(Attack, u16)], time: Duration| {
         let (before, begun) = (database.bytes(), Instant::now());
+        let cpu_before = cpu_time(server.pid());
         attack(&site, attacks, begun + time);
         if attacks.is_empty() {
             sleep(time);
@@ -122,8 +123,9 @@ fn a_database_notices_no_attack() {
         let seconds = begun.elapsed().as_secs_f64();
         let mib = (database.bytes() - before) as f64 / f64::from(1 << 20);
         println!(
-            "hostile: {what}: {:.1} MiB/s, {} attacks so far, {} MiB resident, {} at the peak of {}",
+            "hostile: {what}: {:.1} MiB/s, {:.1} ms CPU a MiB, {} attacks so far, {} MiB resident, {} at the peak of {}",
             mib / seconds,
+            (cpu_time(server.pid()) - cpu_before).as_secs_f64() * 1000.0 / mib,
             site.done.load(Ordering::Relaxed),
             resident_bytes(server.pid()) >> 20,
             resident_peak_bytes(server.pid()) >> 20,

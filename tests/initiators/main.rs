@@ -2,6 +2,7 @@
 //! The protocol as its users speak it; `SANSTONE_TEST_TARGET=tgt` tries the tests themselves.
 
 mod authentication;
+mod copy;
 mod libiscsi;
 mod negotiation;
 mod portals;

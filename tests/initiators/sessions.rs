@@ -118,3 +118,14 @@ fn a_peer_that_falls_silent_is_asked_and_then_dropped() {
     alive.nop_out(u32::MAX, tag).expect("the target reads");
     alive.wait_until_ready().expect("who answers stays");
 }
+
+#[test]
+fn a_discovery_session_that_says_nothing_is_dropped() {
+    let server = serve("ping_interval = \"1s\"\npeer_timeout = \"1s\"\n");
+    let keys = ["SessionType=Discovery"];
+    let mut session = Session::login(&server.address, IQN, 0, 1, &keys).expect("a login");
+    let error = session
+        .receive()
+        .expect_err("it was not asked for anything");
+    assert!(is_closed(&error), "{error}");
+}

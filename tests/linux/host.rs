@@ -72,6 +72,28 @@ impl Host {
         }
     }
 
+    /// A daemon at portals of its own that sends the initiators of `there` there.
+    pub(crate) fn redirect(there: &Host, permanent: bool) -> Host {
+        let directory = Directory::new();
+        let (iqn, [to, _]) = (there.iqn.clone(), there.portals);
+        let portals = portals();
+        let [one, two] = portals;
+        directory.write(
+            "sanstone.toml",
+            format!(
+                "[target.\"{iqn}\"]\nportals = [\"{one}\", \"{two}\"]\nallow = [\"*\"]\n\
+                 redirect = {{ to = \"{to}\", permanent = {permanent} }}\n"
+            ),
+        );
+        let daemon = start(&directory, one);
+        Host {
+            daemon,
+            iqn,
+            portals,
+            directory,
+        }
+    }
+
     /// A file of this size in MiB behind the disk.
     pub(crate) fn file(size_mib: u32) -> String {
         format!(

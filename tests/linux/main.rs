@@ -12,6 +12,7 @@ mod discard;
 mod disks;
 mod host;
 mod inside;
+mod moved;
 mod paths;
 mod reservations;
 

@@ -61,17 +61,12 @@ pub enum Destroys {
     OnlyWhatIsReadOnly,
 }
 
-/// Runs all tests on the disk at this URL, or those of one suite, with these arguments more:
+/// Runs all tests on the disk at this URL, or those of some suites (of all if `only` names none), with these arguments more:
 /// options, or the URL of a second path for the tests of several.
 ///
 /// # Panics
 /// If iscsi-test-cu is missing.
-pub fn run_suite(
-    url: &str,
-    arguments: &[&str],
-    destroys: Destroys,
-    only: Option<&str>,
-) -> Outcomes {
+pub fn run_suite(url: &str, arguments: &[&str], destroys: Destroys, only: &[&str]) -> Outcomes {
     let cu = program("iscsi-test-cu", "libiscsi-bin");
     let list = run_unless_silent(Command::new(&cu).arg("--list"), SILENCE, SILENCE).success();
     let mut suites: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -100,7 +95,7 @@ pub fn run_suite(
         count(&run_unless_silent(&mut command, SILENCE, SILENCE * 10).text())
     };
     let mut outcomes = Outcomes::new();
-    suites.retain(|(suite, _)| only.is_none_or(|only| only == *suite));
+    suites.retain(|(suite, _)| only.is_empty() || only.contains(suite));
     for (suite, tests) in suites {
         outcomes.extend(run_filter(&format!("ALL.{suite}")));
         for test in tests {

@@ -23,18 +23,36 @@ pub mod sanstone;
 pub mod tgt;
 pub mod wire;
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A TCP port of 127.0.0.1 that nobody listened on a moment ago.
+/// A TCP port that nobody used on any address a moment ago, and that this process has not been given
+/// before. It lies below those that Linux gives to outgoing connections, of which other tests make
+/// thousands: one of them would keep a server off the port.
 ///
 /// # Panics
 /// If the machine has no free port.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("no free TCP port on 127.0.0.1");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
+    const FIRST: u32 = 16_000;
+    const COUNT: u32 = 16_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Other processes begin elsewhere.
+    let start = std::process::id().wrapping_mul(251);
+    for _ in 0..COUNT {
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = (FIRST + number % COUNT) as u16;
+        let everywhere = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+        let bound = everywhere.or_else(|error| match error.kind() {
+            ErrorKind::AddrInUse => Err(error),
+            // There may be no IPv6 here.
+            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        });
+        if bound.is_ok() {
+            return port;
+        }
+    }
+    panic!("no free TCP port from {FIRST} on");
 }
 
 /// `length_bytes` bytes that look random and are the same for the same seed (xorshift64*).

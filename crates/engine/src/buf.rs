@@ -16,6 +16,8 @@ use std::{
 
 use smallvec::SmallVec;
 
+use crate::cost::count_copied;
+
 /// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
 pub const ALIGN_BYTES: usize = 4096;
 const SMALLEST_SHIFT: u32 = 12;
@@ -155,6 +157,7 @@ impl Buf {
 
     /// A buffer with a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Self {
+        count_copied(bytes.len());
         let mut buf = Buf::new(bytes.len());
         buf.copy_from_slice(bytes);
         buf
@@ -391,6 +394,7 @@ impl Payload {
             to.len(),
             self.len
         );
+        count_copied(to.len());
         let (mut skip, mut done) = (start, 0);
         for slice in &self.slices {
             if skip >= slice.len() {
@@ -497,6 +501,7 @@ impl Gather {
         if self.pieces.is_empty() {
             self.arena.clear();
         }
+        count_copied(bytes.len());
         let start = self.arena.len();
         self.arena.extend_from_slice(bytes);
         self.len += bytes.len();

@@ -8,6 +8,7 @@
 
 pub mod buf;
 mod clock;
+pub mod cost;
 pub mod cross;
 pub mod extent;
 pub mod fs;

@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     buf::{Buf, Gather},
+    cost::count_copied,
     lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
     reactor::{Handle, Keeper},
@@ -189,6 +190,9 @@ pub struct FramedReader {
     buf: Buf,
     start: usize,
     end: usize,
+    /// The last payload was a large one, so the next is likely to be: what comes before it is
+    /// received alone, so that it finds its own place and is not copied.
+    after_large: bool,
 }
 
 /// From this length on the rest of a payload is received where it belongs; below, filling the
@@ -203,6 +207,7 @@ impl FramedReader {
             buf: Buf::new(capacity),
             start: 0,
             end: 0,
+            after_large: false,
         }
     }
 
@@ -228,6 +233,7 @@ impl FramedReader {
             "{len} of {} bytes",
             self.end - self.start
         );
+        self.after_large = false;
         self.start += len;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -244,11 +250,17 @@ impl FramedReader {
         );
         while self.end - self.start < len {
             if self.start + len > self.buf.len() {
+                count_copied(self.end - self.start);
                 self.buf.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
             }
-            let buf = std::mem::replace(&mut self.buf, Buf::empty());
-            let (result, buf) = self.stream.receive(buf, self.end).await;
+            let mut buf = std::mem::replace(&mut self.buf, Buf::empty());
+            let room = buf.len();
+            if self.after_large {
+                buf.set_len(self.start + len);
+            }
+            let (result, mut buf) = self.stream.receive(buf, self.end).await;
+            buf.set_len(room);
             self.buf = buf;
             match result? {
                 0 => return Ok(false),
@@ -262,13 +274,16 @@ impl FramedReader {
     /// the stream is an error.
     pub async fn read_into(&mut self, mut into: Buf, range: Range<usize>) -> (io::Result<()>, Buf) {
         let Range { mut start, end } = range;
+        let is_large = end - start >= AIMED_MIN_BYTES;
         loop {
             let have = self.bytes();
             let n = have.len().min(end - start);
+            count_copied(n);
             into[start..start + n].copy_from_slice(&have[..n]);
             self.consume(n);
             start += n;
             if start == end {
+                self.after_large = is_large;
                 return (Ok(()), into);
             }
             if end - start >= AIMED_MIN_BYTES {
@@ -276,6 +291,7 @@ impl FramedReader {
                 into.set_len(end);
                 let (result, mut into) = self.stream.receive_exact(into, start).await;
                 into.set_len(whole);
+                self.after_large = true;
                 return (result, into);
             }
             match self.fill(1).await {

@@ -21,7 +21,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::{
     clock::Clock,
-    extent,
+    cost, extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
@@ -157,6 +157,7 @@ impl Ring {
                 if unsubmitted == 0 && !pending {
                     return Ok(());
                 }
+                cost::count_system_call();
                 // IORING_ENTER_GETEVENTS runs the completions that were deferred to this thread.
                 const GETEVENTS: u32 = 1;
                 // SAFETY: no argument is passed, so no pointer is.
@@ -172,6 +173,7 @@ impl Ring {
             }
             Wait::Until(deadline) => deadline,
         };
+        cost::count_system_call();
         let Some(deadline) = until else {
             return self.ring.submit_and_wait(1).map(drop);
         };

@@ -25,9 +25,10 @@ impl Notify {
     /// Wakes all who wait now.
     pub fn notify(&self) {
         self.epoch.set(self.epoch.get().wrapping_add(1));
-        for waker in self.waiting.take() {
-            waker.wake();
-        }
+        let mut waiting = self.waiting.take();
+        waiting.drain(..).for_each(Waker::wake);
+        // Waking only puts tasks in line, so nobody waits again yet: the memory is kept.
+        *self.waiting.borrow_mut() = waiting;
     }
 
     /// Ends with the next [`Notify::notify`] after this call.

@@ -34,6 +34,16 @@ impl CommandWindow {
         }
     }
 
+    /// Lets `by` more commands be open at once.
+    pub(crate) fn widen(&mut self, by: u16) {
+        self.max = self.max.wrapping_add(by.into());
+    }
+
+    /// Whether no further command fits in.
+    pub(crate) fn is_full(&self) -> bool {
+        before(self.max, self.expected)
+    }
+
     /// ExpCmdSN.
     pub(crate) fn expected(&self) -> u32 {
         self.expected
@@ -85,7 +95,10 @@ mod tests {
             (window.expected(), window.admit(1)),
             (1, Admission::Ignored)
         );
+        assert!(window.is_full());
         window.release();
         assert_eq!(window.admit(1), Admission::Next);
+        window.widen(2);
+        assert_eq!((window.max(), window.is_full()), (3, false));
     }
 }

@@ -104,6 +104,11 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether there is no room for another value.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() == self.capacity
+    }
+
     pub(crate) fn insert(&mut self, value: T) -> Option<TaskId> {
         if let Some(slot) = self.free.pop() {
             let entry = &mut self.slots[usize::from(slot)];
@@ -183,8 +188,9 @@ mod tests {
     fn an_ended_task_is_not_mistaken_for_its_successor() {
         let mut slab = Slab::new(1);
         let first = slab.insert('a').unwrap();
-        assert!(slab.insert('b').is_none() && slab.len() == 1);
+        assert!(slab.is_full() && slab.insert('b').is_none() && slab.len() == 1);
         assert_eq!(slab.remove(first), Some('a'));
+        assert!(!slab.is_full());
         let second = slab.insert('b').unwrap();
         assert_eq!(first.slot(), second.slot());
         assert_eq!((slab.get(first), slab.get(second)), (None, Some(&'b')));

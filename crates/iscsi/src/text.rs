@@ -6,7 +6,7 @@ use crate::error::Error;
 /// Longest key name in bytes (RFC 7143 §6.1).
 const KEY_LEN_MAX: usize = 63;
 /// Longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
-pub(crate) const NAME_LEN_MAX: usize = 223;
+const NAME_LEN_MAX: usize = 223;
 
 /// Splits complete text into its pairs.
 ///
@@ -25,6 +25,13 @@ pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
     let pieces = || text.split('\0').filter(|piece| !piece.is_empty());
     pieces().try_for_each(pair)?;
     Ok(pieces().filter_map(|piece| piece.split_once('=')).collect())
+}
+
+/// Whether this may be an iSCSI name: 1 to 223 bytes without white space and control characters
+/// (RFC 7143 §4.2.7.1, RFC 3722 §6). Drivers put names into logs, lists and files.
+pub(crate) fn is_name(name: &str) -> bool {
+    let forbidden = |c: char| c.is_whitespace() || c.is_control();
+    (1..=NAME_LEN_MAX).contains(&name.len()) && !name.contains(forbidden)
 }
 
 /// What fits into a message about text from the peer.
@@ -173,6 +180,31 @@ mod tests {
         }
         for text in ["-1", "+1", "1.0", "4294967296", "0x", "0xg", "0x+1"] {
             assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_have_no_white_space_and_a_bounded_length() {
+        let long = "n".repeat(223);
+        for name in [
+            "iqn.2026-11.io.sanstone:a",
+            "eui.02004567A425678D",
+            "é",
+            &long,
+        ] {
+            assert!(is_name(name), "{name}");
+        }
+        let longer = long.clone() + "n";
+        for name in [
+            "",
+            "a b",
+            "a\nreservation 1",
+            "a\t",
+            "\u{a0}",
+            "\u{7f}",
+            &longer,
+        ] {
+            assert!(!is_name(name), "{name:?}");
         }
     }
 

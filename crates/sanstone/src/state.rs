@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::Write,
+    io::{self, Write},
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
@@ -120,7 +120,7 @@ impl State {
         let uuid = uuid.with_context(|| format!("volume {name} has no identity"))?;
         let file = self.unit_file(uuid);
         let text = format!("{UNIT_HEADER}{}", text.unwrap_or_default());
-        replace(&file, &text).with_context(|| format!("writing {}", file.display()))
+        replace(&mut System, &file, &text).with_context(|| format!("writing {}", file.display()))
     }
 
     fn unit_file(&self, uuid: &Uuid) -> PathBuf {
@@ -128,19 +128,56 @@ impl State {
     }
 
     fn save(&self) -> Result<()> {
-        replace(&self.file, &toml::to_string(&self.identities)?)
+        replace(&mut System, &self.file, &toml::to_string(&self.identities)?)?;
+        Ok(())
     }
 }
 
-/// Replaces a file: after a power cut either the old or the new one is there.
-fn replace(path: &Path, text: &str) -> Result<()> {
+/// What replacing a file asks of the system, so that a test can cut the power between two steps.
+trait Files {
+    type File;
+    fn create(&mut self, path: &Path) -> io::Result<Self::File>;
+    fn write(&mut self, file: &mut Self::File, text: &str) -> io::Result<()>;
+    fn sync(&mut self, file: &Self::File) -> io::Result<()>;
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+    fn sync_directory(&mut self, path: &Path) -> io::Result<()>;
+}
+
+struct System;
+
+impl Files for System {
+    type File = File;
+
+    fn create(&mut self, path: &Path) -> io::Result<File> {
+        File::create(path)
+    }
+
+    fn write(&mut self, file: &mut File, text: &str) -> io::Result<()> {
+        file.write_all(text.as_bytes())
+    }
+
+    fn sync(&mut self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_directory(&mut self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
+
+/// Replaces a file: after a power cut either the old or the new one is there, and the new one once
+/// this has ended.
+fn replace(files: &mut impl Files, path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-    Ok(())
+    let mut file = files.create(&new)?;
+    files.write(&mut file, text)?;
+    files.sync(&file)?;
+    files.rename(&new, path)?;
+    files.sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
 #[cfg(test)]
@@ -170,5 +207,101 @@ mod tests {
         state.keep("db", None).expect("kept");
         assert_eq!(state.kept("db").expect("nothing").as_deref(), Some(""));
         fs::remove_dir_all(&directory).expect("a clean-up");
+    }
+
+    /// A directory on a disk whose power goes after some steps: names and contents that were not
+    /// synced may or may not have arrived.
+    #[derive(Default)]
+    struct Doomed {
+        names: BTreeMap<PathBuf, usize>,
+        durable_names: BTreeMap<PathBuf, usize>,
+        contents: Vec<String>,
+        durable_contents: Vec<String>,
+        steps_left: usize,
+    }
+
+    impl Doomed {
+        fn step(&mut self) -> io::Result<()> {
+            let left = self.steps_left.checked_sub(1);
+            self.steps_left = left.ok_or_else(|| io::Error::other("the power is off"))?;
+            Ok(())
+        }
+
+        /// What may be in a file after the power has come back.
+        fn outcomes(&self, path: &Path) -> Vec<&str> {
+            let mut outcomes = Vec::new();
+            for names in [&self.names, &self.durable_names] {
+                match names.get(path) {
+                    None => outcomes.push("nothing"),
+                    Some(&file) => {
+                        outcomes.push(&self.contents[file]);
+                        outcomes.push(&self.durable_contents[file]);
+                    }
+                }
+            }
+            outcomes
+        }
+    }
+
+    impl Files for Doomed {
+        type File = usize;
+
+        fn create(&mut self, path: &Path) -> io::Result<usize> {
+            self.step()?;
+            self.contents.push(String::new());
+            self.durable_contents.push(String::new());
+            self.names.insert(path.to_owned(), self.contents.len() - 1);
+            Ok(self.contents.len() - 1)
+        }
+
+        fn write(&mut self, file: &mut usize, text: &str) -> io::Result<()> {
+            self.step()?;
+            self.contents[*file].push_str(text);
+            Ok(())
+        }
+
+        fn sync(&mut self, file: &usize) -> io::Result<()> {
+            self.step()?;
+            self.durable_contents[*file] = self.contents[*file].clone();
+            Ok(())
+        }
+
+        fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step()?;
+            let file = self.names.remove(from).expect("it was made");
+            self.names.insert(to.to_owned(), file);
+            Ok(())
+        }
+
+        fn sync_directory(&mut self, _: &Path) -> io::Result<()> {
+            self.step()?;
+            self.durable_names = self.names.clone();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_power_cut_leaves_the_old_or_the_new() {
+        let path = Path::new("/state/unit-1");
+        let mut ended = false;
+        for steps in 0.. {
+            let mut disk = Doomed {
+                steps_left: 100,
+                ..Doomed::default()
+            };
+            replace(&mut disk, path, "old").expect("there is power");
+            disk.steps_left = steps;
+            ended = replace(&mut disk, path, "new").is_ok();
+            for outcome in disk.outcomes(path) {
+                assert!(
+                    outcome == "new" || outcome == "old" && !ended,
+                    "{outcome:?} after {steps} steps"
+                );
+            }
+            if ended {
+                break;
+            }
+        }
+        assert!(ended);
     }
 }

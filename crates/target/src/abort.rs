@@ -155,13 +155,10 @@ pub(crate) fn after_error(connection: &Connection, unit: &Unit, task: TaskId) {
         attention: Some(Attention::CommandsCleared),
     };
     // At once: what the initiator sends after it has heard of the error is not concerned.
-    let taken = connection.front.take(&abort);
-    let front = connection.front.clone();
-    spawn(async move {
-        end(taken).await;
-        if error == QueueError::AbortAll {
-            abort.of = Whose::Others;
-            front.abort_everywhere(abort).await;
-        }
-    });
+    spawn(end(connection.front.take(&abort)));
+    if error == QueueError::AbortAll {
+        abort.of = Whose::Others;
+        let front = connection.front.clone();
+        spawn(async move { front.abort_everywhere(abort).await });
+    }
 }

@@ -373,7 +373,7 @@ fn collect(
         return solicit(connection, task, len);
     }
     let connection = connection.clone();
-    spawn(async move {
+    begin_task(async move {
         let rest = (len - first) as usize;
         let permits = connection.memory.take(rest).await;
         let part = WritePart {

@@ -15,7 +15,7 @@ use engine::{
     Duration, Instant,
     net::{FramedReader, TcpStream},
     spawn,
-    sync::Notify,
+    sync::{Notify, Permit},
     time,
 };
 use iscsi::{
@@ -30,7 +30,7 @@ use crate::{
     front::{Front, Newcomer, Target},
     introduction::Introductions,
     login,
-    memory::SessionMemory,
+    memory::{SessionMemory, WINDOW_STEP},
     notices::Notice,
     open::{OpenCommands, RunningId},
     order::Order,
@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     stages: RefCell<Vec<(u32, Arc<Counted>)>>,
     pub(crate) order: Order,
     pub(crate) memory: SessionMemory,
+    /// What pays for the width of its command window.
+    windows: RefCell<Vec<Permit>>,
     /// The machine may have something to send.
     pub(crate) transmit: Notify,
     /// Something was sent.
@@ -121,6 +123,7 @@ impl Connection {
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
+            command_window_first: WINDOW_STEP,
             text_len_max: limits.text_max_bytes,
             ..TargetConfig::default()
         };
@@ -130,6 +133,7 @@ impl Connection {
             local,
             machine: RefCell::new(TargetConnection::new(config)),
             memory: SessionMemory::new(&front.memory),
+            windows: RefCell::default(),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
@@ -323,6 +327,7 @@ impl Connection {
                 reader.reserve(RECEIVE_BUFFER_BYTES);
             }
             let result = self.read_pdu(&mut reader).await;
+            self.widen_window();
             self.transmit.notify();
             match result {
                 Ok(true) => {}
@@ -332,6 +337,19 @@ impl Connection {
                     self.end("the peer has closed");
                     return "the peer has closed";
                 }
+            }
+        }
+    }
+
+    /// Gives an initiator that has used up its window a wider one, if there is one to be had.
+    fn widen_window(&self) {
+        let mut machine = self.machine.borrow_mut();
+        let may_be_wider = self.windows.borrow().len() * usize::from(WINDOW_STEP)
+            < usize::from(self.front.limits.command_window);
+        if may_be_wider && machine.is_window_full() {
+            if let Some(permit) = self.front.memory.take_window() {
+                machine.widen_window(WINDOW_STEP);
+                self.windows.borrow_mut().push(permit);
             }
         }
     }

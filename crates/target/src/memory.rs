@@ -21,10 +21,20 @@ use crate::open::Permits;
 /// what a database reads and writes in one go.
 const RESERVE_BYTES: usize = 64 << 10;
 
+/// A session begins with a window of so many commands and is given as many more each time it has
+/// used it up, while the lane has commands left: what a thousand waiting commands take beside their
+/// payload is not to be had for every session at once.
+pub(crate) const WINDOW_STEP: u16 = 128;
+/// For each of so many bytes of memory the lane has a command to give: some KiB for its state, which
+/// is a tenth of that.
+const BYTES_A_COMMAND: usize = 32 << 10;
+
 /// The lane's.
 pub(crate) struct LaneMemory {
     unsolicited: Rc<Budget>,
     transfers: Rc<Budget>,
+    /// Commands that sessions may have open beyond what each begins with.
+    commands: Rc<Budget>,
     /// The most of `transfers` that one session may hold.
     session_max: usize,
 }
@@ -47,8 +57,17 @@ impl LaneMemory {
         Rc::new(LaneMemory {
             unsolicited: Budget::new(share / 4),
             transfers: Budget::new(transfers),
+            commands: Budget::new(share / BYTES_A_COMMAND),
             session_max: (transfers / 4).max(largest).min(transfers),
         })
+    }
+
+    /// A wider window for a session, if there is one to be had.
+    pub(crate) fn take_window(&self) -> Option<Permit> {
+        let step = usize::from(WINDOW_STEP);
+        (self.commands.total() >= step)
+            .then(|| self.commands.try_take(step))
+            .flatten()
     }
 
     /// Waits for memory for `len` bytes that the server moves by itself.

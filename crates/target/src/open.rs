@@ -17,8 +17,9 @@ use smallvec::SmallVec;
 
 use crate::stages::{Kind, Times};
 
-/// What pays for a transfer: a part of the lane's memory and one of the session's share.
-pub(crate) type Permits = SmallVec<[Permit; 2]>;
+/// What pays for a transfer: parts of the lane's memory and of the session's share, for what came
+/// unasked and for the rest.
+pub(crate) type Permits = SmallVec<[Permit; 3]>;
 /// A command's data-out: what came unasked, and the rest.
 pub(crate) type WriteParts = SmallVec<[WritePart; 2]>;
 

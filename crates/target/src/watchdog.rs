@@ -45,6 +45,13 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             }
             connection.end("the peer does not send its data");
         }
+        // A discovery session allows no pings (RFC 7143 §4.3), and has said all in a moment.
+        let is_discovery = !in_login && connection.target().is_none();
+        let silent = now - connection.last_heard.get();
+        if is_discovery && silent > limits.ping_interval + limits.peer_timeout {
+            tracing::debug!(peer = %connection.peer, "a discovery session has been silent for {silent:?}");
+            connection.end("the discovery session is over");
+        }
         let mut machine = connection.machine.borrow_mut();
         if !in_login && now - connection.last_heard.get() > limits.ping_interval {
             machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
@@ -82,11 +89,12 @@ pub(crate) fn finish(connection: Rc<Connection>) {
     if !connection.is_logged_in() {
         return connection.dismiss(LoginStatus::SERVICE_UNAVAILABLE);
     }
-    let within_s = STOP_PATIENCE.as_secs() as u16;
-    connection
-        .machine
-        .borrow_mut()
-        .async_message(AsyncMessage::LogoutRequest { within_s });
+    // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
+    if connection.target().is_some() {
+        let within_s = STOP_PATIENCE.as_secs() as u16;
+        let message = AsyncMessage::LogoutRequest { within_s };
+        connection.machine.borrow_mut().async_message(message);
+    }
     connection.transmit.notify();
     spawn(async move {
         let began = time::now();

@@ -358,7 +358,8 @@ const KEYS: [&str; 24] = [
 ];
 
 /// Values that mean something for some of them.
-const VALUES: [&str; 20] = [
+const VALUES: [&str; 21] = [
+    "a b\nc",
     "",
     "0",
     "1",

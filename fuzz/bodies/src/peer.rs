@@ -32,6 +32,7 @@ pub(crate) fn target_config(choice: u8) -> TargetConfig {
     TargetConfig {
         operational: operational(choice),
         command_window: 4,
+        command_window_first: if choice & 1 == 0 { 4 } else { 2 },
         immediate_max: 3,
         queued_replies_max: 4,
         inline_len_max: 8192,

@@ -7,7 +7,8 @@ use crate::input::Seed;
 use crate::peer::{TARGET, initiator_config, target_config};
 use crate::stream::{Side, Stream};
 use crate::target_side::TargetSide;
-use crate::wire::{self, filler};
+use crate::wire::{self, Pdu, filler};
+use iscsi::frame::Digests;
 use iscsi::{Direction, Outcome, TransmitData};
 
 /// All seeds: the target that each is for, and its bytes.
@@ -17,6 +18,10 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         for stream in record(choice & 3) {
             seeds.push(("pdu", Seed::default().choose(&[choice]).choose(&stream)));
         }
+    }
+    for choice in [0, 1] {
+        let stream = additional_headers(choice == 1);
+        seeds.push(("pdu", Seed::default().choose(&[choice]).choose(&stream)));
     }
     for choice in 0..=u8::MAX {
         // With every setting once as it is, and once with each text in three pieces.
@@ -49,11 +54,15 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
     seeds
 }
 
-/// A read; a write that is asked for; management; text; pings; a logout.
-const TARGET_SCRIPTS: [&[u8]; 6] = [
+/// A read; a write that is asked for, and one that gives more than that; management; text; pings;
+/// a logout.
+const TARGET_SCRIPTS: [&[u8]; 7] = [
     &[0, 0x01, 0x40, 0, 0, 14, 0, 0, 0x40, 23],
     &[
         0, 0x12, 0x7f, 0, 0, 12, 0, 0, 23, 4, 0, 0x40, 0, 4, 0, 0x40, 0, 16, 0, 0, 0x7f, 23,
+    ],
+    &[
+        0, 0x02, 0x7f, 0, 0, 12, 0, 0, 23, 4, 0, 0x40, 0, 4, 0xff, 0x60, 0,
     ],
     &[
         0, 0x01, 0x10, 0, 0, 7, 1, 0, 0xc0, 0, 18, 0, 0, 18, 1, 0, 0, 23,
@@ -98,6 +107,36 @@ const PAIR_SCRIPTS: [&[u8]; 4] = [
         14, 0, 14, 0, 14, 0, 14, 0, 14, 0, 17, 14, 0, 18, 4, 15, 1, 1, 0, 0, 48, 14, 0,
     ],
 ];
+
+/// Commands with additional headers: extended CDBs of several lengths, a read length, both.
+fn additional_headers(header: bool) -> Vec<u8> {
+    let digests = Digests {
+        header,
+        data: false,
+    };
+    let extended = |len: u8| {
+        let mut ahs = vec![0, len + 1, 1, 0];
+        ahs.resize((4 + usize::from(len)).next_multiple_of(4), 0xee);
+        ahs
+    };
+    let read_len = [0, 5, 2, 0, 0, 0, 2, 0];
+    let lists = [
+        extended(0),
+        extended(4),
+        extended(15),
+        read_len.to_vec(),
+        [&extended(16)[..], &read_len].concat(),
+        [&read_len[..], &extended(1)].concat(),
+    ];
+    // The window has room for four; the others are for immediate delivery.
+    let command = |(at, ahs): (usize, Vec<u8>)| {
+        let opcode = if at < 4 { 0x01 } else { 0x41 };
+        let number = at as u32 + 1;
+        let pdu = Pdu::new(opcode, 0xe1).word(16, number).word(24, number);
+        pdu.ahs(ahs).bytes(digests)
+    };
+    lists.into_iter().enumerate().flat_map(command).collect()
+}
 
 /// What our two roles send each other in a session with a read and a write: both directions.
 fn record(choice: u8) -> [Vec<u8>; 2] {

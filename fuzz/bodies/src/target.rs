@@ -163,7 +163,13 @@ impl Session<'_> {
             18 => self.manage(),
             19 => self.side.machine.ping(self.side.now, 1_000),
             20 => self.side.wait(u64::from(self.input.u16())),
-            21 => self.side.announce(3),
+            21 => match self.input.below(2) {
+                0 => self.side.announce(3),
+                _ => {
+                    let by = self.input.u8().into();
+                    self.side.widen(by);
+                }
+            },
             22 => drop(self.side.transmit()),
             _ => while self.side.transmit().is_some() {},
         }
@@ -258,7 +264,7 @@ impl Session<'_> {
             0xf0.. => len,
             _ => len.min(end - offset),
         };
-        let flags = if offset + len >= end { 0x80 } else { 0 };
+        let flags = if offset + len == end { 0x80 } else { 0 };
         let pdu = Pdu::new(0x05, flags)
             .word(16, tag)
             .word(20, transfer_tag)

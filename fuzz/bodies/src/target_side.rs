@@ -95,18 +95,23 @@ pub(crate) struct TargetSide {
     /// It has not been followed yet.
     fresh: bool,
     placing: Option<(TaskId, u32, u32)>,
+    /// Complete with the payload at hand.
+    completing: Option<TaskId>,
     /// Tasks that got data for an R2T before it was sent.
     guessed: BTreeSet<u32>,
     /// The longest data segment that the initiator has ever allowed.
     max_send_len: u32,
     stat_sn: u32,
     max_cmd_sn: Option<u32>,
+    /// The command window as it is now.
+    window: u16,
 }
 
 impl TargetSide {
     pub(crate) fn new(config: TargetConfig) -> TargetSide {
         TargetSide {
             machine: TargetConnection::new(config.clone()),
+            window: config.command_window_first,
             config,
             policy: Policy::Continue,
             may_begin: true,
@@ -124,6 +129,7 @@ impl TargetSide {
             guessed: BTreeSet::new(),
             max_send_len: 8192,
             placing: None,
+            completing: None,
             stat_sn: 0,
             max_cmd_sn: None,
         }
@@ -136,7 +142,12 @@ impl TargetSide {
     fn take_event(&mut self, event: &TargetEvent) {
         assert_eq!(self.closed, None, "Closed is the last event, not {event:?}");
         match event {
-            TargetEvent::LoginRequest(_) => {
+            TargetEvent::LoginRequest(who) => {
+                let names = [Some(&who.initiator_name), who.target_name.as_ref()];
+                for name in names.into_iter().flatten() {
+                    let forbidden = |c: char| c.is_whitespace() || c.is_control();
+                    assert!(!name.contains(forbidden) && name.len() <= 223, "{name:?}");
+                }
                 let answered = match self.policy.clone() {
                     Policy::Continue => self.machine.login_continue(1),
                     Policy::Authenticate(how) => self.machine.login_authenticate(1, how),
@@ -161,21 +172,18 @@ impl TargetSide {
             TargetEvent::Command(request) => self.begin(request),
             TargetEvent::DataOut { task, offset, len } => self.place(*task, *offset, *len),
             TargetEvent::DataComplete { task } => {
+                let (placing, end) = match self.placing {
+                    Some((placing, offset, len)) if placing == *task => (true, offset + len),
+                    _ => (false, 0),
+                };
                 let open = self.find(*task).expect("data of an open command");
                 assert!(!open.is_over() && !open.complete && !open.unsolicited);
                 let due = open.granted.expect("data was asked for") as usize;
-                let placed = self
-                    .placing
-                    .map_or(0, |(placing, offset, len)| match placing {
-                        placing if placing == *task => (offset + len) as usize,
-                        _ => 0,
-                    });
-                let open = self.find(*task).expect("still there");
-                assert!(
-                    open.buffer.len().max(placed) >= due,
-                    "complete with data missing"
-                );
-                open.complete = true;
+                let there = open.buffer.len().max(end as usize);
+                assert!(there >= due, "complete with data missing");
+                // The payload at hand may still be on its way.
+                open.complete = !placing;
+                self.completing = placing.then_some(*task);
             }
             TargetEvent::Failed { task } => {
                 let open = self.find(*task).expect("an open command fails");
@@ -317,10 +325,7 @@ impl TargetSide {
         }
         let (tasks, in_window) = (self.open.len() + self.functions.len(), self.in_window());
         assert_eq!(self.machine.tasks_len(), tasks, "tasks open");
-        assert!(
-            in_window <= usize::from(self.config.command_window),
-            "the window"
-        );
+        assert!(in_window <= usize::from(self.window), "the window");
         assert!(tasks - in_window <= usize::from(self.config.immediate_max));
     }
 
@@ -374,7 +379,8 @@ impl TargetSide {
             return;
         }
         let (expected, max) = (wire::word(bhs, 28), wire::word(bhs, 32));
-        let width = u32::from(self.config.command_window) - self.in_window() as u32;
+        let width = u32::from(self.window) - self.in_window() as u32;
+        assert_eq!(self.machine.is_window_full(), width == 0);
         assert_eq!(
             max.wrapping_sub(expected).wrapping_add(1),
             width,
@@ -476,6 +482,8 @@ impl TargetSide {
         if result.is_ok() {
             assert!(!over && fits);
             (open.granted, open.complete) = (Some(end), false);
+            // What was complete with the payload at hand is not any more.
+            self.completing = self.completing.filter(|completing| *completing != task);
         } else {
             assert!(over || !fits || open.granted.is_some(), "{result:?}");
         }
@@ -537,6 +545,15 @@ impl TargetSide {
         self.now = self.now.saturating_add(ns);
         self.machine.handle_timeout(self.now);
         self.follow_events();
+    }
+
+    /// The driver has room for more commands.
+    pub(crate) fn widen(&mut self, by: u16) {
+        let widened = self.machine.widen_window(by);
+        if self.logged_in.is_some() {
+            self.window += widened;
+        }
+        assert!(widened <= by && self.window <= self.config.command_window);
     }
 
     pub(crate) fn announce(&mut self, within_s: u16) {
@@ -628,6 +645,7 @@ impl Side for TargetSide {
 
     fn receive(&mut self, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
         (self.received, self.fresh, self.placing) = (*bhs, true, None);
+        self.completing = None;
         self.machine.receive(self.now, bhs, ahs, data);
         let now_allowed = self.machine.parameters().max_send_data_segment_length;
         self.max_send_len = self.max_send_len.max(now_allowed);
@@ -640,11 +658,12 @@ impl Side for TargetSide {
     fn follow_events(&mut self) {
         let mut events: Vec<TargetEvent> =
             std::iter::from_fn(|| self.machine.poll_event()).collect();
-        // The machine has counted a Data-Out before it speaks of it.
-        let fails = events
-            .iter()
-            .any(|event| matches!(event, TargetEvent::Failed { .. }));
-        if std::mem::take(&mut self.fresh) && wire::opcode(&self.received) == 0x05 {
+        // The machine has counted a Data-Out before it speaks of it, unless it refuses it.
+        let any = |which: fn(&TargetEvent) -> bool| events.iter().any(which);
+        let fails = any(|event| matches!(event, TargetEvent::Failed { .. }));
+        let closes = any(|event| matches!(event, TargetEvent::Closed(_)));
+        let is_data_out = wire::opcode(&self.received) == 0x05;
+        if std::mem::take(&mut self.fresh) && is_data_out && !closes {
             self.follow_data_out(fails);
         }
         while !events.is_empty() {
@@ -662,6 +681,11 @@ impl Side for TargetSide {
             if let Some(open) = self.find(task) {
                 open.buffer.resize(offset as usize, 0);
                 open.buffer.extend_from_slice(&payload[..len as usize]);
+            }
+        }
+        if let Some(task) = self.completing.take() {
+            if let Some(open) = self.find(task) {
+                open.complete = true;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Every committed input runs through its target, on any compiler: what was found once stays
 //! found. `fuzz/corpus` holds what the search has collected, `fuzz/regressions` what broke
-//! something before it was mended.
+//! something before it was mended, and what a missing check would let through.
 
 use std::fs;
 use std::panic::catch_unwind;

@@ -1,7 +1,8 @@
-//! What happens to the system under seeds: a calm day, a bad network, machines that stop, disks
+//! What happens to the system under seeds: a calm day, a bad network, crowds of strangers, machines that stop, disks
 //! that fail, and functions that abort what runs. `SANSTONE_SEEDS=2000` tries more than the few
 //! of every day; a seed that fails prints the command that replays it.
 
+mod crowds;
 mod determinism;
 mod disks;
 mod machines;

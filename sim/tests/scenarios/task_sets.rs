@@ -276,29 +276,42 @@ fn an_error_aborts_what_qerr_says() {
 }
 
 #[test]
-fn preempt_and_abort_tells_with_tas() {
-    Bench::each(8, async |bench| {
+fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
+    Bench::each(12, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
-        set_control(&two, &[&one], 0, true).await;
         let reserve_out = |action, key: u8, new_key: u8| {
             let mut list = [0; 24];
             (list[7], list[15]) = (key, new_key);
             ([0x5F, action, 5, 0, 0, 0, 0, 0, 24, 0], list)
         };
-        for (session, (cdb, list)) in [
-            (&one, reserve_out(0, 0, 1)),
-            (&two, reserve_out(0, 0, 2)),
-            (&one, reserve_out(1, 1, 0)),
-        ] {
-            assert_eq!(execute(session, &cdb, &list).await.status, GOOD);
+        for (tas, version) in [(false, 1), (true, 3)] {
+            set_control(&two, &[&one], 0, tas).await;
+            for (session, (cdb, list)) in [
+                (&one, reserve_out(6, 0, 1)),
+                (&two, reserve_out(6, 0, 2)),
+                (&one, reserve_out(1, 1, 0)),
+            ] {
+                assert_eq!(execute(session, &cdb, &list).await.status, GOOD);
+            }
+            let fenced = bench.slow_write(&one, version).await;
+            let (cdb, list) = reserve_out(5, 2, 1);
+            assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
+            let newer = execute(&two, &io(0x2A, 8), &bytes(version + 1, 8)).await;
+            assert_eq!(newer.status, GOOD);
+            if tas {
+                let told = one.answer(fenced).await;
+                assert_eq!(told.expect("an answer").status, TASK_ABORTED);
+            }
+            assert_eq!(once(&one, &READY).await.sense, [6, 0x2A, 5]);
+            time::sleep(2 * SLOW).await;
+            let seen = two.execute(&io(0x28, 8), &[], 8 * 512).await;
+            assert!(
+                seen.expect("an answer").data == bytes(version + 1, 8),
+                "the write of who was fenced off has landed after the newer one"
+            );
+            // Let everybody in again.
+            let (cdb, list) = reserve_out(3, 2, 0);
+            assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
         }
-        let told = bench.slow_write(&one, 1).await;
-        let (cdb, list) = reserve_out(5, 2, 1);
-        assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
-        assert_eq!(
-            one.answer(told).await.expect("an answer").status,
-            TASK_ABORTED
-        );
-        assert_eq!(once(&one, &READY).await.sense, [6, 0x2A, 5]);
     });
 }

@@ -17,7 +17,7 @@ fn main() {
             println!("{:9} is not installed here", target.name());
             continue;
         };
-        let outcomes = run_suite(&disk.url, &[], Destroys::Everything, None);
+        let outcomes = run_suite(&disk.url, &[], Destroys::Everything, &[]);
         println!("{:9} {}", target.name(), summary(&outcomes));
         for (name, outcome) in &outcomes {
             if ["failed", "no-end"].contains(&outcome.word()) {

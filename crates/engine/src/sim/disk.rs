@@ -198,11 +198,7 @@ impl State {
         let Some(flight) = self.flights.get(&key) else {
             return;
         };
-        let (Op::Read { file, .. }
-        | Op::Write { file, .. }
-        | Op::Sync { file }
-        | Op::Allocate { file, .. }) = &flight.op
-        else {
+        let Some(file) = flight.op.file() else {
             unreachable!("network operations go to the network");
         };
         let Some(open) = self.files.get(&file.raw) else {
@@ -288,11 +284,7 @@ impl State {
         let Some(flight) = self.flights.get_mut(&key) else {
             return;
         };
-        let (Op::Read { file, .. }
-        | Op::Write { file, .. }
-        | Op::Sync { file }
-        | Op::Allocate { file, .. }) = &flight.op
-        else {
+        let Some(file) = flight.op.file() else {
             return;
         };
         let Some(open) = self.files.get(&file.raw) else {

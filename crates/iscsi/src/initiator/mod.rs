@@ -225,6 +225,7 @@ impl InitiatorConnection {
             && self.session_type == SessionType::Normal
             && !self.logging_out
             && self.commands_open < usize::from(self.config.tasks_max)
+            && !self.tasks.is_full()
             && !before(self.max_cmd_sn, self.cmd_sn)
     }
 

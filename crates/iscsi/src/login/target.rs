@@ -11,7 +11,7 @@ use super::{
 use crate::params::{Negotiation, OperationalConfig};
 use crate::pdu;
 use crate::target::LoginRequest;
-use crate::text::{self, NAME_LEN_MAX, TextBuffer};
+use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Request.
 #[derive(Debug, PartialEq, Eq)]
@@ -195,7 +195,7 @@ impl TargetLogin {
 
     fn take_pair(&mut self, key: &str, value: &str) -> Result<(), LoginStatus> {
         let leading = !self.identified;
-        let name_is_legal = !value.is_empty() && value.len() <= NAME_LEN_MAX;
+        let name_is_legal = text::is_name(value);
         match key {
             "InitiatorName" if leading && name_is_legal && self.who.initiator_name.is_empty() => {
                 self.who.initiator_name = value.to_owned();

@@ -7,8 +7,11 @@ use crate::params::OperationalConfig;
 pub struct TargetConfig {
     /// What we want to negotiate.
     pub operational: OperationalConfig,
-    /// Commands that one session may have open: the width of the CmdSN window, 1 to 32768.
+    /// Commands that one session may have open: the greatest width of the CmdSN window, 1 to 32768.
     pub command_window: u16,
+    /// The width that it begins with, if that is less: see
+    /// [`widen_window`](super::TargetConnection::widen_window).
+    pub command_window_first: u16,
     /// Immediate commands and task management functions open beside them, 1 to 32767.
     pub immediate_max: u16,
     /// Replies queued for unsolicited peer activity (pings, rejects) before
@@ -24,11 +27,18 @@ pub struct TargetConfig {
     pub target_alias: Option<String>,
 }
 
+impl TargetConfig {
+    pub(super) fn first_width(&self) -> u16 {
+        self.command_window_first.min(self.command_window).max(1)
+    }
+}
+
 impl Default for TargetConfig {
     fn default() -> TargetConfig {
         TargetConfig {
             operational: OperationalConfig::default(),
             command_window: 128,
+            command_window_first: 128,
             immediate_max: 16,
             queued_replies_max: 32,
             inline_len_max: 16 * 1024,

@@ -43,14 +43,9 @@ impl TargetConnection {
         request: &pdu::TextRequest,
         data: RxData<'_>,
     ) {
-        let data = match data.inline() {
-            Ok(data) => data,
-            Err(error) => return self.fail(error),
-        };
-        if !self.admit(bhs) {
+        let Some(data) = self.admit_inline(bhs, data) else {
             return;
-        }
-        self.release_unless_immediate(bhs);
+        };
         let initiator_task_tag = request.initiator_task_tag.get();
         let text_len_max = self.config.text_len_max;
         let current = self

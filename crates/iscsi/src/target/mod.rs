@@ -42,6 +42,7 @@ pub struct TargetConnection {
     parameters: SessionParameters,
     session_type: SessionType,
     window: CommandWindow,
+    window_width: u16,
     stat_sn: u32,
     /// What the initiator waits for: it has every StatSN before.
     exp_stat_sn: u32,
@@ -130,6 +131,20 @@ impl Hasher for TagHasher {
 }
 
 impl TargetConnection {
+    /// Whether the initiator has used up its command window, so that it may wait for a wider one.
+    pub fn is_window_full(&self) -> bool {
+        self.window.is_full()
+    }
+
+    /// Lets the initiator have `by` more commands open, as far as the configuration allows; it
+    /// hears of it with the next PDU. Gives by how many.
+    pub fn widen_window(&mut self, by: u16) -> u16 {
+        let by = by.min(self.config.command_window.saturating_sub(self.window_width));
+        self.window_width += by;
+        self.window.widen(by);
+        by
+    }
+
     /// A connection that waits for the first Login Request.
     pub fn new(config: TargetConfig) -> TargetConnection {
         let login = TargetLogin::new(
@@ -147,7 +162,8 @@ impl TargetConnection {
             login,
             parameters: SessionParameters::default(),
             session_type: SessionType::Normal,
-            window: CommandWindow::new(0, config.command_window.max(1)),
+            window: CommandWindow::new(0, config.first_width()),
+            window_width: config.first_width(),
             stat_sn: 0,
             exp_stat_sn: 0,
             tasks: Slab::new(tasks_max),

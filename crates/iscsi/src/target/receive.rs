@@ -31,7 +31,8 @@ impl TargetConnection {
             // It did not wait for the response to its last request.
             return self.refuse_login(LoginStatus::INITIATOR_ERROR, None);
         }
-        self.window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window.max(1));
+        self.window_width = self.config.first_width();
+        self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width);
         let initiator_task_tag = request.initiator_task_tag.get();
         self.phase = Phase::Login {
             owed: Owed::Nothing,
@@ -383,15 +384,30 @@ impl TargetConnection {
             }));
     }
 
-    fn nop_out(&mut self, bhs: &[u8; 48], request: &pdu::NopOut, data: RxData<'_>) {
-        let data = match data.inline() {
-            Ok(data) => data,
-            Err(error) => return self.fail(error),
-        };
-        if !self.admit(bhs) {
-            return;
+    /// Takes a request that is answered at once into its turn, and gives its data; `None` if it is
+    /// not to be followed.
+    pub(super) fn admit_inline<'a>(
+        &mut self,
+        bhs: &[u8; 48],
+        data: RxData<'a>,
+    ) -> Option<&'a [u8]> {
+        match data.inline() {
+            Ok(data) if self.admit(bhs) => {
+                self.release_unless_immediate(bhs);
+                Some(data)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                self.fail(error);
+                None
+            }
         }
-        self.release_unless_immediate(bhs);
+    }
+
+    fn nop_out(&mut self, bhs: &[u8; 48], request: &pdu::NopOut, data: RxData<'_>) {
+        let Some(data) = self.admit_inline(bhs, data) else {
+            return;
+        };
         if request.initiator_task_tag.get() == RESERVED_TAG {
             let tag = request.target_transfer_tag.get();
             if self.ping.take_if(|ping| ping.tag == tag).is_some() {

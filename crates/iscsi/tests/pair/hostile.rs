@@ -459,6 +459,11 @@ fn a_wrong_login_is_refused_with_its_status() {
             LoginStatus::INITIATOR_ERROR,
         ),
         (
+            login(security, 0, 0),
+            "InitiatorName=iqn.i\nreservation TargetName=iqn.t ",
+            LoginStatus::INITIATOR_ERROR,
+        ),
+        (
             login(operational, 0, 0),
             "InitiatorName=iqn.i TargetName=iqn.t InitialR2T=Yes InitialR2T=Yes ",
             LoginStatus::INITIATOR_ERROR,

@@ -291,6 +291,22 @@ fn a_reset_ends_all_tasks_of_the_unit() {
 }
 
 #[test]
+fn functions_that_fill_the_table_leave_no_room_for_commands() {
+    let initiator = InitiatorConfig {
+        tasks_max: 4,
+        ..normal()
+    };
+    let mut pair = Pair::new(initiator, TargetConfig::default(), 1);
+    pair.log_in();
+    let lun = Lun::from_number(0).unwrap();
+    let machine = &mut pair.initiator.machine;
+    assert!(machine.can_submit());
+    while machine.task_management(5, lun).is_ok() {}
+    assert!(!machine.can_submit());
+    assert!(pair.read(0, 512).is_none());
+}
+
+#[test]
 fn pings_are_answered_in_both_directions() {
     let mut pair = Pair::with(OperationalConfig::default(), 9);
     pair.log_in();

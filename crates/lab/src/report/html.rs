@@ -200,12 +200,7 @@ fn tables(page: &mut String, report: &Report) {
     page.push_str("<section><h2>The paper's table, for each set-up</h2>");
     let limited = report.link_bits_per_s.is_some();
     for (place, set) in report.sets.iter().enumerate() {
-        let runs = set
-            .statements
-            .iter()
-            .map(|s| s.runs.len())
-            .max()
-            .unwrap_or(0);
+        let runs = set.runs_max();
         let _ = write!(
             page,
             "<div class=\"scroll\"><table class=\"k{}\"><caption>{}</caption><thead><tr>\
@@ -229,12 +224,8 @@ fn tables(page: &mut String, report: &Report) {
                 "<tr><th scope=\"row\"><code>{}</code></th>",
                 escaped(&statement.statement.sql)
             );
-            for run in 0..runs {
-                let cell = statement
-                    .runs
-                    .get(run)
-                    .map(|run| format!("{:.2}", run.seconds));
-                let _ = write!(page, "<td>{}</td>", cell.unwrap_or_default());
+            for cell in statement.cells(runs) {
+                let _ = write!(page, "<td>{cell}</td>");
             }
             let _ = write!(
                 page,

@@ -95,6 +95,12 @@ impl StatementReport {
         }
     }
 
+    /// The seconds of each run as tables have them, empty for runs that did not take place.
+    pub(crate) fn cells(&self, runs: usize) -> impl Iterator<Item = String> {
+        let cell = |run: &RunReport| format!("{:.2}", run.seconds);
+        (0..runs).map(move |run| self.runs.get(run).map(cell).unwrap_or_default())
+    }
+
     /// Mean of the runs in seconds.
     pub fn average_s(&self) -> f64 {
         let sum: f64 = self.runs.iter().map(|run| run.seconds).sum();
@@ -126,6 +132,12 @@ impl StatementReport {
 }
 
 impl SetReport {
+    /// The columns that its statements' runs need.
+    pub(crate) fn runs_max(&self) -> usize {
+        let runs = self.statements.iter().map(|s| s.runs.len());
+        runs.max().unwrap_or(0)
+    }
+
     /// Its score in seconds.
     pub fn score_s(&self) -> f64 {
         score_s(

@@ -45,12 +45,7 @@ fn about(report: &Report) -> String {
 }
 
 fn set_table(text: &mut String, report: &Report, set: &SetReport) {
-    let runs = set
-        .statements
-        .iter()
-        .map(|s| s.runs.len())
-        .max()
-        .unwrap_or(0);
+    let runs = set.runs_max();
     let mut head = format!("{:<STATEMENT_WIDTH$}", clipped(&set.name));
     for run in 1..=runs {
         let _ = write!(head, " {:>7}", format!("run {run}"));
@@ -73,12 +68,8 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
     line(text, &"─".repeat(head.chars().count()));
     for (index, statement) in set.statements.iter().enumerate() {
         let mut row = format!("{:<STATEMENT_WIDTH$}", clipped(&statement.statement.sql));
-        for run in 0..runs {
-            let cell = statement
-                .runs
-                .get(run)
-                .map(|run| format!("{:.2}", run.seconds));
-            let _ = write!(row, " {:>7}", cell.unwrap_or_default());
+        for cell in statement.cells(runs) {
+            let _ = write!(row, " {cell:>7}");
         }
         let _ = write!(
             row,

@@ -68,3 +68,22 @@ fn padding_after_the_cdb_is_ignored_and_a_short_one_refused() {
     );
     assert_eq!(sense(run(thick(), &[])).asc, Asc::INVALID_FIELD_IN_CDB);
 }
+
+#[test]
+fn every_command_and_page_stands_in_the_conformance_tables() {
+    let tables = include_str!("../../../../docs/internals/conformance.md");
+    let stands = |code: &str| tables.contains(&format!("| {code} | "));
+    for row in TABLE {
+        let code = match row.service_action {
+            None => format!("{:02X}h", row.opcode),
+            Some(action) => format!("{:02X}h/{action:02X}h", row.opcode),
+        };
+        assert!(stands(&code), "{code} has no row");
+    }
+    for page in &data(run(thin(), &[0x12, 1, 0, 1, 0, 0]))[4..] {
+        assert!(
+            stands(&format!("{page:02X}h")),
+            "page {page:02x}h has no row"
+        );
+    }
+}

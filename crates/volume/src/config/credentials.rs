@@ -18,6 +18,8 @@ use super::ConfigError;
 const FILE_BYTES_MAX: u64 = 4096;
 /// Any of these bits lets others in.
 const OTHERS: u32 = 0o007;
+/// The group may read it, which is how a service account is given what root keeps (0640).
+const GROUP_WRITES: u32 = 0o020;
 
 /// `{ user = "db", secret_file = "db.secret" }`, or `{ user = "db", credential = "db" }` for a
 /// credential that systemd hands over.
@@ -166,6 +168,12 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
             "the secret in {shown} is open to every user (mode {mode:04o}); run: chmod 600 {shown}"
         ));
     }
+    if metadata.mode() & GROUP_WRITES != 0 {
+        let mode = metadata.mode() & 0o777;
+        return Err(format!(
+            "the secret in {shown} can be changed by its group (mode {mode:04o}); run: chmod g-w {shown}"
+        ));
+    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
@@ -236,6 +244,7 @@ mod tests {
 
         for (name, contents, mode, part) in [
             ("open", &b"sixteen bytes ok"[..], 0o644, "chmod 600"),
+            ("group", b"sixteen bytes ok", 0o660, "chmod g-w"),
             ("short", b"elevenbytes\n", 0o600, "has 11 bytes"),
             ("empty", b"", 0o600, "has 0 bytes"),
             ("long", &[b'x'; 5000], 0o600, "12 to 255"),

@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-use engine::{Buf, LaneFuture, Payload};
+use engine::{Buf, LaneFuture, Payload, cost};
 
 use crate::{
     Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Result, Shape, Volume,
@@ -223,6 +223,7 @@ impl Volume for Ram {
         LaneFuture::new(async move {
             self.region.shape.check(at, len as u64)?;
             let mut buf = Buf::new(len);
+            cost::count_copied(len);
             self.region.for_pages(at as usize, len, |done, part| {
                 buf[done..done + part.len()].copy_from_slice(part);
             });
@@ -233,6 +234,7 @@ impl Volume for Ram {
     fn write(&self, at: u64, data: Payload, _durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.region.shape.check_write(at, data.len() as u64)?;
+            cost::count_copied(data.len());
             let mut slices = data.slices().iter();
             let mut left: &[u8] = &[];
             self.region

@@ -1,0 +1,268 @@
+//! What an I/O costs, without a clock: system calls, allocations, copied bytes and instructions of
+//! both ends together, target and initiator on one lane over a real socket, against bounds. They
+//! stand a little above what was measured; whoever makes an I/O cheaper lowers them.
+//!
+//! Instructions are counted by valgrind, which runs this program again with one load at two lengths:
+//! the difference is what the I/Os cost. They are those of the profile that tests are built with.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    process::Command,
+    rc::Rc,
+    sync::Arc,
+};
+
+use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cost, task};
+use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use volume::{Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, leaf::ram::Region};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches a plain cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps to GlobalAlloc's contract, which is the same here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const IQN: &str = "iqn.2026-11.io.sanstone:cost";
+const DISK_BYTES: u64 = 16 << 20;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// A load and the most that one I/O of it may cost, both ends together.
+struct Case {
+    name: &'static str,
+    direction: Direction,
+    size_bytes: usize,
+    depth: usize,
+    system_calls: f64,
+    allocations: f64,
+    /// Beside the payload, which is counted in whole copies.
+    copied_bytes: f64,
+    payload_copies: f64,
+    instructions: f64,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "read_4k",
+        direction: Direction::Read,
+        size_bytes: 4096,
+        depth: 32,
+        system_calls: 0.12,
+        allocations: 0.0,
+        copied_bytes: 200.0,
+        payload_copies: 2.0,
+        instructions: 80000.0,
+    },
+    Case {
+        name: "write_4k",
+        direction: Direction::Write,
+        size_bytes: 4096,
+        depth: 32,
+        system_calls: 0.12,
+        allocations: 0.0,
+        copied_bytes: 200.0,
+        payload_copies: 2.0,
+        instructions: 86000.0,
+    },
+    Case {
+        name: "read_128k",
+        direction: Direction::Read,
+        size_bytes: 128 << 10,
+        depth: 8,
+        system_calls: 2.2,
+        allocations: 0.0,
+        copied_bytes: 400.0,
+        payload_copies: 1.0,
+        instructions: 270000.0,
+    },
+    Case {
+        name: "write_128k",
+        direction: Direction::Write,
+        size_bytes: 128 << 10,
+        depth: 8,
+        system_calls: 4.4,
+        allocations: 0.0,
+        copied_bytes: 400.0,
+        payload_copies: 1.0,
+        instructions: 380000.0,
+    },
+];
+
+fn server_config(region: &Arc<Region>) -> ServerConfig {
+    let region = region.clone();
+    let lun = LunSpec {
+        volume: "disk".into(),
+        uuid: [7; 16],
+        open: Arc::new(move || {
+            let region = region.clone();
+            LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
+        }),
+        kept: None,
+        removable: false,
+        read_only: false,
+    };
+    let portal = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let target = TargetSpec {
+        name: IQN.into(),
+        portal_groups: vec![PortalGroup::only(vec![portal])],
+        luns: BTreeMap::from([(0, lun)]),
+        allow: Allow::Everyone,
+        allow_from: Vec::new(),
+        chap: None,
+        redirect: None,
+    };
+    ServerConfig {
+        keep: None,
+        targets: vec![target],
+        discovery: None,
+        digests: false,
+        limits: Limits::default(),
+    }
+}
+
+fn disk_at(address: SocketAddr) -> IscsiConfig {
+    IscsiConfig {
+        address,
+        target_name: IQN.into(),
+        lun: 0,
+        initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
+        isid: iscsi::Isid::random([1, 2, 3], 1),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
+        connect_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(60),
+        reconnect_timeout: Duration::from_secs(60),
+    }
+}
+
+/// Keeps the case's depth in flight until `ios` have ended.
+async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
+    let places = DISK_BYTES as usize / case.size_bytes;
+    let workers = (0..case.depth).map(|worker| {
+        let data: Payload = Buf::zeroed(case.size_bytes).into();
+        async move {
+            for io in (worker..ios).step_by(case.depth) {
+                let at = (io * 7 % places * case.size_bytes) as u64;
+                match case.direction {
+                    Direction::Read => drop(disk.read(at, case.size_bytes).await.expect("a read")),
+                    Direction::Write => disk
+                        .write(at, data.clone(), Durability::Cached)
+                        .await
+                        .expect("a write"),
+                }
+            }
+        }
+    });
+    task::join_all(workers).await;
+}
+
+/// Runs `work` with a disk at a server on the same lane.
+fn with_disk<T>(work: impl AsyncFnOnce(&Rc<IscsiDisk>) -> T) -> T {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    lane.block_on(async {
+        let region = Region::new(DISK_BYTES, 512).expect("memory");
+        let config = server_config(&region);
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        let disk = IscsiDisk::open(disk_at(server.portals()[0])).await;
+        let disk = disk.expect("a login");
+        let output = work(&disk).await;
+        disk.close().await;
+        server.stop().await;
+        output
+    })
+}
+
+#[test]
+fn an_io_makes_few_system_calls_and_copies_and_allocates_nothing() {
+    const IOS: usize = 4096;
+    for case in &CASES {
+        let counts = with_disk(async |disk| {
+            load(disk, case, IOS).await; // tables and free lists grow to what is needed
+            let count = || {
+                [
+                    cost::system_calls(),
+                    ALLOCATIONS.get(),
+                    cost::copied_bytes(),
+                ]
+            };
+            let before = count();
+            load(disk, case, IOS).await;
+            let after = count();
+            [0, 1, 2].map(|i| (after[i] - before[i]) as f64 / IOS as f64)
+        });
+        let [system_calls, allocations, copied_bytes] = counts;
+        let payload = case.payload_copies * case.size_bytes as f64;
+        println!(
+            "{}: {system_calls:.3} system calls, {allocations:.4} allocations, {copied_bytes:.0} bytes copied",
+            case.name
+        );
+        assert!(system_calls <= case.system_calls, "{}", case.name);
+        // The workers of the load themselves are allocated.
+        let own = 4.0 * case.depth as f64 / IOS as f64;
+        assert!(allocations <= case.allocations + own, "{}", case.name);
+        assert!(copied_bytes <= payload + case.copied_bytes, "{}", case.name);
+    }
+}
+
+/// The load that valgrind counts; nothing by itself.
+#[test]
+#[ignore = "run by an_io_takes_few_instructions"]
+fn counted() {
+    let variable = |name| std::env::var(name).expect("set by who runs this");
+    let case = CASES.iter().find(|case| case.name == variable("COST_CASE"));
+    let ios = variable("COST_IOS").parse().expect("a number");
+    with_disk(async |disk| load(disk, case.expect("a case"), ios).await);
+}
+
+fn instructions(case: &Case, ios: usize) -> f64 {
+    let program = std::env::current_exe().expect("this program has a path");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["--exact", "counted", "--ignored"])
+        .env("COST_CASE", case.name)
+        .env("COST_IOS", ios.to_string())
+        .output()
+        .expect("valgrind; `tools/install test` brings it");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let (_, count) = said.rsplit_once("Collected : ").expect("a count");
+    let count = count.split_whitespace().next().expect("a number");
+    count.parse().expect("a number")
+}
+
+#[test]
+fn an_io_takes_few_instructions() {
+    for case in &CASES {
+        let (few, many) = (16 * case.depth, 48 * case.depth);
+        let per_io = (instructions(case, many) - instructions(case, few)) / (many - few) as f64;
+        println!("{}: {per_io:.0} instructions", case.name);
+        assert!(per_io <= case.instructions, "{}: {per_io:.0}", case.name);
+    }
+}
