@@ -40,6 +40,8 @@ pub(crate) struct Open {
     pub(crate) answered: bool,
     failed: bool,
     r2t_sn: u32,
+    /// Where the next R2T has to begin.
+    r2t_end: Option<u32>,
 }
 
 impl Open {
@@ -253,6 +255,7 @@ impl TargetSide {
             answered: false,
             failed: false,
             r2t_sn: 0,
+            r2t_end: None,
         });
     }
 
@@ -423,11 +426,6 @@ impl TargetSide {
         );
         let transfer_tag = wire::word(bhs, 20);
         let open_now = self.r2ts.iter().filter(|r2t| r2t.tag == tag).count();
-        let before = self
-            .r2ts
-            .iter()
-            .rfind(|r2t| r2t.tag == tag)
-            .map(|r2t| r2t.end);
         let open = self.open.iter_mut().find(|open| open.tag == tag);
         let open = open.expect("an R2T for an open command");
         assert_ne!(transfer_tag, u32::MAX, "the reserved tag");
@@ -438,10 +436,11 @@ impl TargetSide {
             offset + len <= open.granted.expect("the driver has room"),
             "beyond its room"
         );
-        assert!(before.is_none_or(|end| end == offset), "R2Ts in order");
+        assert!(open.r2t_end.is_none_or(|end| end == offset), "in order");
         assert_eq!(wire::word(bhs, 36), open.r2t_sn, "R2TSN");
         open.r2t_sn += 1;
         let end = offset + len;
+        open.r2t_end = Some(end);
         self.r2ts.push(R2t {
             tag,
             transfer_tag,
