@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// What the configuration allows for payload.
 const SETTINGS: &str = "memory = \"64MiB\"\n";
-/// What the server may hold at most: that, 24 MiB for the program and its rings, and 512 KiB for
+/// What the server may hold at most: that, 24 MiB for the program and its rings, and 256 KiB for
 /// each connection to be one, with its reserve and a full window of commands that wait.
-const BOUND_BYTES: u64 = ((64 + 24) << 20) + CONNECTIONS * (512 << 10);
+const BOUND_BYTES: u64 = ((64 + 24) << 20) + CONNECTIONS * (256 << 10);
 const CONNECTIONS: u64 = CLIENTS_PER_KIND as u64 * KINDS.len() as u64;
 /// Where the test kills the server, so that it takes nobody else's memory.
 const GIVE_UP_BYTES: u64 = 1 << 30;

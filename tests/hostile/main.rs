@@ -26,10 +26,10 @@ const MEMORY_BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 128;
 const LOGINS: u64 = 512;
 /// What the daemon may hold: what its configuration gives to payload, 24 MiB for the program and
-/// its rings, 512 KiB for each session that there may be, and 32 KiB for each connection before
+/// its rings, 256 KiB for each session that there may be, and 32 KiB for each connection before
 /// login, of which as many again may be on their way out.
 const BOUND_BYTES: u64 =
-    MEMORY_BYTES + (24 << 20) + CONNECTIONS * (512 << 10) + 2 * LOGINS * (32 << 10);
+    MEMORY_BYTES + (24 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
 
 /// How long each kind of attack lasts, and the calm before and after them.
 const ATTACK: Duration = Duration::from_secs(9);
