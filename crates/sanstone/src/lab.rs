@@ -1,6 +1,10 @@
 //! `sanstone lab …`: measurements.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use ::lab::bench::{self, Other, Settings};
 use anyhow::{Context, anyhow};
@@ -24,6 +28,9 @@ pub(crate) enum LabVerb {
         /// All samples, for programs.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// A Markdown file that the short form of the result is appended to.
+        #[arg(long, value_name = "FILE")]
+        history: Option<PathBuf>,
         /// Another target that runs already: NAME=ADDRESS:PORT/TARGET/LUN,PID.
         #[arg(long, value_name = "TARGET", value_parser = other)]
         with: Vec<Other>,
@@ -41,29 +48,47 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             seconds,
             only,
             json,
+            history,
             with,
         } => {
-            let valid = seconds.is_finite() && (0.01..=3600.0).contains(&seconds) && rounds > 0;
-            if !valid {
-                let message = format!("--rounds {rounds} --seconds {seconds}: at least 1 and 0.01");
-                return Err(Failure::Wrong(message));
-            }
             let settings = Settings {
                 binary: std::env::current_exe().context("finding our own binary")?,
-                rounds,
-                duration: Duration::from_secs_f64(seconds),
+                rounds: at_least_one("--rounds", rounds)?,
+                duration: duration(seconds)?,
                 only,
                 others: with,
             };
             let report = bench::run(&settings, |line| eprintln!("{line}"))?;
             print!("{}", report.table());
-            if let Some(path) = json {
-                let text = serde_json::to_string_pretty(&report.json())?;
-                std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+            write_json(json.as_deref(), &report.json())?;
+            if let Some(path) = history {
+                report.append_history(&path)?;
             }
         }
     }
     Ok(())
+}
+
+fn at_least_one(option: &str, count: usize) -> Result<usize, Failure> {
+    match count {
+        0 => Err(Failure::Wrong(format!("{option} 0: at least 1"))),
+        count => Ok(count),
+    }
+}
+
+fn duration(seconds: f64) -> Result<Duration, Failure> {
+    if (0.01..=3600.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(Failure::Wrong(format!(
+        "--seconds {seconds}: from 0.01 to 3600"
+    )))
+}
+
+fn write_json(path: Option<&Path>, value: &serde_json::Value) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
 fn other(text: &str) -> anyhow::Result<Other> {
