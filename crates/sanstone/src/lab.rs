@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ::lab::bench::{self, Other, Settings};
+use ::lab::bench::{self, Other, Settings, file};
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
 
@@ -34,6 +34,20 @@ pub(crate) enum LabVerb {
         /// Another target that runs already: NAME=ADDRESS:PORT/TARGET/LUN,PID.
         #[arg(long, value_name = "TARGET", value_parser = other)]
         with: Vec<Other>,
+    },
+    /// Compare the file leaf with fio on one file, past the page cache: throughput, CPU per I/O.
+    BenchFile {
+        /// A file that does not exist, on the disk to measure; 512 MiB, removed at the end.
+        path: PathBuf,
+        /// How many pairs of runs each load gets.
+        #[arg(long, default_value_t = 20)]
+        pairs: usize,
+        /// How long each run.
+        #[arg(long, default_value_t = 0.5)]
+        seconds: f64,
+        /// All samples, for programs.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// The other end of the benchmark's bare TCP.
     #[command(hide = true)]
@@ -64,6 +78,21 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             if let Some(path) = history {
                 report.append_history(&path)?;
             }
+        }
+        LabVerb::BenchFile {
+            path,
+            pairs,
+            seconds,
+            json,
+        } => {
+            let settings = file::Settings {
+                path,
+                pairs,
+                duration: duration(seconds)?,
+            };
+            let report = file::run(&settings, |line| eprintln!("{line}"))?;
+            print!("{}", report.table());
+            write_json(json.as_deref(), &report.json())?;
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! bare TCP exchange of the same bytes.
 
 mod cross_check;
+pub mod file;
 mod floor;
 mod history;
 mod interval;
