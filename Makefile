@@ -31,7 +31,7 @@ conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and is
 
 bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
 	@tools/install bench
-	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench $(ARGS)
+	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history docs/performance.md $(ARGS)
 
 fuzz: ## search for inputs that break the protocol and the disk, a minute each (ARGS="SECONDS TARGET...")
 	@tools/install fuzz

@@ -1,8 +1,12 @@
 //! `sanstone lab …`: measurements.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use ::lab::bench::{self, Other, Settings};
+use ::lab::bench::{self, Other, Settings, file};
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
 
@@ -24,9 +28,26 @@ pub(crate) enum LabVerb {
         /// All samples, for programs.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// A Markdown file that the short form of the result is appended to.
+        #[arg(long, value_name = "FILE")]
+        history: Option<PathBuf>,
         /// Another target that runs already: NAME=ADDRESS:PORT/TARGET/LUN,PID.
         #[arg(long, value_name = "TARGET", value_parser = other)]
         with: Vec<Other>,
+    },
+    /// Compare the file leaf with fio on one file, past the page cache: throughput, CPU per I/O.
+    BenchFile {
+        /// A file that does not exist, on the disk to measure; 512 MiB, removed at the end.
+        path: PathBuf,
+        /// How many pairs of runs each load gets.
+        #[arg(long, default_value_t = 20)]
+        pairs: usize,
+        /// How long each run.
+        #[arg(long, default_value_t = 0.5)]
+        seconds: f64,
+        /// All samples, for programs.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// The other end of the benchmark's bare TCP.
     #[command(hide = true)]
@@ -41,29 +62,62 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             seconds,
             only,
             json,
+            history,
             with,
         } => {
-            let valid = seconds.is_finite() && (0.01..=3600.0).contains(&seconds) && rounds > 0;
-            if !valid {
-                let message = format!("--rounds {rounds} --seconds {seconds}: at least 1 and 0.01");
-                return Err(Failure::Wrong(message));
-            }
             let settings = Settings {
                 binary: std::env::current_exe().context("finding our own binary")?,
-                rounds,
-                duration: Duration::from_secs_f64(seconds),
+                rounds: at_least_one("--rounds", rounds)?,
+                duration: duration(seconds)?,
                 only,
                 others: with,
             };
             let report = bench::run(&settings, |line| eprintln!("{line}"))?;
             print!("{}", report.table());
-            if let Some(path) = json {
-                let text = serde_json::to_string_pretty(&report.json())?;
-                std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+            write_json(json.as_deref(), &report.json())?;
+            if let Some(path) = history {
+                report.append_history(&path)?;
             }
+        }
+        LabVerb::BenchFile {
+            path,
+            pairs,
+            seconds,
+            json,
+        } => {
+            let settings = file::Settings {
+                path,
+                pairs,
+                duration: duration(seconds)?,
+            };
+            let report = file::run(&settings, |line| eprintln!("{line}"))?;
+            print!("{}", report.table());
+            write_json(json.as_deref(), &report.json())?;
         }
     }
     Ok(())
+}
+
+fn at_least_one(option: &str, count: usize) -> Result<usize, Failure> {
+    match count {
+        0 => Err(Failure::Wrong(format!("{option} 0: at least 1"))),
+        count => Ok(count),
+    }
+}
+
+fn duration(seconds: f64) -> Result<Duration, Failure> {
+    if (0.01..=3600.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(Failure::Wrong(format!(
+        "--seconds {seconds}: from 0.01 to 3600"
+    )))
+}
+
+fn write_json(path: Option<&Path>, value: &serde_json::Value) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
 fn other(text: &str) -> anyhow::Result<Other> {

@@ -2,7 +2,12 @@
 //! another, in turn in one run, with the CPU that each spends per I/O; beside them the floor, a
 //! bare TCP exchange of the same bytes.
 
+mod cross_check;
+pub mod file;
 mod floor;
+mod history;
+mod interval;
+mod lanes;
 mod peers;
 mod report;
 mod usage;
@@ -81,6 +86,8 @@ pub struct Sample {
     pub core_us: f64,
     /// CPU time of this process per I/O, in microseconds.
     pub client_us: f64,
+    /// The most memory that the target held during the run, its disk included, in bytes.
+    pub target_peak_bytes: u64,
 }
 
 const fn case(
@@ -104,7 +111,7 @@ const fn case(
 }
 
 /// The loads of the benchmark.
-pub const CASES: [Case; 8] = [
+pub const CASES: [Case; 10] = [
     case(
         "4K random read, depth 1",
         Operation::Read,
@@ -120,6 +127,22 @@ pub const CASES: [Case; 8] = [
         4096,
         1,
         32,
+    ),
+    case(
+        "4K random read, depth 64",
+        Operation::Read,
+        Order::Random,
+        4096,
+        1,
+        64,
+    ),
+    case(
+        "4K random read, depth 1024",
+        Operation::Read,
+        Order::Random,
+        4096,
+        1,
+        1024,
     ),
     case(
         "4K random read, 4 sessions × 32",
@@ -181,7 +204,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let mut peers = Vec::new();
     pin(cores.target)?;
     let floor = Floor::start(&settings.binary)?;
-    peers.push(Peer::sanstone(&settings.binary, &directory)?);
+    peers.push(Peer::sanstone(&settings.binary, 1, &directory)?);
     match Peer::tgt("tgt", &[], &directory) {
         Ok(tgt) => {
             peers.push(tgt);
@@ -220,11 +243,24 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
             }
         }
     }
-    for peer in &peers {
-        told(&format!("cross-check: iscsi-perf on {}", peer.name));
-        if let Some(check) = peers::iscsi_perf(peer, &cores)? {
-            report.cross_check(&peer.name, check);
+    if cross_check::NAME.contains(&settings.only) {
+        for peer in &peers {
+            told(&format!("{}: {}", cross_check::NAME, peer.name));
+            let own = measure(
+                &lane,
+                peer,
+                cross_check::CASE,
+                cross_check::DURATION,
+                cores.target,
+            )?;
+            if let Some(check) = cross_check::run(peer, own, &cores)? {
+                report.cross_check(&peer.name, check);
+            }
         }
+    }
+    drop(peers);
+    if lanes::NAME.contains(&settings.only) {
+        report.lanes(lanes::run(settings, &cores, &directory, &mut told)?);
     }
     Ok(report)
 }

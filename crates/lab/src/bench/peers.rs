@@ -11,10 +11,11 @@ use std::{
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Other, report::CrossCheck, usage::Usage};
+use super::Other;
 use crate::{Error, Result};
 
-const DISK_BYTES: u64 = 512 << 20;
+/// Length of every disk that is measured.
+pub(super) const DISK_BYTES: u64 = 512 << 20;
 const IQN: &str = "iqn.2026-11.io.sanstone:bench";
 
 /// The core for the targets and the one for the client.
@@ -38,8 +39,15 @@ pub(super) fn cores() -> Result<Cores> {
 
 /// Keeps this thread, and what it starts from now on, on one CPU.
 pub(super) fn pin(cpu: usize) -> Result<()> {
+    pin_to(&[cpu])
+}
+
+/// Keeps this thread, and what it starts from now on, on some CPUs.
+pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    for &cpu in cpus {
+        set.set(cpu);
+    }
     sched_setaffinity(None, &set).map_err(|e| Error::bench_io("pinning to a CPU", e))
 }
 
@@ -83,12 +91,12 @@ impl Peer {
         }
     }
 
-    /// Our own target with one lane and a RAM volume.
-    pub(super) fn sanstone(binary: &Path, directory: &Directory) -> Result<Peer> {
+    /// Our own target with a RAM volume.
+    pub(super) fn sanstone(binary: &Path, lanes: usize, directory: &Directory) -> Result<Peer> {
         let address = free_address()?;
-        let config = directory.0.join("sanstone.toml");
+        let config = directory.0.join(format!("{}.toml", address.port()));
         let text = format!(
-            "lanes = 1\n[volume.disk]\nram = {{ size = \"{}MiB\" }}\n\
+            "lanes = {lanes}\n[volume.disk]\nram = {{ size = \"{}MiB\" }}\n\
              [target.\"{IQN}\"]\nportals = [\"{address}\"]\nluns = [\"disk\"]\nallow = [\"*\"]\n",
             DISK_BYTES >> 20
         );
@@ -183,43 +191,4 @@ fn free_address() -> Result<SocketAddr> {
     listener
         .and_then(|l| l.local_addr())
         .map_err(|e| Error::bench_io("looking for a free port", e))
-}
-
-/// 4K random reads at depth 32 by libiscsi's own tool; `None` where it is not installed.
-pub(super) fn iscsi_perf(peer: &Peer, cores: &Cores) -> Result<Option<CrossCheck>> {
-    const SECONDS: u64 = 2;
-    let usage = Usage::begin(peer.pid, cores.target);
-    let output = Command::new("timeout")
-        .args([
-            "10",
-            "iscsi-perf",
-            "-r",
-            "-b",
-            "8",
-            "-m",
-            "32",
-            "-t",
-            &SECONDS.to_string(),
-        ])
-        .arg(format!(
-            "iscsi://{}/{}/{}",
-            peer.address, peer.target, peer.lun
-        ))
-        .output()
-        .map_err(|e| Error::bench_io("iscsi-perf", e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let Some(iops) = average_iops(&text) else {
-        return Ok(None);
-    };
-    let ios = (iops * SECONDS as f64) as u64;
-    Ok(Some(CrossCheck {
-        iops,
-        target_us: usage.target_us(ios),
-    }))
-}
-
-/// The figure behind the last "iops average".
-fn average_iops(text: &str) -> Option<f64> {
-    let (_, rest) = text.rsplit_once("iops average ")?;
-    rest.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -4,7 +4,12 @@ use std::{collections::BTreeMap, fmt::Write, fs};
 
 use serde::Serialize;
 
-use super::{CASES, Sample, Settings, peers::Cores};
+use super::{
+    CASES, Sample, Settings,
+    cross_check::{self, CrossCheck},
+    lanes::{self, Lanes},
+    peers::{Cores, DISK_BYTES},
+};
 
 /// All samples of a run and where it was made.
 #[derive(Clone, Debug, Serialize)]
@@ -15,6 +20,7 @@ pub struct Report {
     peers: Vec<String>,
     cases: Vec<CaseReport>,
     iscsi_perf: BTreeMap<String, CrossCheck>,
+    lanes: Option<Lanes>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -24,13 +30,31 @@ struct CaseReport {
     samples: Vec<Vec<Sample>>,
 }
 
-/// What libiscsi's own load generator found: 4K random reads at depth 32.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct CrossCheck {
-    /// I/Os per second.
-    pub iops: f64,
-    /// CPU time of the target's process per I/O, in microseconds.
-    pub target_us: f64,
+/// The rows that tell whether many outstanding I/Os are a burden.
+const SHALLOW: &str = "4K random read, depth 64";
+const DEEP: &str = "4K random read, depth 1024";
+
+/// Our own target's place among the peers; the floor is the first, and any tgt comes behind.
+const FLOOR: usize = 0;
+const OWN: usize = 1;
+
+/// A load by our own target, in medians.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) iops: f64,
+    pub(super) target_us: f64,
+    /// How many times less CPU time than the first tgt; not a number without one.
+    pub(super) times_tgt: f64,
+    /// How many times the floor's CPU time.
+    pub(super) times_floor: f64,
+}
+
+/// Our own target with many I/Os outstanding, beside fewer.
+pub(super) struct Deep {
+    /// Throughput as a multiple.
+    pub(super) throughput: f64,
+    /// Peak memory without the disk, in bytes: with fewer, and with many.
+    pub(super) memory_bytes: [u64; 2],
 }
 
 impl Report {
@@ -49,6 +73,7 @@ impl Report {
             peers,
             cases,
             iscsi_perf: BTreeMap::new(),
+            lanes: None,
         }
     }
 
@@ -58,6 +83,87 @@ impl Report {
 
     pub(super) fn cross_check(&mut self, peer: &str, check: CrossCheck) {
         self.iscsi_perf.insert(peer.to_owned(), check);
+    }
+
+    pub(super) fn lanes(&mut self, lanes: Lanes) {
+        self.lanes = Some(lanes);
+    }
+
+    pub(super) fn machine(&self, key: &str) -> &str {
+        self.machine.get(key).map_or("unknown", String::as_str)
+    }
+
+    /// The loads that were run, as our own target did them.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
+        self.measured().map(|case| Row {
+            name: case.name,
+            iops: median(&case.samples[OWN], |s| s.iops),
+            target_us: case.target_us(OWN),
+            times_tgt: self.times_tgt(case, OWN),
+            times_floor: case.target_us(OWN) / case.target_us(FLOOR),
+        })
+    }
+
+    /// What many outstanding I/Os did, if both loads were run.
+    pub(super) fn deep(&self) -> Option<Deep> {
+        let samples = |name: &str| {
+            let case = self.measured().find(|case| case.name == name)?;
+            Some(&case.samples[OWN])
+        };
+        let (shallow, deep) = (samples(SHALLOW)?, samples(DEEP)?);
+        let memory_bytes = |bytes: Option<u64>| bytes.unwrap_or(0).saturating_sub(DISK_BYTES);
+        Some(Deep {
+            throughput: median(deep, |s| s.iops) / median(shallow, |s| s.iops),
+            // What many have touched may stay, so the least of the first and the most of the second.
+            memory_bytes: [
+                memory_bytes(shallow.iter().map(|s| s.target_peak_bytes).min()),
+                memory_bytes(deep.iter().map(|s| s.target_peak_bytes).max()),
+            ],
+        })
+    }
+
+    /// Sentences on what the table of loads cannot show.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        if let Some(deep) = self.deep() {
+            remarks.push(format!(
+                "depth 1024 beside 64: {:.2}× the throughput; peak memory without the disk \
+                 {:.1} MiB beside {:.1} MiB",
+                deep.throughput,
+                mib(deep.memory_bytes[1]),
+                mib(deep.memory_bytes[0]),
+            ));
+        }
+        if let Some(check) = self.iscsi_perf.get(&self.peers[OWN]) {
+            remarks.push(format!(
+                "client at depth 32: {:.2} µs/IO, libiscsi's {:.2}: {:.2}×",
+                check.own.client_us,
+                check.client_us,
+                check.client_ratio(),
+            ));
+        }
+        if let Some(lanes) = &self.lanes {
+            remarks.push(format!(
+                "one LUN over two lanes: {:.2} µs/IO, {:.2}× one lane with a core of its own, \
+                 {:.2}× one that shares its core; the busier lane has {:.0} % of the work",
+                lanes.target_us(2),
+                lanes.target_us(2) / lanes.target_us(0),
+                lanes.target_us(2) / lanes.target_us(1),
+                lanes.greatest_share(2) * 100.0,
+            ));
+        }
+        remarks
+    }
+
+    fn measured(&self) -> impl Iterator<Item = &CaseReport> {
+        let cases = self.cases.iter();
+        cases.filter(|case| case.samples.iter().any(|samples| !samples.is_empty()))
+    }
+
+    fn times_tgt(&self, case: &CaseReport, peer: usize) -> f64 {
+        let tgt = self.peers.iter().position(|name| name.starts_with("tgt"));
+        tgt.map_or(f64::NAN, |tgt| case.target_us(tgt) / case.target_us(peer))
     }
 
     /// All of it, for programs.
@@ -76,11 +182,7 @@ impl Report {
             "{} rounds of {} s, in turn; medians, [least … most] of the target's CPU time",
             self.rounds, self.seconds
         );
-        for case in self
-            .cases
-            .iter()
-            .filter(|case| case.samples.iter().any(|s| !s.is_empty()))
-        {
+        for case in self.measured() {
             let _ = writeln!(out, "\n{}", case.name);
             let _ = writeln!(
                 out,
@@ -96,12 +198,9 @@ impl Report {
                 "× tgt",
                 "× floor"
             );
-            let tgt = self.peers.iter().position(|name| name.starts_with("tgt"));
-            let target_us = |peer: usize| median(&case.samples[peer], |s| s.target_us);
             for (peer, name) in self.peers.iter().enumerate() {
                 let samples = &case.samples[peer];
                 let (least, most) = range(samples, |s| s.target_us);
-                let better = tgt.map_or(f64::NAN, |tgt| target_us(tgt) / target_us(peer));
                 let _ = writeln!(
                     out,
                     "  {:<12} {:>10.0} {:>9.1} {:>9.1} {:>11.2} {:<17} {:>8.2} {:>9.2} {:>7.2} {:>8.2}",
@@ -109,26 +208,59 @@ impl Report {
                     median(samples, |s| s.iops),
                     median(samples, |s| s.p50_us),
                     median(samples, |s| s.p99_us),
-                    target_us(peer),
+                    case.target_us(peer),
                     format!("[{least:.2} … {most:.2}]"),
                     median(samples, |s| s.core_us),
                     median(samples, |s| s.client_us),
-                    better,
-                    target_us(peer) / target_us(0),
+                    self.times_tgt(case, peer),
+                    case.target_us(peer) / case.target_us(FLOOR),
                 );
             }
         }
         if !self.iscsi_perf.is_empty() {
-            let _ = writeln!(out, "\ncross-check by iscsi-perf: 4K random read, depth 32");
+            let _ = writeln!(out, "\n{}", cross_check::NAME);
             for (peer, check) in &self.iscsi_perf {
                 let _ = writeln!(
                     out,
-                    "  {peer:<12} {:>10.0} IOPS, target {:.2} µs/IO",
-                    check.iops, check.target_us
+                    "  {peer:<12} {:>10.0} IOPS, target {:.2} µs/IO, client {:.2} µs/IO; \
+                     ours: {:.0} IOPS, client {:.2} µs/IO ({:.2}×)",
+                    check.iops,
+                    check.target_us,
+                    check.client_us,
+                    check.own.iops,
+                    check.own.client_us,
+                    check.client_ratio(),
                 );
             }
         }
+        if let Some(lanes) = &self.lanes {
+            let _ = writeln!(out, "\n{}", lanes::NAME);
+            for (index, setup) in lanes.setups.iter().enumerate() {
+                let _ = writeln!(
+                    out,
+                    "  {:<14} {:>10.0} IOPS, target {:.2} µs/IO, busiest lane {:.0} %",
+                    setup.name,
+                    lanes.iops(index),
+                    lanes.target_us(index),
+                    lanes.greatest_share(index) * 100.0,
+                );
+            }
+        }
+        let remarks = self.remarks();
+        if !remarks.is_empty() {
+            let _ = writeln!(out, "\nSanstone");
+        }
+        for remark in remarks {
+            let _ = writeln!(out, "  {remark}");
+        }
         out
+    }
+}
+
+impl CaseReport {
+    /// Median of the CPU time of a peer's process per I/O, in microseconds.
+    fn target_us(&self, peer: usize) -> f64 {
+        median(&self.samples[peer], |s| s.target_us)
     }
 }
 
@@ -151,25 +283,33 @@ fn range(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
 
 /// Where the run was made.
 fn machine(cores: &Cores) -> BTreeMap<String, String> {
+    let mut machine = host();
+    let mut tell = |key: &str, value: String| machine.insert(key.to_owned(), value);
+    tell(
+        "cores",
+        format!("target on {}, client on {}", cores.target, cores.client),
+    );
+    if let Ok(output) = std::process::Command::new("tgtd").arg("-V").output() {
+        tell("tgt", String::from_utf8_lossy(&output.stdout).trim().into());
+    }
+    machine
+}
+
+/// What is the same for every measurement on this machine.
+pub(super) fn host() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let mut machine = BTreeMap::new();
-    let mut tell = |key: &str, value: String| machine.insert(key.to_owned(), value);
-    tell(
-        "cpu",
-        model.map_or_else(|| "unknown".into(), |(_, name)| name.into()),
-    );
-    tell("kernel", read("/proc/sys/kernel/osrelease").trim().into());
-    tell(
-        "cores",
-        format!("target on {}, client on {}", cores.target, cores.client),
-    );
-    tell("sanstone", env!("CARGO_PKG_VERSION").into());
-    if let Ok(output) = std::process::Command::new("tgtd").arg("-V").output() {
-        tell("tgt", String::from_utf8_lossy(&output.stdout).trim().into());
-    }
-    machine
+    let count = cpu.lines().filter(|line| line.starts_with("processor"));
+    let model = model.map_or("unknown", |(_, name)| name);
+    BTreeMap::from([
+        ("cpu".to_owned(), format!("{} × {model}", count.count())),
+        (
+            "kernel".to_owned(),
+            read("/proc/sys/kernel/osrelease").trim().into(),
+        ),
+        ("sanstone".to_owned(), env!("CARGO_PKG_VERSION").into()),
+    ])
 }

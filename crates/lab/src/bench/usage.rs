@@ -1,6 +1,7 @@
-//! The CPU time that a run costs: the target's process, its whole core, and this process.
+//! What a run costs, from /proc (proc(5)): CPU time of the target's process, of its threads, of its
+//! whole core and of this process, and the target's peak memory.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use super::Sample;
 use crate::load::Done;
@@ -20,6 +21,7 @@ pub(super) struct Usage {
 impl Usage {
     pub(super) fn begin(pid: u32, core: usize) -> Usage {
         let client_ns = process_ns(std::process::id());
+        forget_peak(pid);
         Usage {
             pid,
             core,
@@ -45,20 +47,68 @@ impl Usage {
             target_us: self.target_us(done.ios),
             core_us: per_io_us(core_busy_ns(self.core).saturating_sub(self.core_ns)),
             client_us: per_io_us(process_ns(std::process::id()).saturating_sub(self.client_ns)),
+            target_peak_bytes: peak_bytes(self.pid),
         }
     }
 }
 
-/// CPU time of a process with all its threads, also those that have ended, in nanoseconds
-/// (/proc/PID/stat, utime and stime, in ticks).
-fn process_ns(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// CPU time of a process with all its threads, also those that have ended, in nanoseconds.
+pub(super) fn process_ns(pid: u32) -> u64 {
+    cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
+}
+
+/// CPU time of the processes that this one has started and waited for, in nanoseconds.
+pub(super) fn children_ns() -> u64 {
+    cpu_ns(&read("/proc/self/stat"), CUTIME)
+}
+
+/// CPU time of each lane of a `sanstone` process, in nanoseconds: the first lane has the main
+/// thread, the others say in their names what they are.
+pub(super) fn lanes_ns(pid: u32) -> BTreeMap<u32, u64> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return BTreeMap::new();
+    };
+    let threads = threads.filter_map(|thread| {
+        let thread = thread.ok()?;
+        let id: u32 = thread.file_name().to_str()?.parse().ok()?;
+        let text = read(&format!("/proc/{pid}/task/{id}/stat"));
+        let is_lane = id == pid || text.contains("(lane-");
+        is_lane.then(|| (id, cpu_ns(&text, UTIME)))
+    });
+    threads.collect()
+}
+
+/// Peak of the memory that a process held, in bytes (VmHWM).
+fn peak_bytes(pid: u32) -> u64 {
+    let text = read(&format!("/proc/{pid}/status"));
+    let value = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = value.and_then(|value| value.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Lets the peak count from now on. Where that is not allowed it is the peak since the start.
+fn forget_peak(pid: u32) {
+    let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Where /proc/PID/stat has a process's own time, counted from the field behind its name; the
+/// system's share follows the user's.
+const UTIME: usize = 11;
+/// The same of the children that it has waited for.
+const CUTIME: usize = 13;
+
+/// The user's and the system's time in a line of /proc/PID/stat, in nanoseconds.
+fn cpu_ns(stat: &str, field: usize) -> u64 {
     // The command's name may hold anything but ends with the last parenthesis.
-    let Some((_, fields)) = text.rsplit_once(')') else {
+    let Some((_, fields)) = stat.rsplit_once(')') else {
         return 0;
     };
     let fields = fields.split_ascii_whitespace();
-    let ticks: u64 = fields.skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    let ticks: u64 = fields.skip(field).take(2).flat_map(str::parse::<u64>).sum();
     ticks * TICK_NS
 }
 
@@ -80,4 +130,24 @@ fn core_busy_ns(core: usize) -> u64 {
         .enumerate()
         .filter(|(index, _)| ![3, 4].contains(index));
     busy.map(|(_, ticks)| ticks * TICK_NS).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 20 3 500 60 20 0 2 0 9";
+        assert_eq!(cpu_ns(stat, UTIME), 230_000_000);
+        assert_eq!(cpu_ns(stat, CUTIME), 5_600_000_000);
+        assert_eq!(cpu_ns("", UTIME), 0);
+    }
+
+    #[test]
+    fn this_process_has_a_peak_and_a_first_lane() {
+        let own = std::process::id();
+        assert!(peak_bytes(own) > 0);
+        assert!(lanes_ns(own).contains_key(&own));
+    }
 }

@@ -1,0 +1,126 @@
+//! The history: the short form of a run, appended to a Markdown file, so that successive commits can
+//! be read one below the other.
+
+use std::{
+    fmt::Write as _,
+    fs::OpenOptions,
+    io::Write as _,
+    path::Path,
+    process::Command,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::report::{Report, Row};
+use crate::{Error, Result, drive_stats::Date};
+
+impl Report {
+    /// Appends the short form to `path`; a missing file is made.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn append_history(&self, path: &Path) -> Result<()> {
+        let title = format!("{}, {}, {}", today(), commit(), self.machine("cpu"));
+        let text = section(&title, self.rows(), &self.remarks());
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|source| Error::File {
+                path: path.to_owned(),
+                source,
+            })
+    }
+}
+
+/// A run under its title: a row for each load, then what rows cannot say.
+fn section(title: &str, rows: impl Iterator<Item = Row>, remarks: &[String]) -> String {
+    let mut out = format!(
+        "\n{title}\n\n\
+         | load | IOPS | target µs/IO | × tgt | × floor |\n\
+         | --- | --- | --- | --- | --- |\n"
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "| {} | {:.0} | {:.2} µs | {} | {} |",
+            row.name,
+            row.iops,
+            row.target_us,
+            times(row.times_tgt),
+            times(row.times_floor),
+        );
+    }
+    if !remarks.is_empty() {
+        out.push('\n');
+    }
+    for remark in remarks {
+        let _ = writeln!(out, "- {remark}");
+    }
+    out
+}
+
+/// A multiple, or a dash where there was nothing to compare with.
+fn times(value: f64) -> String {
+    if value.is_finite() {
+        format!("{value:.1}×")
+    } else {
+        "–".into()
+    }
+}
+
+/// The day, in UTC.
+fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let days = since.map_or(0, |since| since.as_secs() / 86_400);
+    date_of(days)
+}
+
+fn date_of(days_since_1970: u64) -> String {
+    let epoch = Date::new(1970, 1, 1).expect("a day of the calendar");
+    epoch.plus_days(days_since_1970 as i64).to_string()
+}
+
+/// The commit that is checked out here, or the version where there is no repository.
+fn commit() -> String {
+    let git = Command::new("git")
+        .args(["rev-parse", "--short", "HEAD"])
+        .output();
+    match git {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().into()
+        }
+        _ => format!("version {}", env!("CARGO_PKG_VERSION")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_has_a_line_for_each_load_and_each_remark() {
+        let row = |name, times_tgt| Row {
+            name,
+            iops: 654_642.6,
+            target_us: 1.514,
+            times_tgt,
+            times_floor: 6.86,
+        };
+        let rows = [row("4K", 4.16), row("128K", f64::NAN)];
+        let text = section("2026-11-22, abc", rows.into_iter(), &["deep: fine".into()]);
+        let expected = "\n2026-11-22, abc\n\n\
+            | load | IOPS | target µs/IO | × tgt | × floor |\n\
+            | --- | --- | --- | --- | --- |\n\
+            | 4K | 654643 | 1.51 µs | 4.2× | 6.9× |\n\
+            | 128K | 654643 | 1.51 µs | – | 6.9× |\n\
+            \n- deep: fine\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn days_become_dates() {
+        assert_eq!(date_of(0), "1970-01-01");
+        assert_eq!(date_of(20_779), "2026-11-22");
+    }
+}

@@ -1,0 +1,85 @@
+//! Medians with an interval that assumes nothing about how the samples are spread: the sign test's.
+//! Half of all samples lie below the true median, so how many of n do is a matter of n tosses of a
+//! coin, and the k-th least and k-th greatest sample enclose it in all but twice the chance of fewer
+//! than k heads.
+
+use serde::Serialize;
+
+/// The median of some samples and where the true one is.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Median {
+    /// The middle sample, or the mean of the two.
+    pub(super) median: f64,
+    /// Encloses the true median in at least 95 % of all cases; `None` with fewer than six samples,
+    /// which cannot tell.
+    pub(super) interval: Option<(f64, f64)>,
+}
+
+/// The least number of samples that have an interval.
+pub(super) const SAMPLES_MIN: usize = 6;
+
+impl Median {
+    /// Of these; their order does not matter.
+    pub(super) fn of(samples: &[f64]) -> Median {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        if count == 0 {
+            return Median {
+                median: f64::NAN,
+                interval: None,
+            };
+        }
+        let interval = rank(count).map(|rank| (sorted[rank - 1], sorted[count - rank]));
+        Median {
+            median: f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]),
+            interval,
+        }
+    }
+}
+
+/// The greatest k for which fewer than k heads in `count` tosses have a chance of at most 2.5 %.
+fn rank(count: usize) -> Option<usize> {
+    let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
+    let mut below = 0.0;
+    let mut rank = 0;
+    while rank < count && below + chance <= 0.025 {
+        below += chance;
+        chance *= (count - rank) as f64 / (rank + 1) as f64;
+        rank += 1;
+    }
+    (rank > 0).then_some(rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_those_of_the_tables() {
+        // Two-sided 5 % of the sign test: the published table's critical value and one.
+        let expected = [
+            (5, None),
+            (SAMPLES_MIN, Some(1)),
+            (8, Some(1)),
+            (9, Some(2)),
+            (20, Some(6)),
+            (25, Some(8)),
+            (50, Some(18)),
+        ];
+        for (count, expected) in expected {
+            assert_eq!(rank(count), expected, "{count} samples");
+        }
+    }
+
+    #[test]
+    fn median_and_interval_come_from_the_sorted_samples() {
+        let samples: Vec<f64> = (1..=20).rev().map(f64::from).collect();
+        let found = Median::of(&samples);
+        assert_eq!(found.median, 10.5);
+        assert_eq!(found.interval, Some((6.0, 15.0)));
+        assert_eq!(Median::of(&[3.0, 1.0, 2.0]).median, 2.0);
+        assert_eq!(Median::of(&[3.0, 1.0, 2.0]).interval, None);
+        assert!(Median::of(&[]).median.is_nan());
+    }
+}
