@@ -34,6 +34,9 @@ const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 /// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
+/// File reads and writes go to the kernel in groups of so many, while the next are being made: it
+/// hands a disk all requests of a call at its end, and until then the disk has nothing to do.
+const FILE_OPS_A_SUBMIT: u32 = 4;
 /// The most pieces that one vectored call takes (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
@@ -51,6 +54,8 @@ pub(crate) struct Ring {
     bell_count: Box<u64>,
     /// With IORING_SETUP_TASKRUN_FLAG the kernel says when there is work to fetch.
     has_taskrun_flag: bool,
+    /// File reads and writes that the kernel has not been given yet.
+    file_ops_waiting: u32,
 }
 
 /// An operation in flight with all that the kernel may point to.
@@ -85,6 +90,7 @@ impl Ring {
             bell: bell.as_raw_fd(),
             bell_count: Box::new(0),
             has_taskrun_flag,
+            file_ops_waiting: 0,
         };
         this.arm_bell();
         Ok((this, bell))
@@ -144,7 +150,15 @@ impl Ring {
         }
     }
 
+    /// Gives the kernel what is queued; what it does not take now it is given by the next poll.
+    fn submit_now(&mut self) {
+        self.file_ops_waiting = 0;
+        cost::count_system_call();
+        let _ = self.ring.submit();
+    }
+
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        self.file_ops_waiting = 0;
         let until = match wait {
             Wait::No => {
                 let (unsubmitted, pending) = {
@@ -263,6 +277,7 @@ impl Reactor for Ring {
     }
 
     fn submit(&mut self, id: OpId, op: Op) {
+        let is_file_io = matches!(op, Op::Read { .. } | Op::Write { .. });
         let index = self.slot_for(id);
         let slot = &mut *self.slots[index as usize];
         let entry = match slot.op.insert(op) {
@@ -352,6 +367,12 @@ impl Reactor for Ring {
         };
         let name = user_data(index, slot.generation);
         self.push(entry.user_data(name));
+        if is_file_io {
+            self.file_ops_waiting += 1;
+            if self.file_ops_waiting == FILE_OPS_A_SUBMIT {
+                self.submit_now();
+            }
+        }
     }
 
     fn cancel(&mut self, id: OpId) {
