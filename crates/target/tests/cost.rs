@@ -5,19 +5,18 @@
 //! Instructions are counted by valgrind, which runs this program again with one load at two lengths:
 //! the difference is what the I/Os cost. They are those of the profile that tests are built with.
 
+mod common;
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr},
     process::Command,
     rc::Rc,
-    sync::Arc,
 };
 
-use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cost, task};
-use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
-use volume::{Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, leaf::ram::Region};
+use common::{config, disk_at, ram, with_config};
+use engine::{Buf, Duration, Payload, cost, task};
+use volume::{Durability, IscsiDisk, Volume};
 
 struct Counting;
 
@@ -42,7 +41,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const IQN: &str = "iqn.2026-11.io.sanstone:cost";
 const DISK_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -112,54 +110,6 @@ const CASES: [Case; 4] = [
     },
 ];
 
-fn server_config(region: &Arc<Region>) -> ServerConfig {
-    let region = region.clone();
-    let lun = LunSpec {
-        volume: "disk".into(),
-        uuid: [7; 16],
-        open: Arc::new(move || {
-            let region = region.clone();
-            LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
-        }),
-        kept: None,
-        removable: false,
-        read_only: false,
-    };
-    let portal = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let target = TargetSpec {
-        name: IQN.into(),
-        portal_groups: vec![PortalGroup::only(vec![portal])],
-        luns: BTreeMap::from([(0, lun)]),
-        allow: Allow::Everyone,
-        allow_from: Vec::new(),
-        chap: None,
-        redirect: None,
-    };
-    ServerConfig {
-        keep: None,
-        targets: vec![target],
-        discovery: None,
-        digests: false,
-        limits: Limits::default(),
-    }
-}
-
-fn disk_at(address: SocketAddr) -> IscsiConfig {
-    IscsiConfig {
-        address,
-        target_name: IQN.into(),
-        lun: 0,
-        initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
-        isid: iscsi::Isid::random([1, 2, 3], 1),
-        chap: None,
-        header_digest: false,
-        data_digest: false,
-        connect_timeout: Duration::from_secs(60),
-        request_timeout: Duration::from_secs(60),
-        reconnect_timeout: Duration::from_secs(60),
-    }
-}
-
 /// Keeps the case's depth in flight until `ios` have ended.
 async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
     let places = DISK_BYTES as usize / case.size_bytes;
@@ -183,17 +133,21 @@ async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
 
 /// Runs `work` with a disk at a server on the same lane.
 fn with_disk<T>(work: impl AsyncFnOnce(&Rc<IscsiDisk>) -> T) -> T {
-    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
-    let handle = lane.handle();
-    lane.block_on(async {
-        let region = Region::new(DISK_BYTES, 512).expect("memory");
-        let config = server_config(&region);
-        let server = Server::start(config, &[handle]).await.expect("a server");
-        let disk = IscsiDisk::open(disk_at(server.portals()[0])).await;
-        let disk = disk.expect("a login");
+    let mut config = config(ram(DISK_BYTES, 512));
+    config.digests = false;
+    with_config(config, async |server| {
+        let mut patient = disk_at(server.portals()[0]);
+        // Under valgrind everything takes its time.
+        for limit in [
+            &mut patient.connect_timeout,
+            &mut patient.request_timeout,
+            &mut patient.reconnect_timeout,
+        ] {
+            *limit = Duration::from_secs(60);
+        }
+        let disk = IscsiDisk::open(patient).await.expect("a login");
         let output = work(&disk).await;
         disk.close().await;
-        server.stop().await;
         output
     })
 }

@@ -2,86 +2,21 @@
 //! the pair of them keeps the contract of a volume. `authentication` has who may log in.
 
 mod authentication;
+#[path = "../common/mod.rs"]
+mod common;
 mod depth;
 mod stages;
 
-use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, task, time};
-use target::{Allow, Limits, LunSpec, OpenVolume, PortalGroup, Server, ServerConfig, TargetSpec};
-use volume::{
-    Durability, IscsiConfig, IscsiDisk, SharedVolume, Volume, contract, leaf::ram::Region,
-};
-
-const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
-
-fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
-    let region = Region::new(len_bytes, block_size_bytes).expect("memory for a small disk");
-    Arc::new(move || {
-        let region = region.clone();
-        LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
-    })
-}
-
-fn config(open: OpenVolume) -> ServerConfig {
-    let lun = LunSpec {
-        volume: "disk".into(),
-        uuid: [7; 16],
-        open,
-        kept: None,
-        removable: false,
-        read_only: false,
-    };
-    let target = TargetSpec {
-        name: IQN.into(),
-        portal_groups: vec![PortalGroup::only(vec![SocketAddr::from((
-            [127, 0, 0, 1],
-            0,
-        ))])],
-        luns: BTreeMap::from([(0, lun)]),
-        allow: Allow::Everyone,
-        allow_from: Vec::new(),
-        chap: None,
-        redirect: None,
-    };
-    ServerConfig {
-        keep: None,
-        targets: vec![target],
-        discovery: None,
-        digests: true,
-        limits: Limits::default(),
-    }
-}
-
-fn disk_at(address: SocketAddr) -> IscsiConfig {
-    IscsiConfig {
-        address,
-        target_name: IQN.into(),
-        lun: 0,
-        initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
-        isid: iscsi::Isid::random([1, 2, 3], 1),
-        chap: None,
-        header_digest: false,
-        data_digest: false,
-        connect_timeout: Duration::from_secs(5),
-        request_timeout: Duration::from_secs(10),
-        reconnect_timeout: Duration::from_secs(10),
-    }
-}
+use common::{config, disk_at, ram, with_config};
+use engine::{Buf, Lane, LaneConfig, task, time};
+use target::{OpenVolume, Server};
+use volume::{Durability, IscsiDisk, Volume, contract};
 
 /// Runs `test` with a server on the same lane.
 fn with_server<F: Future<Output = ()>>(open: OpenVolume, test: impl FnOnce(SocketAddr) -> F) {
     with_config(config(open), async |server| test(server.portals()[0]).await);
-}
-
-fn with_config(config: ServerConfig, test: impl AsyncFnOnce(&Server)) {
-    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
-    let handle = lane.handle();
-    lane.block_on(async {
-        let server = Server::start(config, &[handle]).await.expect("a server");
-        test(&server).await;
-        server.stop().await;
-    });
 }
 
 #[test]
