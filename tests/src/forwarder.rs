@@ -1,10 +1,13 @@
 //! A way to a target that can fail: a TCP forwarder that stalls (bytes wait, nobody is told), breaks
-//! connections, and turns new ones away, while the target behind it serves on.
+//! connections, and refuses new ones, while the target behind it serves on.
+//!
+//! What is refused is never accepted first: so it is with a portal that is gone, and open-iscsi before
+//! 2.1.9 does not find back if a new connection ends just before its login (its pull request 388).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Forwards from an address of its own for as long as it lives.
@@ -24,6 +27,8 @@ struct Way {
 struct State {
     stalled: bool,
     refusing: bool,
+    /// Whether a socket listens: soon the opposite of `refusing`.
+    listening: bool,
     ended: bool,
     /// Both ends of each connection by number, oldest first.
     connections: BTreeMap<u64, (TcpStream, TcpStream)>,
@@ -40,20 +45,8 @@ impl Forwarder {
         let address = listener.local_addr().expect("a bound socket has one");
         let way = Arc::new(Way::default());
         let of_thread = way.clone();
-        thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                if of_thread.with(|state| state.ended) {
-                    return;
-                }
-                if of_thread.with(|state| state.refusing) {
-                    continue;
-                }
-                let Ok(far) = TcpStream::connect(to) else {
-                    continue;
-                };
-                of_thread.forward(near, far);
-            }
-        });
+        way.with(|state| state.listening = true);
+        thread::spawn(move || of_thread.listen(listener, address, to));
         Forwarder { address, way }
     }
 
@@ -67,13 +60,16 @@ impl Forwarder {
         self.way.with(|state| state.stalled = true);
     }
 
-    /// Breaks the oldest connection and turns new ones away; the others go on.
+    /// Breaks the oldest connection; others go on, but new ones are refused.
     ///
     /// # Panics
     /// If there is none.
     pub fn break_oldest(&self) {
+        self.way.with(|state| state.refusing = true);
+        // The listener looks up for it.
+        let _ = TcpStream::connect(self.address);
+        drop(self.way.wait_while(|state| state.listening));
         self.way.with(|state| {
-            state.refusing = true;
             let oldest = state.connections.pop_first();
             close(&oldest.expect("somebody is connected").1);
         });
@@ -85,6 +81,7 @@ impl Forwarder {
             state.stalled = false;
             state.refusing = false;
         });
+        drop(self.way.wait_while(|state| !state.listening));
     }
 }
 
@@ -111,6 +108,34 @@ impl Way {
         result
     }
 
+    fn wait_while(&self, holds: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed
+            .wait_while(state, |state| holds(state) && !state.ended)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forwards what comes in until it has ended; without a socket as long as it refuses.
+    fn listen(self: &Arc<Way>, mut listener: TcpListener, address: SocketAddr, to: SocketAddr) {
+        loop {
+            for near in listener.incoming().map_while(Result::ok) {
+                if self.with(|state| state.ended || state.refusing) {
+                    break;
+                }
+                if let Ok(far) = TcpStream::connect(to) {
+                    self.forward(near, far);
+                }
+            }
+            drop(listener);
+            self.with(|state| state.listening = false);
+            if self.wait_while(|state| state.refusing).ended {
+                return;
+            }
+            listener = TcpListener::bind(address).expect("nobody else took this port");
+            self.with(|state| state.listening = true);
+        }
+    }
+
     fn forward(self: &Arc<Way>, near: TcpStream, far: TcpStream) {
         let _ = near.set_nodelay(true);
         let _ = far.set_nodelay(true);
@@ -132,12 +157,7 @@ impl Way {
         let mut buffer = vec![0; 128 << 10];
         loop {
             let length = from.read(&mut buffer).unwrap_or(0);
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let state = self
-                .changed
-                .wait_while(state, |state| state.stalled && !state.ended)
-                .unwrap_or_else(PoisonError::into_inner);
-            drop(state);
+            drop(self.wait_while(|state| state.stalled));
             if length == 0 || to.write_all(&buffer[..length]).is_err() {
                 break;
             }
@@ -150,6 +170,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::ErrorKind;
     use std::time::Duration;
 
     /// A forwarder to a listener, a client's end and the far end of its connection.
@@ -185,8 +206,8 @@ mod tests {
         let mut second_far = listener.accept().expect("it forwards").0;
         forwarder.break_oldest();
         assert_eq!(near.read(&mut [0]).unwrap_or(0), 0, "broken");
-        let mut third = TcpStream::connect(forwarder.address()).expect("it listens");
-        assert_eq!(third.read(&mut [0]).unwrap_or(0), 0, "turned away");
+        let third = TcpStream::connect(forwarder.address()).expect_err("nobody listens");
+        assert_eq!(third.kind(), ErrorKind::ConnectionRefused);
         second.write_all(b"x").expect("it goes on");
         second_far.read_exact(&mut [0]).expect("delivered");
         forwarder.mend();
