@@ -1,6 +1,7 @@
 //! Memory for I/O. A [`Buf`] is page-aligned and has one owner, who may write it; frozen it
 //! becomes a [`Slice`], which is shared and read-only; several slices in a row are a [`Payload`].
-//! Splitting, joining and handing on cost a count, never a copy.
+//! Splitting, joining and handing on cost a count, never a copy. A slice may also look at memory
+//! that a [`Lender`] keeps still for it.
 //!
 //! Memory comes from free lists of the thread (bounded, by powers of two) and goes back to them.
 //! Taking a buffer never waits: whoever admits work from outside bounds what is in flight
@@ -12,11 +13,12 @@ use std::{
     fmt,
     ops::{Deref, DerefMut, Range},
     ptr::NonNull,
+    rc::Rc,
 };
 
 use smallvec::SmallVec;
 
-use crate::cost::count_copied;
+use crate::{chunk::Piece, cost::count_copied};
 
 /// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
 pub const ALIGN_BYTES: usize = 4096;
@@ -25,11 +27,28 @@ const CLASSES: usize = 13; // 4 KiB … 16 MiB
 /// Free memory that a thread keeps for reuse unless told otherwise, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// A piece of aligned memory and the count of who looks at it.
+/// Whose memory a [`Slice`] may look at for a while.
+pub trait Lender {
+    /// Nobody looks any more at the `len` bytes at `memory` that were lent.
+    fn give_back(&self, memory: NonNull<u8>, len: usize);
+}
+
+/// A piece of aligned memory, or one that was lent, and the count of who looks at it.
 struct Block {
     memory: NonNull<u8>,
     capacity: usize,
     refs: Cell<u32>,
+    source: Source,
+}
+
+/// Where a block's memory is from.
+enum Source {
+    Allocator,
+    /// Cut from a chunk, to which it returns by itself.
+    Chunk(#[expect(dead_code, reason = "it is kept to be dropped")] Piece),
+    Lender(Rc<dyn Lender>),
+    /// It has none: what was lent has been given back.
+    Nowhere,
 }
 
 impl Block {
@@ -46,8 +65,10 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `take` with this layout, and the last reference is gone.
-        unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) };
+        if let Source::Allocator = self.source {
+            // SAFETY: allocated in `take` with this layout, and the last reference is gone.
+            unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) };
+        }
     }
 }
 
@@ -59,7 +80,13 @@ struct FreeBlocks {
     )]
     classes: [Vec<Box<Block>>; CLASSES],
     bytes: usize,
+    /// Blocks without memory, for what is lent.
+    #[allow(clippy::vec_box, reason = "as above")]
+    empty: Vec<Box<Block>>,
 }
+
+/// Blocks without memory that a thread keeps.
+const EMPTY_MAX: usize = 4096;
 
 thread_local! {
     static FREE: RefCell<FreeBlocks> = RefCell::default();
@@ -89,17 +116,38 @@ fn take(len: usize) -> NonNull<Block> {
         .ok()?
     });
     let block = kept.unwrap_or_else(|| {
-        // SAFETY: the layout's size is at least 4096.
-        let memory = unsafe { alloc_zeroed(Block::layout(capacity)) };
-        let memory =
-            NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(Block::layout(capacity)));
+        let piece = Piece::new(capacity);
+        let memory = piece.as_ref().map(Piece::memory).unwrap_or_else(|| {
+            // SAFETY: the layout's size is at least 4096.
+            let memory = unsafe { alloc_zeroed(Block::layout(capacity)) };
+            NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(Block::layout(capacity)))
+        });
         Box::new(Block {
             memory,
             capacity,
             refs: Cell::new(0),
+            source: piece.map_or(Source::Allocator, Source::Chunk),
         })
     });
     block.refs.set(1);
+    NonNull::from(Box::leak(block))
+}
+
+/// A block for `len` bytes of a lender's memory.
+fn borrow(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> NonNull<Block> {
+    let kept = FREE.try_with(|free| free.borrow_mut().empty.pop());
+    let mut block = kept.ok().flatten().unwrap_or_else(|| {
+        Box::new(Block {
+            memory,
+            capacity: 0,
+            refs: Cell::new(0),
+            source: Source::Nowhere,
+        })
+    });
+    block.memory = memory;
+    block.capacity = len;
+    block.refs.set(1);
+    block.source = Source::Lender(lender);
     NonNull::from(Box::leak(block))
 }
 
@@ -111,8 +159,19 @@ fn release(block: NonNull<Block>) {
     if refs.get() > 0 {
         return;
     }
-    // SAFETY: that was the last reference; the block came from Box::leak in `take`.
-    let block = unsafe { Box::from_raw(block.as_ptr()) };
+    // SAFETY: that was the last reference; the block came from Box::leak in `take` or `borrow`.
+    let mut block = unsafe { Box::from_raw(block.as_ptr()) };
+    if let Source::Lender(lender) = &block.source {
+        lender.give_back(block.memory, block.capacity);
+        block.source = Source::Nowhere;
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.empty.len() < EMPTY_MAX {
+                free.empty.push(block);
+            }
+        });
+        return;
+    }
     if let Some(class) = Block::class(block.capacity) {
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
@@ -230,6 +289,20 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// A view of `len` bytes (above zero) at `memory`, which go back to `lender` when the last
+    /// view of them is gone.
+    ///
+    /// # Safety
+    /// Until then the bytes stay where they are, initialised, and nobody changes them.
+    pub unsafe fn lent(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> Slice {
+        assert!(len > 0, "nothing is not lent");
+        Slice {
+            block: borrow(memory, len, lender),
+            start: 0,
+            len,
+        }
+    }
+
     /// The part `range` of this slice. Panics when it reaches beyond the end.
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(
@@ -243,10 +316,12 @@ impl Slice {
         part
     }
 
-    /// The buffer itself, when nobody else looks at it and this slice is its beginning.
+    /// The buffer itself, when nobody else looks at it, it was not lent and this slice is its
+    /// beginning.
     pub fn try_unfreeze(self) -> Result<Buf, Slice> {
         // SAFETY: self holds a reference.
-        if self.start == 0 && unsafe { self.block.as_ref().refs.get() } == 1 {
+        let block = unsafe { self.block.as_ref() };
+        if self.start == 0 && block.refs.get() == 1 && !matches!(block.source, Source::Lender(_)) {
             let this = std::mem::ManuallyDrop::new(self);
             Ok(Buf {
                 block: this.block,
@@ -458,136 +533,6 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// What one gathered send takes: small pieces copied into one arena, and payload by reference.
-/// Sending consumes it from the front.
-#[derive(Default)]
-pub struct Gather {
-    arena: Vec<u8>,
-    pieces: std::collections::VecDeque<Piece>,
-    len: usize,
-}
-
-enum Piece {
-    Small { start: usize, len: usize },
-    Slice { slice: Slice, start: usize },
-}
-
-impl Gather {
-    /// An empty one.
-    pub fn new() -> Self {
-        Gather::default()
-    }
-
-    /// Bytes not yet sent.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether all is sent.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The number of pieces not yet sent; the system takes at most 1,024 in one send.
-    pub fn pieces(&self) -> usize {
-        self.pieces.len()
-    }
-
-    /// Adds a copy of `bytes`: for headers and other small things.
-    pub fn push_bytes(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        if self.pieces.is_empty() {
-            self.arena.clear();
-        }
-        count_copied(bytes.len());
-        let start = self.arena.len();
-        self.arena.extend_from_slice(bytes);
-        self.len += bytes.len();
-        if let Some(Piece::Small {
-            start: last_start,
-            len,
-        }) = self.pieces.back_mut()
-        {
-            if *last_start + *len == start {
-                *len += bytes.len();
-                return;
-            }
-        }
-        self.pieces.push_back(Piece::Small {
-            start,
-            len: bytes.len(),
-        });
-    }
-
-    /// Adds `slice` without copying it.
-    pub fn push_slice(&mut self, slice: Slice) {
-        if !slice.is_empty() {
-            self.len += slice.len();
-            self.pieces.push_back(Piece::Slice { slice, start: 0 });
-        }
-    }
-
-    /// Adds the part `range` of `payload` without copying it.
-    pub fn push_payload(&mut self, payload: &Payload, range: Range<usize>) {
-        let mut at = 0;
-        for slice in payload.slices() {
-            let from = range.start.max(at);
-            let to = range.end.min(at + slice.len());
-            if from < to {
-                self.push_slice(slice.slice(from - at..to - at));
-            }
-            at += slice.len();
-        }
-    }
-
-    /// The pieces not yet sent, in order.
-    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
-        self.pieces.iter().map(|piece| match piece {
-            Piece::Small { start, len } => &self.arena[*start..*start + *len],
-            Piece::Slice { slice, start } => &slice[*start..],
-        })
-    }
-
-    /// Takes the first `sent` bytes out. Panics when there are fewer.
-    pub fn advance(&mut self, mut sent: usize) {
-        assert!(sent <= self.len, "{sent} bytes sent of {}", self.len);
-        self.len -= sent;
-        while sent > 0 {
-            let front = self
-                .pieces
-                .front_mut()
-                .expect("the length counts the pieces");
-            let (start, len) = match front {
-                Piece::Small { start, len } => {
-                    let n = sent.min(*len);
-                    (*start, *len) = (*start + n, *len - n);
-                    (n, *len)
-                }
-                Piece::Slice { slice, start } => {
-                    let n = sent.min(slice.len() - *start);
-                    *start += n;
-                    (n, slice.len() - *start)
-                }
-            };
-            sent -= start;
-            if len == 0 {
-                self.pieces.pop_front();
-            }
-        }
-        if self.pieces.is_empty() {
-            self.arena.clear();
-        }
-    }
-}
-
-impl fmt::Debug for Gather {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gather({} bytes in {})", self.len, self.pieces.len())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -608,6 +553,33 @@ mod tests {
     }
 
     #[test]
+    fn lent_memory_goes_back_once_and_is_never_written() {
+        struct Shelf(Cell<usize>, Cell<u32>);
+        impl Lender for Shelf {
+            fn give_back(&self, memory: NonNull<u8>, len: usize) {
+                assert_eq!((memory.as_ptr() as usize, len), (self.0.get(), 5));
+                self.1.set(self.1.get() + 1);
+            }
+        }
+        let memory = *b"lent!";
+        let at = NonNull::from(&memory).cast::<u8>();
+        let shelf = Rc::new(Shelf(Cell::new(at.as_ptr() as usize), Cell::new(0)));
+        for round in 0..3 {
+            // SAFETY: the array outlives its slices and does not change.
+            let slice = unsafe { Slice::lent(at, memory.len(), shelf.clone()) };
+            let part = slice.slice(1..3);
+            assert_eq!(part[..], *b"en");
+            drop(part);
+            let mut copy = Payload::from(slice).into_buf();
+            assert_eq!(shelf.1.get(), round + 1, "the copy is nobody's loan");
+            copy[0] = b'b';
+        }
+        assert_eq!(memory, *b"lent!");
+        // The blocks that looked at it serve again, as blocks of their own memory too.
+        assert_eq!(Buf::zeroed(5000)[..], vec![0; 5000][..]);
+    }
+
+    #[test]
     fn a_payload_cuts_and_copies_across_its_slices() {
         let all = bytes(10_000);
         let mut payload = Payload::new();
@@ -621,26 +593,5 @@ mod tests {
             assert_eq!(out, all[from..to]);
         }
         assert_eq!(Payload::zeroes(600_000).to_vec(), vec![0; 600_000]);
-    }
-
-    #[test]
-    fn a_gather_gives_its_bytes_in_order_however_it_is_sent() {
-        let mut gather = Gather::new();
-        let mut expected = Vec::new();
-        for i in 0..20 {
-            let piece = bytes(100 + i * 13);
-            gather.push_bytes(&piece[..48]);
-            gather.push_bytes(&piece[48..60]);
-            gather.push_slice(Buf::copy_of(&piece[60..]).freeze());
-            expected.extend_from_slice(&piece);
-        }
-        assert_eq!(gather.pieces(), 40, "small pieces in a row are one");
-        let mut sent = Vec::new();
-        while !gather.is_empty() {
-            let now: Vec<u8> = gather.chunks().flatten().copied().take(97).collect();
-            gather.advance(now.len());
-            sent.extend(now);
-        }
-        assert_eq!(sent, expected);
     }
 }

@@ -68,16 +68,24 @@ pub(crate) fn ask(raw: i32, keeper: Keeper, at: u64) -> Answer {
 }
 
 fn look(raw: i32, at: u64) -> io::Result<Extent> {
-    let data = seek(raw, at, libc::SEEK_DATA)?;
-    match data {
+    match seek(raw, at, libc::SEEK_DATA)? {
         Some(data) if data <= at => Ok(Extent {
             is_allocated: true,
             end: seek(raw, at, libc::SEEK_HOLE)?.unwrap_or(u64::MAX),
         }),
-        next => Ok(Extent {
+        Some(data) => Ok(Extent {
             is_allocated: false,
-            end: next.unwrap_or(u64::MAX),
+            end: data,
         }),
+        // A hole up to the end, unless the end comes before: what is behind it is no hole and reads
+        // as nothing.
+        None => match seek(raw, 0, libc::SEEK_END)? {
+            Some(end) if at < end => Ok(Extent {
+                is_allocated: false,
+                end,
+            }),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        },
     }
 }
 

@@ -29,6 +29,14 @@ pub struct OpenOptions {
     pub lock: bool,
 }
 
+/// Removes the file at `path`; who has it open keeps it. Blocks briefly.
+///
+/// # Errors
+/// What the system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    with(|lane| lane.reactor.borrow().remove(path))
+}
+
 /// An open file that may go from lane to lane.
 #[derive(Clone, Debug)]
 pub struct SharedFile {
@@ -57,6 +65,11 @@ impl SharedFile {
         self.len_bytes
     }
 
+    /// Length now, in bytes; of a device, its size. Blocks briefly, as [`SharedFile::open`] does.
+    pub fn len_bytes_now(&self) -> io::Result<u64> {
+        with(|lane| lane.reactor.borrow().len_bytes(&self.handle()))
+    }
+
     /// What offsets, lengths and memory of an I/O must be multiples of, in bytes; 1 for buffered files.
     pub fn io_align_bytes(&self) -> u32 {
         self.io_align_bytes
@@ -70,10 +83,14 @@ impl SharedFile {
     /// For I/O on the current lane.
     pub fn on_lane(&self) -> File {
         File {
-            file: Rc::new(Handle {
-                raw: self.raw,
-                keeper: self.keeper.clone(),
-            }),
+            file: Rc::new(self.handle()),
+        }
+    }
+
+    fn handle(&self) -> Handle {
+        Handle {
+            raw: self.raw,
+            keeper: self.keeper.clone(),
         }
     }
 }
@@ -155,7 +172,8 @@ impl File {
         }
     }
 
-    /// Whether byte `at` takes space, and where the run of such bytes ends.
+    /// Whether byte `at` takes space, and where the run of such bytes ends. A file that ends before
+    /// `at` is an error (UnexpectedEof).
     pub async fn extent(&self, at: u64) -> io::Result<Extent> {
         match with(|lane| lane.reactor.borrow().extent(&self.file, at)) {
             extent::Answer::Now(answer) => answer,

@@ -7,12 +7,14 @@
 //! tell a ring from a simulation: both obey the contract in [`op`].
 
 pub mod buf;
+mod chunk;
 mod clock;
 pub mod cost;
 pub mod cross;
 pub mod extent;
 pub mod fs;
 mod future;
+mod gather;
 mod inbox;
 pub mod lane;
 pub mod net;
@@ -25,8 +27,9 @@ pub mod sync;
 pub mod task;
 pub mod time;
 
-pub use buf::{Buf, Gather, Payload, Slice};
+pub use buf::{Buf, Payload, Slice};
 pub use future::LaneFuture;
+pub use gather::Gather;
 pub use inbox::LaneHandle;
 pub use lane::{Lane, LaneConfig};
 pub use task::{begin, spawn};

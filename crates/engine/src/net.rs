@@ -12,8 +12,9 @@ use std::{
 };
 
 use crate::{
-    buf::{Buf, Gather},
+    buf::Buf,
     cost::count_copied,
+    gather::Gather,
     lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
     reactor::{Handle, Keeper},

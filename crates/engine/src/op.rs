@@ -16,7 +16,8 @@
 use std::{io, net::SocketAddr, rc::Rc};
 
 use crate::{
-    buf::{Buf, Gather, Payload},
+    buf::{Buf, Payload},
+    gather::Gather,
     reactor::Handle,
 };
 

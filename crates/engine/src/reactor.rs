@@ -41,6 +41,9 @@ pub(crate) trait Reactor {
     /// Asks where the run of allocated bytes, or of others, that holds byte `at` of a file ends.
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer;
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
+    /// How long an open file is now, in bytes; of a device, its size.
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
     /// A socket that listens on `addr` (port 0: any free one), and the address it got.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
     /// A fresh socket to connect to an address like `addr`.
@@ -83,7 +86,6 @@ impl fmt::Debug for Handle {
 #[expect(dead_code, reason = "held only to be dropped")]
 pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
-    #[expect(dead_code, reason = "held for its Drop")]
     Fd(Arc<OwnedFd>),
     /// Something of the simulated world, which closes it in its own `Drop`.
     Simulated(Arc<dyn Send + Sync>),

@@ -411,6 +411,17 @@ impl Reactor for Ring {
         open(path, options)
     }
 
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
+        match &file.keeper {
+            Keeper::Fd(fd) => length(&std::fs::File::from(fd.try_clone()?)),
+            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         let listener = TcpListener::bind(addr)?;
         // The standard library's queue of 128 overflows when many connect at once, and whoever finds
@@ -602,11 +613,7 @@ fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         }
     }
     let file = std::fs::File::from(fd);
-    let mut len_bytes = file.metadata()?.len();
-    if len_bytes == 0 {
-        // A block device has no length in its inode; its end says how long it is.
-        len_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
-    }
+    let len_bytes = length(&file)?;
     let (io_align_bytes, atomic_write_bytes) = match options.direct {
         true => direct_io(&file)?,
         false => (1, None),
@@ -618,6 +625,14 @@ fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         io_align_bytes,
         atomic_write_bytes,
     })
+}
+
+fn length(mut file: &std::fs::File) -> io::Result<u64> {
+    match file.metadata()?.len() {
+        // A block device has no length in its inode; its end says how long it is.
+        0 => io::Seek::seek(&mut file, io::SeekFrom::End(0)),
+        len_bytes => Ok(len_bytes),
+    }
 }
 
 /// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1),

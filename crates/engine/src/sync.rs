@@ -25,6 +25,9 @@ impl Notify {
     /// Wakes all who wait now.
     pub fn notify(&self) {
         self.epoch.set(self.epoch.get().wrapping_add(1));
+        if self.waiting.borrow().is_empty() {
+            return;
+        }
         let mut waiting = self.waiting.take();
         waiting.drain(..).for_each(Waker::wake);
         // Waking only puts tasks in line, so nobody waits again yet: the memory is kept.
@@ -144,6 +147,9 @@ impl Budget {
     }
 
     fn serve_line(&self) {
+        if self.line.borrow().is_empty() {
+            return;
+        }
         let mut woken = Vec::new();
         {
             let mut line = self.line.borrow_mut();

@@ -14,6 +14,7 @@ use std::{
 use super::{
     Random,
     medium::{FileState, SECTOR, What},
+    sparse::Sparse,
     state::{Event, Flight, FlightKey, HostId, State},
 };
 use crate::{
@@ -273,11 +274,21 @@ impl State {
 
     /// The run of pages that are there, or are not, around byte `at` of an open file.
     pub(super) fn extent(&self, raw: i32, at: u64) -> io::Result<Extent> {
+        let content = self.content(raw)?;
+        match at < content.len() {
+            true => Ok(content.extent(at)),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    pub(super) fn len_bytes(&self, raw: i32) -> io::Result<u64> {
+        Ok(self.content(raw)?.len())
+    }
+
+    fn content(&self, raw: i32) -> io::Result<&Sparse> {
         let open = self.files.get(&raw);
         let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-        Ok(self.hosts[open.host.0].disk.files[open.file]
-            .current
-            .extent(at))
+        Ok(&self.hosts[open.host.0].disk.files[open.file].current)
     }
 
     pub(super) fn disk_done(&mut self, key: FlightKey, event: &DiskEvent) {

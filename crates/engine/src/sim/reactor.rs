@@ -50,6 +50,17 @@ impl Reactor for SimReactor {
         self.state.borrow_mut().open(self.host, path, options)
     }
 
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
+        self.state.borrow().len_bytes(file.raw)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match self.state.borrow_mut().host(self.host).disk.remove(path) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         self.state.borrow_mut().listen(self.host, addr)
     }

@@ -37,7 +37,7 @@ impl Sparse {
         let end = match (is_allocated, following) {
             (true, _) => next * PAGE,
             (false, Some(data)) => data * PAGE,
-            (false, None) => u64::MAX,
+            (false, None) => self.len,
         };
         Extent { is_allocated, end }
     }

@@ -39,7 +39,8 @@ fn fresh() -> OpenOptions {
 async fn what_was_written_is_read(site: Site) {
     let file = SharedFile::open(&site.path("f"), &fresh()).expect("a new file");
     assert_eq!((file.len_bytes(), file.io_align_bytes()), (0, 1));
-    let file = file.on_lane();
+    let shared = file;
+    let file = shared.on_lane();
     for (at, len) in [(0u64, 10usize), (5, 4096), (100_000, 1_000_000), (4095, 2)] {
         let bytes = pattern(len, at);
         let written = Buf::copy_of(&bytes);
@@ -56,6 +57,8 @@ async fn what_was_written_is_read(site: Site) {
     file.sync().await.expect("a sync");
     let again = SharedFile::open(&site.path("f"), &OpenOptions::default()).expect("it exists");
     assert_eq!(again.len_bytes(), 1_100_000);
+    assert_eq!(shared.len_bytes(), 0, "when it was opened");
+    assert_eq!(shared.len_bytes_now().expect("a look"), 1_100_000);
 }
 
 async fn a_read_past_the_end_is_an_early_end(site: Site) {
@@ -215,7 +218,8 @@ async fn holes_are_told_from_data(site: Site) {
     assert_eq!(at(PIECE).await, (true, 2 * PIECE));
     assert_eq!(at(2 * PIECE - 1).await, (true, 2 * PIECE));
     assert_eq!(at(2 * PIECE).await, (false, 5 * PIECE));
-    assert_eq!(at(6 * PIECE).await, (false, u64::MAX), "behind the end");
+    let behind = file.extent(6 * PIECE).await.expect_err("behind the end");
+    assert_eq!(behind.kind(), io::ErrorKind::UnexpectedEof);
     file.allocate(AllocateMode::PunchHole, 0, 2 * PIECE)
         .await
         .expect("a hole");
