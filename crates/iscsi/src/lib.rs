@@ -34,8 +34,8 @@ pub use login::{
 pub use lun::Lun;
 pub use params::{OperationalConfig, SessionParameters};
 pub use target::{
-    AsyncMessage, Cdb, CommandRequest, LoginRequest, Outcome, SendTargets, TargetConfig,
-    TargetConnection, TargetEvent, TaskManagementRequest,
+    AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
+    TargetConfig, TargetConnection, TargetEvent, TaskManagementRequest,
 };
 pub use task::{Direction, RxData, TaskId};
 pub use text::TargetRecord;

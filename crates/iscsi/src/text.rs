@@ -34,6 +34,12 @@ pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_LEN_MAX).contains(&name.len()) && !name.contains(forbidden)
 }
 
+/// An iSCSI name in the form in which names are compared: they mean the same in upper and lower case
+/// (RFC 7143 §4.2.7.2, RFC 3722 §3.2).
+pub fn folded_name(name: &str) -> String {
+    name.to_lowercase()
+}
+
 /// What fits into a message about text from the peer.
 pub(crate) fn truncated(text: &str) -> String {
     text.chars().take(64).collect()

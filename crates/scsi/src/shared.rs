@@ -43,6 +43,8 @@ pub(crate) struct State {
     /// Results of EXTENDED COPY, the oldest first.
     pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
+    /// The number of logical blocks, once there is a copy.
+    pub(crate) len_blocks: Option<u64>,
 }
 
 /// A copy's extract of the state.
@@ -56,6 +58,7 @@ pub(crate) struct Rights {
     /// A sanitize runs or has failed.
     pub(crate) sanitizing: bool,
     pub(crate) mode: ModeParameters,
+    pub(crate) len_blocks: Option<u64>,
 }
 
 impl SharedUnit {
@@ -107,6 +110,7 @@ impl SharedUnit {
             ejected: state.ejected,
             sanitizing: state.sanitize.is_some(),
             mode: state.mode.clone(),
+            len_blocks: state.len_blocks,
         };
         true
     }

@@ -20,9 +20,10 @@ use crate::shared::{Rights, SharedUnit, State};
 #[derive(Debug)]
 pub struct LogicalUnit {
     identity: Identity,
-    /// As configured, and as it is with software write protection.
-    configured: Shape,
+    /// Its length is that of `rights`.
     shape: Shape,
+    /// Whether it refuses writes whatever initiators set (software write protection).
+    is_read_only: bool,
     shared: Arc<SharedUnit>,
     rights: Rights,
     /// Nexuses that are known and have nothing to hear, as of the version of `rights`.
@@ -49,10 +50,15 @@ impl LogicalUnit {
     ) -> Result<LogicalUnit, ShapeError> {
         shape.check()?;
         let port = identity.port.relative_port;
-        shared.change(|state| state.ports.insert(port));
+        shared.change(|state| {
+            state.ports.insert(port);
+            // A volume that grew while its copies were made is as long as the first one says until
+            // everybody is told.
+            state.len_blocks.get_or_insert(shape.len_blocks);
+        });
         Ok(LogicalUnit {
             identity,
-            configured: shape.clone(),
+            is_read_only: shape.read_only,
             shape,
             shared,
             rights: Rights::default(),
@@ -102,26 +108,28 @@ impl LogicalUnit {
         }
     }
 
-    /// Gives the disk another shape: it was resized, or became read-only. Every nexus is told
-    /// of a change of capacity.
+    /// Gives the disk, all its copies, this number of logical blocks: it was resized. If that is
+    /// another one, gives the old one, and every nexus is told of it once, through whichever copy it
+    /// comes. Who has been told finds the new capacity: both change under one lock.
     ///
     /// # Errors
-    /// [`ShapeError`], and the shape stays as it was.
-    pub fn set_shape(&mut self, shape: Shape) -> Result<(), ShapeError> {
-        shape.check()?;
-        let capacity = |shape: &Shape| (shape.len_blocks, shape.block_size_bytes);
-        if capacity(&shape) != capacity(&self.configured) {
-            self.post(Attention::CapacityChanged, None);
+    /// [`ShapeError::Length`], and it stays as it was.
+    pub fn resize(&mut self, len_blocks: u64) -> Result<Option<u64>, ShapeError> {
+        Shape {
+            len_blocks,
+            ..self.shape.clone()
         }
-        self.configured = shape;
-        self.protect();
-        Ok(())
-    }
-
-    /// The shape as software write protection leaves it.
-    fn protect(&mut self) {
-        self.shape = self.configured.clone();
-        self.shape.read_only |= self.rights.mode.current.write_protect;
+        .check()?;
+        let old = self.shared.change(|state| {
+            let old = state.len_blocks.replace(len_blocks);
+            let old = old.filter(|old| *old != len_blocks);
+            if old.is_some() {
+                state.attentions.post(Attention::CapacityChanged, None);
+            }
+            old
+        });
+        self.refresh();
+        Ok(old)
     }
 
     /// Has every known nexus told of `attention` once, except the one that caused it. A task
@@ -193,7 +201,8 @@ impl LogicalUnit {
     fn refresh(&mut self) {
         if self.shared.refresh(&mut self.rights) {
             self.quiet.clear();
-            self.protect();
+            self.shape.read_only = self.is_read_only || self.rights.mode.current.write_protect;
+            self.shape.len_blocks = self.rights.len_blocks.unwrap_or(self.shape.len_blocks);
         }
     }
 

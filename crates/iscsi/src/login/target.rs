@@ -10,7 +10,7 @@ use super::{
 };
 use crate::params::{Negotiation, OperationalConfig};
 use crate::pdu;
-use crate::target::LoginRequest;
+use crate::target::{LoginReport, LoginRequest};
 use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Request.
@@ -44,6 +44,7 @@ pub(crate) struct TargetLogin {
     /// The authentication that the driver demands.
     chap: Option<TargetChap>,
     failure: Option<AuthenticationFailure>,
+    complaint: Option<&'static str>,
     alias: Option<String>,
     negotiation: Negotiation,
 }
@@ -94,6 +95,7 @@ impl TargetLogin {
             chap_keys: chap::Keys::default(),
             chap: None,
             failure: None,
+            complaint: None,
             alias,
             negotiation: Negotiation::new(config),
         }
@@ -110,6 +112,22 @@ impl TargetLogin {
     /// Whether a Login Request has come.
     pub(crate) fn has_begun(&self) -> bool {
         self.first.is_some()
+    }
+
+    /// What is known of it, for our own log.
+    pub(crate) fn report(&self) -> LoginReport<'_> {
+        LoginReport {
+            request: &self.who,
+            has_begun: self.has_begun(),
+            complaint: self.complaint,
+            has_proven: self.chap.as_ref().is_some_and(TargetChap::has_proven),
+        }
+    }
+
+    /// Notes what the initiator did wrong.
+    pub(crate) fn wrong(&mut self, why: &'static str) -> LoginStatus {
+        self.complaint = Some(why);
+        LoginStatus::INITIATOR_ERROR
     }
 
     /// Why the login was refused, if the authentication was the reason.
@@ -170,15 +188,18 @@ impl TargetLogin {
         let legal_stage = current == self.stage
             && matches!(current, SECURITY | OPERATIONAL)
             && (!requested.transit || (requested.is_legal_after(current) && !continued));
-        if *self.first.get_or_insert(first) != first || !legal_stage {
-            return Err(LoginStatus::INITIATOR_ERROR);
+        if *self.first.get_or_insert(first) != first {
+            return Err(self.wrong("ISID, TSIH, CID or task tag changed between its requests"));
+        }
+        if !legal_stage {
+            return Err(self.wrong("its request names a stage that is not possible"));
         }
         self.requested = requested;
         Ok(())
     }
 
     fn take_text(&mut self, text: &[u8]) -> Result<(), LoginStatus> {
-        let pairs = text::pairs(text).map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        let pairs = text::pairs(text).map_err(|_| self.wrong("its text is not KEY=VALUE pairs"))?;
         // SessionType decides what other keys mean, wherever it stands.
         if pairs.contains(&("SessionType", "Discovery")) && !self.identified {
             self.who.session_type = SessionType::Discovery;
@@ -198,10 +219,10 @@ impl TargetLogin {
         let name_is_legal = text::is_name(value);
         match key {
             "InitiatorName" if leading && name_is_legal && self.who.initiator_name.is_empty() => {
-                self.who.initiator_name = value.to_owned();
+                self.who.initiator_name = text::folded_name(value);
             }
             "TargetName" if leading && name_is_legal && self.who.target_name.is_none() => {
-                self.who.target_name = Some(value.to_owned());
+                self.who.target_name = Some(text::folded_name(value));
             }
             "InitiatorAlias" if value.len() <= 255 => {
                 self.who.initiator_alias = Some(value.to_owned());
@@ -210,19 +231,24 @@ impl TargetLogin {
                 "Normal" | "Discovery" => {}
                 _ => return Err(LoginStatus::SESSION_TYPE_NOT_SUPPORTED),
             },
-            "InitiatorName" | "TargetName" | "InitiatorAlias" | "SessionType" => {
-                return Err(LoginStatus::INITIATOR_ERROR);
+            "InitiatorName" => {
+                return Err(self.wrong("its InitiatorName is no iSCSI name, or came twice or late"));
             }
+            "TargetName" => {
+                return Err(self.wrong("its TargetName is no iSCSI name, or came twice or late"));
+            }
+            "InitiatorAlias" => return Err(self.wrong("its InitiatorAlias is too long")),
+            "SessionType" => return Err(self.wrong("its SessionType came late")),
             "AuthMethod" if self.stage == SECURITY => {
                 if self.methods.replace(value.to_owned()).is_some() {
-                    return Err(LoginStatus::INITIATOR_ERROR);
+                    return Err(self.wrong("it sent AuthMethod twice"));
                 }
             }
             _ if self.take_chap_key(key, value)? => {}
             _ => match self.negotiation.take(key, value) {
                 Ok(Some(answer)) => text::push(&mut self.reply, key, &answer),
                 Ok(None) => {}
-                Err(_) => return Err(LoginStatus::INITIATOR_ERROR),
+                Err(_) => return Err(self.wrong("a key has a value that is not possible")),
             },
         }
         Ok(())
@@ -279,7 +305,7 @@ impl TargetLogin {
         };
         let Some(chap) = &mut self.chap else {
             if !keys.is_empty() {
-                return Err(LoginStatus::INITIATOR_ERROR);
+                return Err(self.wrong("it sent CHAP keys without AuthMethod=CHAP"));
             }
             if methods.is_some() {
                 if !offers("None") {

@@ -76,6 +76,19 @@ pub enum TargetEvent {
     Closed(CloseReason),
 }
 
+/// What is known of a login, for the target's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginReport<'a> {
+    /// Names are empty or missing until they have come.
+    pub request: &'a LoginRequest,
+    /// A Login Request has come.
+    pub has_begun: bool,
+    /// What the initiator did wrong, where the status alone does not say it.
+    pub complaint: Option<&'static str>,
+    /// The target has proven to the initiator who it is. If that did not convince it, it leaves.
+    pub has_proven: bool,
+}
+
 /// Who logs in to what (RFC 7143 §11.12, §13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginRequest {

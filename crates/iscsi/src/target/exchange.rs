@@ -102,7 +102,7 @@ impl TargetConnection {
                     asked = Some(SendTargets::Session);
                 }
                 ("SendTargets", name) if !matches!(name, "" | "All") => {
-                    asked = Some(SendTargets::Named(name.to_owned()));
+                    asked = Some(SendTargets::Named(text::folded_name(name)));
                 }
                 ("MaxRecvDataSegmentLength", value) => match text::number(value) {
                     Some(len @ 512..0x100_0000) => {

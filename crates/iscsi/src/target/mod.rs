@@ -12,8 +12,8 @@ mod task;
 
 pub use config::TargetConfig;
 pub use event::{
-    AsyncMessage, Cdb, CommandRequest, LoginRequest, Outcome, SendTargets, TargetEvent,
-    TaskManagementRequest,
+    AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
+    TargetEvent, TaskManagementRequest,
 };
 
 use std::collections::{HashMap, VecDeque};
@@ -325,6 +325,11 @@ impl TargetConnection {
             self.refuse_login(status, None);
         }
         begun
+    }
+
+    /// What has come of the login, also when it was refused.
+    pub fn login_report(&self) -> LoginReport<'_> {
+        self.login.report()
     }
 
     /// Answers `SendTargets`. The list is cut into as many Text Responses as the initiator's

@@ -28,8 +28,10 @@ impl TargetConnection {
             Err(error) => return self.fail(error),
         };
         if owed != Owed::Nothing {
-            // It did not wait for the response to its last request.
-            return self.refuse_login(LoginStatus::INITIATOR_ERROR, None);
+            let status = self
+                .login
+                .wrong("it did not wait for the response to its request");
+            return self.refuse_login(status, None);
         }
         self.window_width = self.config.first_width();
         self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width);

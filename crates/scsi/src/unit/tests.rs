@@ -112,19 +112,62 @@ fn a_resized_disk_tells_everyone_and_serves_its_new_blocks() {
     let mut unit = unit(thick());
     let read_new = cdb_10(0x28, 0, LEN_BLOCKS as u32, 1);
     assert!(out_of_range(unit.begin(NEXUS, &read_new)));
-    unit.set_shape(Shape::new(512, 2 * LEN_BLOCKS)).unwrap();
+    assert_eq!(unit.resize(2 * LEN_BLOCKS), Ok(Some(LEN_BLOCKS)));
     let sense = fixture::sense(unit.begin(NEXUS, &read_new));
     assert_eq!(sense.asc, Asc::CAPACITY_DATA_HAS_CHANGED);
     assert!(matches!(unit.begin(NEXUS, &read_new), Action::Medium(_)));
     // Only a change of capacity is one.
-    unit.set_shape(Shape {
-        read_only: true,
-        ..unit.shape().clone()
-    })
-    .unwrap();
+    assert_eq!(unit.resize(2 * LEN_BLOCKS), Ok(None));
     assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
-    assert!(unit.set_shape(Shape::new(512, 0)).is_err());
+    assert_eq!(unit.resize(0), Err(ShapeError::Length(0)));
     assert_eq!(unit.shape().len_blocks, 2 * LEN_BLOCKS);
+}
+
+#[test]
+fn each_nexus_hears_of_a_resize_once_and_then_no_copy_knows_the_old_capacity() {
+    let shared = SharedUnit::new();
+    let read_only = Shape {
+        read_only: true,
+        ..thick()
+    };
+    // One port on two lanes, and another port that shows the disk read-only.
+    let mut copies = [(1, thick()), (1, thick()), (2, read_only)].map(|(port, shape)| {
+        let mut identity = identity();
+        identity.port.relative_port = port;
+        LogicalUnit::sharing(identity, shape, shared.clone()).unwrap()
+    });
+    let nexuses = |copy: usize| [10, 11].map(|number| NexusId(number + 100 * copy as u64));
+    for (index, copy) in copies.iter_mut().enumerate() {
+        for nexus in nexuses(index) {
+            copy.begin(nexus, &TEST_UNIT_READY);
+            assert_eq!(copy.begin(nexus, &TEST_UNIT_READY), good());
+        }
+    }
+    let capacity = |copy: &mut LogicalUnit, nexus| {
+        let reply = data(copy.begin(nexus, &cdb_10(0x25, 0, 0, 0)));
+        u64::from(u32::from_be_bytes(reply[..4].try_into().unwrap())) + 1
+    };
+    for (index, copy) in copies.iter_mut().enumerate() {
+        assert_eq!(capacity(copy, nexuses(index)[0]), LEN_BLOCKS);
+    }
+    assert_eq!(copies[0].resize(3 * LEN_BLOCKS), Ok(Some(LEN_BLOCKS)));
+    // The other copies of the disk find it done.
+    assert_eq!(copies[1].resize(3 * LEN_BLOCKS), Ok(None));
+    assert_eq!(copies[2].resize(3 * LEN_BLOCKS), Ok(None));
+    for (index, copy) in copies.iter_mut().enumerate().rev() {
+        for nexus in nexuses(index) {
+            let told = fixture::sense(copy.begin(nexus, &TEST_UNIT_READY)).asc;
+            assert_eq!(told, Asc::CAPACITY_DATA_HAS_CHANGED, "{nexus:?}");
+            assert_eq!(capacity(copy, nexus), 3 * LEN_BLOCKS);
+            assert_eq!(copy.begin(nexus, &TEST_UNIT_READY), good());
+        }
+    }
+    assert!(copies[2].shape().read_only && !copies[1].shape().read_only);
+    // Who comes now hears of the power-on and of nothing else, and a new copy knows all.
+    let mut late = LogicalUnit::sharing(identity(), thick(), shared).unwrap();
+    let told = fixture::sense(late.begin(NEXUS, &TEST_UNIT_READY)).asc;
+    assert_eq!(told, Asc::POWER_ON_OR_RESET);
+    assert_eq!(capacity(&mut late, NEXUS), 3 * LEN_BLOCKS);
 }
 
 #[test]

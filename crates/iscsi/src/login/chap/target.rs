@@ -18,8 +18,8 @@ enum State {
     Algorithm,
     /// CHAP_N and CHAP_R are due.
     Proof(ChapAlgorithm),
-    /// It is who it says.
-    Done,
+    /// It is who it says, and may have asked the same of us.
+    Done { has_proven: bool },
 }
 
 impl TargetChap {
@@ -43,7 +43,12 @@ impl TargetChap {
     }
 
     pub(in crate::login) fn is_done(&self) -> bool {
-        self.state == State::Done
+        matches!(self.state, State::Done { .. })
+    }
+
+    /// Whether we have answered a challenge of the initiator.
+    pub(in crate::login) fn has_proven(&self) -> bool {
+        self.state == State::Done { has_proven: true }
     }
 
     /// Takes the keys of one request and writes the answer to `reply`.
@@ -56,7 +61,7 @@ impl TargetChap {
             State::Method => Err("it sent CHAP keys without AuthMethod=CHAP"),
             State::Algorithm => self.challenge(keys, reply),
             State::Proof(algorithm) => self.verify(keys, algorithm, reply),
-            State::Done => Err("it sent CHAP keys after its authentication"),
+            State::Done { .. } => Err("it sent CHAP keys after its authentication"),
         }
     }
 
@@ -115,6 +120,7 @@ impl TargetChap {
         {
             return Err("its CHAP name or secret is wrong");
         }
+        let has_proven = challenge.is_some();
         if let Some(challenge) = challenge {
             let Some(account) = &chap.target else {
                 return Err("it wants the target to prove itself, and no `mutual` is configured");
@@ -126,7 +132,7 @@ impl TargetChap {
                 &value::encode(&challenge.answer(algorithm, account)),
             );
         }
-        self.state = State::Done;
+        self.state = State::Done { has_proven };
         Ok(())
     }
 }

@@ -151,10 +151,7 @@ fn a_disk_that_became_read_only_while_the_block_came_is_protected() {
     let Action::Parameters(list) = unit.begin(NEXUS, &cdb_16(0x93, 0, 0, 1)) else {
         panic!()
     };
-    unit.set_shape(Shape {
-        read_only: true,
-        ..thin()
-    })
-    .unwrap();
+    unit.shared()
+        .change(|state| state.mode.current.write_protect = true);
     assert!(write_protected(unit.resume(list, &[1; 512])));
 }
