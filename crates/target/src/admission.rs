@@ -164,14 +164,13 @@ impl<T> Admission<T> {
         state.leaving.len() >= state.places.logins
     }
 
-    /// The connection has begun a login as this initiator. True: both the name and where it comes
-    /// from have logged in before.
-    pub(crate) fn begin(&self, id: u64, initiator: &str) -> bool {
+    /// The connection has begun a login as this initiator.
+    pub(crate) fn begin(&self, id: u64, initiator: &str) {
         let mut state = self.lock();
         let known_initiator =
             state.kept.knows(initiator) || state.sessions_of.contains_key(initiator);
         let Some(guest) = state.guests.get_mut(&id) else {
-            return false;
+            return;
         };
         let (peer, before) = (guest.peer, guest.standing);
         guest.standing.begun = true;
@@ -179,7 +178,6 @@ impl<T> Admission<T> {
         let now = guest.standing;
         state.rise(id, peer, before);
         state.sit(id, peer, now);
-        now.known_peer && now.known_initiator
     }
 
     /// Gives the connection a session's place; false when there is none for this initiator, or

@@ -1,7 +1,7 @@
 //! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
 //! collected into memory that has been paid for, the volume does the work in a task of its own.
 
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, pin::pin, rc::Rc};
 
 use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Outcome, TaskId};
@@ -14,7 +14,7 @@ use crate::{
     copy,
     front::{Target, Unit},
     medium,
-    open::{OpenCommand, Pending, Permits, RunningId, WritePart, WriteParts},
+    open::{OpenCommand, Pending, Permits, RunningId, WriteParts},
     order::{self, Attribute},
     sanitize,
     stages::{Kind, Times},
@@ -299,7 +299,7 @@ impl Offer {
             awaits_memory: false,
             write,
             read: Payload::new(),
-            read_permits: Permits::new(),
+            permits: Permits::new(),
         }
     }
 }
@@ -335,12 +335,10 @@ fn open_write(
     };
     let mut write = WriteParts::new();
     if first > 0 {
-        write.push(WritePart {
-            buf: Buf::new(first as usize),
-            permits: smallvec![permit],
-        });
+        write.push(Buf::new(first as usize));
     }
     let mut command = offer.open(pending, transfer_len, write);
+    command.permits.push(permit);
     command.awaits_memory = first < len;
     connection.open.insert(command);
     true
@@ -376,14 +374,11 @@ fn collect(
     begin_task(async move {
         let rest = (len - first) as usize;
         let permits = connection.memory.take(rest).await;
-        let part = WritePart {
-            buf: Buf::new(rest),
-            permits,
-        };
         if connection
             .open
             .with(task, |command| {
-                command.write.push(part);
+                command.write.push(Buf::new(rest));
+                command.permits.extend(permits);
                 command.awaits_memory = false;
             })
             .is_some()
@@ -445,7 +440,7 @@ fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: 
         let read_len = op.data_in_len_bytes() as usize;
         let unit = &target.units[&lun];
         let started = Cell::new(None);
-        let perform = async {
+        let perform = pin!(async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
                 Some(()) => {
@@ -457,7 +452,7 @@ fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: 
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
             }
-        };
+        });
         let is_ordered = !connection.order.is_free() && connection.order.is_ordered(task);
         let result = match op.span() {
             _ if is_ordered => {
@@ -527,7 +522,7 @@ fn send_data(
     let len = data.len() as u32;
     let open = connection.open.with(task, |command| {
         command.read = data;
-        command.read_permits = permits;
+        command.permits = permits;
     });
     if open.is_none() {
         return; // aborted meanwhile

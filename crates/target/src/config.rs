@@ -99,7 +99,7 @@ pub struct LunSpec {
 pub enum Allow {
     /// All.
     Everyone,
-    /// Those with these names.
+    /// Those with these names, [folded](crate::folded_name).
     Names(Vec<String>),
 }
 

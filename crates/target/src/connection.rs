@@ -6,6 +6,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    io::ErrorKind,
     net::SocketAddr,
     rc::Rc,
     sync::Arc,
@@ -31,7 +32,7 @@ use crate::{
     introduction::Introductions,
     login,
     memory::{SessionMemory, WINDOW_STEP},
-    notices::Notice,
+    notices::{Notice, Unsaid},
     open::{OpenCommands, RunningId},
     order::Order,
     sessions::SessionKey,
@@ -45,6 +46,17 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 const LOGIN_BUFFER_BYTES: usize = 16 << 10;
 /// What the last word may take on its way out.
 const LAST_WORD_TIME: Duration = Duration::from_millis(100);
+
+/// Why a connection is over.
+#[derive(Debug)]
+enum Ending {
+    /// The initiator has logged out.
+    Logout,
+    /// It has been sent away, and the log told.
+    Refused,
+    /// What else became of it.
+    Lost(String),
+}
 
 pub(crate) struct Connection {
     /// Also the number of its I_T nexus: never used again.
@@ -80,6 +92,8 @@ pub(crate) struct Connection {
     /// Take no further commands.
     finishing: Cell<bool>,
     ended: Cell<bool>,
+    /// What ended it first, for the log.
+    ending: RefCell<Option<Ending>>,
     /// All its I/O has ended as well.
     gone: Cell<bool>,
     changed: Notify,
@@ -150,6 +164,7 @@ impl Connection {
             closing: Cell::new(false),
             finishing: Cell::new(front.stopping.get()),
             ended: Cell::new(false),
+            ending: RefCell::new(None),
             gone: Cell::new(false),
             changed: Notify::new(),
             front,
@@ -190,11 +205,21 @@ impl Connection {
     pub(crate) fn end(&self, why: &str) {
         if !self.ended.replace(true) {
             tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");
+            self.note_ending(|| Ending::Lost(why.to_owned()));
             self.stream.shutdown();
             self.changed.notify();
             self.transmit.notify();
             self.sent.notify();
         }
+    }
+
+    /// The server stops, and this connection with it.
+    pub(crate) fn note_stop(&self) {
+        self.note_ending(|| Ending::Lost("the target stops".to_owned()));
+    }
+
+    fn note_ending(&self, ending: impl FnOnce() -> Ending) {
+        self.ending.borrow_mut().get_or_insert_with(ending);
     }
 
     /// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
@@ -204,6 +229,8 @@ impl Connection {
         if !self.machine.borrow_mut().login_abandon(status) {
             return self.end("it is in nobody's service");
         }
+        // Who dismisses it has said why.
+        self.note_ending(|| Ending::Refused);
         self.drain_closed();
         self.close_in_time();
     }
@@ -257,8 +284,16 @@ impl Connection {
         if let Some(key) = self.key.take() {
             self.front.sessions.remove(&key, self.id);
             if let Some(unsaid) = self.may_say(Notice::LoggedOut) {
-                tracing::info!(peer = %self.peer, initiator = key.initiator_name, target = key.target_name, unsaid, "logged out");
+                let (peer, initiator, target) = (self.peer, key.initiator_name, key.target_name);
+                match self.ending.take() {
+                    Some(Ending::Lost(why)) => {
+                        tracing::info!(%peer, initiator, target, unsaid, "connection lost: {why}");
+                    }
+                    _ => tracing::info!(%peer, initiator, target, unsaid, "logged out"),
+                }
             }
+        } else if !self.is_logged_in() {
+            login::given_up(&self);
         }
         self.front.connections.borrow_mut().remove(&self.id);
         self.gone.set(true);
@@ -267,7 +302,7 @@ impl Connection {
     }
 
     /// Whether the log takes a line of this kind now.
-    pub(crate) fn may_say(&self, notice: Notice) -> Option<u64> {
+    pub(crate) fn may_say(&self, notice: Notice) -> Option<Unsaid> {
         self.front.sessions.notices.may_say(notice, time::now())
     }
 
@@ -308,7 +343,7 @@ impl Connection {
 
     /// Forgets a command without an answer; false if it has been answered already.
     pub(crate) fn abort_task(&self, task: TaskId) -> bool {
-        drop(self.open.remove(task));
+        self.open.remove(task);
         self.machine.borrow_mut().abort(task).is_ok()
     }
 
@@ -334,8 +369,11 @@ impl Connection {
                 Ok(false) => return "the protocol is over",
                 Err(error) => {
                     tracing::debug!(peer = %self.peer, %error, "receiving failed");
-                    self.end("the peer has closed");
-                    return "the peer has closed";
+                    match error.kind() {
+                        ErrorKind::UnexpectedEof => self.end("the peer has closed it"),
+                        _ => self.end(&error.to_string()),
+                    }
+                    return "receiving failed";
                 }
             }
         }
@@ -407,7 +445,9 @@ impl Connection {
                 }
                 TargetEvent::DataComplete { task } => complete.push(task),
                 // The machine answers for a command whose data came out of order.
-                TargetEvent::Failed { task } => drop(self.open.remove(task)),
+                TargetEvent::Failed { task } => {
+                    self.open.remove(task);
+                }
                 TargetEvent::TaskManagement(request) => {
                     spawn(task_management::run(self.clone(), request));
                 }
@@ -430,6 +470,7 @@ impl Connection {
                     spawn(async move {
                         connection.open.wait_idle().await;
                         if connection.machine.borrow_mut().logout_response(0).is_ok() {
+                            connection.note_ending(|| Ending::Logout);
                             connection.drain_closed();
                         }
                     });
@@ -464,7 +505,7 @@ impl Connection {
         while done < len {
             let part = self.open.with(task, |command| {
                 let (index, range) = command.locate(offset + done, len - done)?;
-                let buf = std::mem::replace(&mut command.write[index].buf, engine::Buf::new(0));
+                let buf = std::mem::replace(&mut command.write[index], engine::Buf::new(0));
                 Some((index, range, buf))
             });
             // The command may have been refused, or takes less than it is given.
@@ -475,8 +516,7 @@ impl Connection {
             result?;
             rest.take(&buf[range.clone()]);
             done += range.len() as u32;
-            self.open
-                .with(task, |command| command.write[index].buf = buf);
+            self.open.with(task, |command| command.write[index] = buf);
         }
         Ok(())
     }
@@ -519,6 +559,14 @@ impl Connection {
         self.transmit.notify();
     }
 
+    /// Whether it has ended because the peer has gone.
+    pub(crate) fn lost_because(&self) -> Option<String> {
+        match &*self.ending.borrow() {
+            Some(Ending::Lost(why)) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
     /// Gives back a session that ended before it began.
     pub(crate) fn release_key(&self) {
         if let Some(key) = self.key.take() {
@@ -542,7 +590,20 @@ impl Connection {
     fn log_close(&self, reason: &CloseReason) {
         match reason {
             CloseReason::Logout => tracing::debug!(peer = %self.peer, "logout"),
+            CloseReason::LoginRefused {
+                status,
+                target_address,
+            } => {
+                if self.ending.borrow().is_none() {
+                    login::refused(self, *status, target_address.as_deref());
+                }
+                self.note_ending(|| Ending::Refused);
+            }
             CloseReason::Protocol(error) => {
+                self.note_ending(|| match self.is_logged_in() {
+                    true => Ending::Lost("the peer broke the protocol".to_owned()),
+                    false => Ending::Refused,
+                });
                 if let Some(unsaid) = self.may_say(Notice::Broken) {
                     tracing::warn!(peer = %self.peer, %error, unsaid, "the peer broke the protocol");
                 }

@@ -1,8 +1,9 @@
-//! Failed logins by peer: counted, and each further login from there kept waiting for a while, one
-//! after the other, so that guessing is slow and many connections at once do not make it faster.
-//! The wait belongs to the peer alone, and an initiator that has logged in from there before does
-//! not stand in the line of those who have not: nobody is locked out by another one's guesses. What
-//! is kept is bounded: the peer that failed longest ago is forgotten first.
+//! Failed logins by peer: counted, and each further attempt to prove oneself from there kept waiting
+//! for a while after the one before, so that guessing is slow and many connections at once do not
+//! make it faster. Who has to prove nothing never waits. An initiator that has proved itself from
+//! there before has a line of its own, in which only failures under its name count: nobody is locked
+//! out by another one's guesses. What is kept is bounded: the peer that failed longest ago is
+//! forgotten first, and the initiator that has proved itself longest ago.
 //!
 //! A peer that has not failed yet may try as often at once as it may have connections before login;
 //! all of these count, and then it waits.
@@ -21,9 +22,10 @@ use crate::peer::Peer;
 /// The wait after the first failure; it doubles with each further one.
 const DELAY_FIRST: Duration = Duration::from_millis(250);
 const DELAY_MAX: Duration = Duration::from_secs(4);
-/// A peer that has not failed for so long starts afresh.
+/// Who has not failed for so long starts afresh.
 const MEMORY: Duration = Duration::from_secs(300);
 const PEERS_MAX: usize = 1024;
+const KNOWN_MAX: usize = 1024;
 
 /// Shared by all lanes; touched at login only.
 #[derive(Default)]
@@ -32,15 +34,56 @@ pub(crate) struct Failures(Mutex<State>);
 #[derive(Default)]
 struct State {
     total: u64,
-    peers: HashMap<Peer, Entry>,
+    /// The lines of strangers.
+    peers: HashMap<Peer, Line>,
+    /// Initiators that have proved themselves.
+    known: HashMap<(Peer, String), Known>,
+    proofs: u64,
 }
 
+struct Known {
+    /// Which of all proofs was its last.
+    proof: u64,
+    line: Line,
+}
+
+/// Attempts that go on one after the other.
 #[derive(Clone, Default)]
-struct Entry {
+struct Line {
     count: u32,
     last: Instant,
-    /// When the last login in each line may go on: of strangers, and of those known here.
-    next: [Instant; 2],
+    /// When the next one may go on.
+    next: Instant,
+}
+
+impl Line {
+    fn delay(&self) -> Duration {
+        match self.count {
+            0 => Duration::ZERO,
+            count => DELAY_MAX.min(DELAY_FIRST * (1 << (count - 1).min(8))),
+        }
+    }
+
+    fn note(&mut self, now: Instant) {
+        if now - self.last > MEMORY {
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.last = now;
+        self.next = self.next.max(now + self.delay());
+    }
+
+    fn wait(&mut self, now: Instant, max: Duration) -> Option<Duration> {
+        if self.count == 0 || now - self.last > MEMORY {
+            return Some(Duration::ZERO);
+        }
+        let turn = self.next.max(now);
+        if turn - now > max {
+            return None;
+        }
+        self.next = turn + self.delay();
+        Some(turn - now)
+    }
 }
 
 impl Failures {
@@ -48,55 +91,61 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure; gives the peer's number of them.
-    pub(crate) fn note(&self, peer: IpAddr, now: Instant) -> u32 {
+    /// Counts a failure under this name; gives the peer's number of them.
+    pub(crate) fn note(&self, peer: IpAddr, initiator: &str, now: Instant) -> u32 {
         let mut state = self.lock();
         state.total += 1;
         let peer = Peer::of(peer);
+        if let Some(known) = state.known.get_mut(&(peer, initiator.to_owned())) {
+            known.line.note(now);
+        }
         if state.peers.len() >= PEERS_MAX && !state.peers.contains_key(&peer) {
-            let oldest = state.peers.iter().min_by_key(|(_, entry)| entry.last);
+            let oldest = state.peers.iter().min_by_key(|(_, line)| line.last);
             if let Some(oldest) = oldest.map(|(peer, _)| *peer) {
                 state.peers.remove(&oldest);
             }
         }
-        let entry = state.peers.entry(peer).or_default();
-        if now - entry.last > MEMORY {
-            entry.count = 0;
-        }
-        entry.count = entry.count.saturating_add(1);
-        entry.last = now;
-        entry.count
+        let line = state.peers.entry(peer).or_default();
+        line.note(now);
+        line.count
     }
 
-    /// How long a login from there has to wait, as the last in its line; `None` when that is more
-    /// than `max`, and it stands in no line.
+    /// How long an attempt under this name from there has to wait, as the last in its line; `None`
+    /// when that is more than `max`, and it stands in no line.
     pub(crate) fn wait(
         &self,
         peer: IpAddr,
-        known: bool,
+        initiator: &str,
         now: Instant,
         max: Duration,
     ) -> Option<Duration> {
-        let mut state = self.lock();
-        let Some(entry) = state.peers.get_mut(&Peer::of(peer)) else {
-            return Some(Duration::ZERO);
-        };
-        if now - entry.last > MEMORY {
-            return Some(Duration::ZERO);
+        let state = &mut *self.lock();
+        let peer = Peer::of(peer);
+        let known = state.known.get_mut(&(peer, initiator.to_owned()));
+        let line = known.map(|known| &mut known.line);
+        match line.or_else(|| state.peers.get_mut(&peer)) {
+            Some(line) => line.wait(now, max),
+            None => Some(Duration::ZERO),
         }
-        let delay = DELAY_MAX.min(DELAY_FIRST * (1 << (entry.count - 1).min(8)));
-        let next = &mut entry.next[usize::from(known)];
-        let turn = (*next).max(now) + delay;
-        if turn - now > max {
-            return None;
-        }
-        *next = turn;
-        Some(turn - now)
     }
 
-    /// A login from there has succeeded.
-    pub(crate) fn forgive(&self, peer: IpAddr) {
-        self.lock().peers.remove(&Peer::of(peer));
+    /// This initiator has proved itself from there: nobody waits there any more.
+    pub(crate) fn forgive(&self, peer: IpAddr, initiator: &str) {
+        let state = &mut *self.lock();
+        let peer = Peer::of(peer);
+        state.peers.remove(&peer);
+        state.proofs += 1;
+        let known = Known {
+            proof: state.proofs,
+            line: Line::default(),
+        };
+        state.known.insert((peer, initiator.to_owned()), known);
+        if state.known.len() > KNOWN_MAX {
+            let oldest = state.known.iter().min_by_key(|(_, known)| known.proof);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                state.known.remove(&oldest);
+            }
+        }
     }
 
     /// Failures of all peers so far.
@@ -115,11 +164,12 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(15);
 
-    /// The wait of a stranger who alone stands in line.
+    /// The wait of a stranger who comes right after the last failure, and leaves the line.
     fn delay(failures: &Failures, peer: IpAddr, now: Instant) -> Duration {
-        let wait = failures.wait(peer, false, now, PATIENCE);
-        if let Some(entry) = failures.lock().peers.get_mut(&Peer::of(peer)) {
-            entry.next = Default::default();
+        let before = failures.lock().peers.get(&Peer::of(peer)).cloned();
+        let wait = failures.wait(peer, "stranger", now, PATIENCE);
+        if let Some(line) = before {
+            failures.lock().peers.insert(Peer::of(peer), line);
         }
         wait.expect("nobody else waits")
     }
@@ -137,20 +187,31 @@ mod tests {
             (5, 4000),
             (6, 4000),
         ] {
-            assert_eq!(failures.note(bad, at(10)), count);
+            assert_eq!(failures.note(bad, "stranger", at(10)), count);
             assert_eq!(
                 delay(&failures, bad, at(10)),
                 Duration::from_millis(wait_ms)
             );
         }
         for _ in 0..100 {
-            failures.note(bad, at(10));
+            failures.note(bad, "stranger", at(10));
         }
-        assert_eq!(delay(&failures, bad, at(310)), DELAY_MAX);
-        assert_eq!(delay(&failures, bad, at(311)), Duration::ZERO);
+        assert_eq!(
+            delay(&failures, bad, at(11)),
+            DELAY_MAX - Duration::from_secs(1)
+        );
+        assert_eq!(
+            delay(&failures, bad, at(14)),
+            Duration::ZERO,
+            "it has waited"
+        );
         assert_eq!(delay(&failures, good, at(10)), Duration::ZERO);
-        assert_eq!(failures.note(bad, at(400)), 1, "it starts afresh");
-        failures.forgive(bad);
+        assert_eq!(
+            failures.note(bad, "stranger", at(400)),
+            1,
+            "it starts afresh"
+        );
+        failures.forgive(bad, "owner");
         assert_eq!(delay(&failures, bad, at(400)), Duration::ZERO);
         assert_eq!(failures.total(), 107);
     }
@@ -160,16 +221,45 @@ mod tests {
         let failures = Failures::default();
         let peer = "10.0.0.1".parse().unwrap();
         for _ in 0..9 {
-            failures.note(peer, at(10));
+            failures.note(peer, "stranger", at(10));
         }
         let waits: Vec<_> = (0..100)
-            .filter_map(|_| failures.wait(peer, false, at(10), PATIENCE))
+            .filter_map(|_| failures.wait(peer, "stranger", at(10), PATIENCE))
             .map(|wait| wait.as_secs())
             .collect();
         assert_eq!(waits, [4, 8, 12], "the others are refused at once");
-        // Who has logged in from there before waits for itself only.
-        let known = failures.wait(peer, true, at(10), PATIENCE);
-        assert_eq!(known, Some(DELAY_MAX));
+        // Also of those who come later, one goes on after each delay.
+        assert_eq!(
+            failures.wait(peer, "stranger", at(22), PATIENCE),
+            Some(DELAY_MAX)
+        );
+    }
+
+    #[test]
+    fn who_has_proved_itself_waits_for_failures_under_its_own_name_only() {
+        let failures = Failures::default();
+        let [here, there]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        failures.forgive(here, "db");
+        for _ in 0..9 {
+            failures.note(here, "stranger", at(10));
+            failures.note(there, "stranger", at(10));
+        }
+        let wait = |peer, name| {
+            failures
+                .wait(peer, name, at(10), PATIENCE)
+                .map(|w| w.as_millis())
+        };
+        for _ in 0..100 {
+            assert_eq!(wait(here, "db"), Some(0));
+        }
+        assert_eq!(wait(there, "db"), Some(4000), "it has proved nothing there");
+        assert_eq!(wait(here, "stranger"), Some(4000));
+        // Somebody else may use its name: that is slow, too, and no faster at once.
+        failures.note(here, "db", at(10));
+        let waits: Vec<_> = (0..3).map(|_| wait(here, "db")).collect();
+        assert_eq!(waits, [Some(250), Some(500), Some(750)]);
+        failures.forgive(here, "db");
+        assert_eq!([wait(here, "db"), wait(here, "stranger")], [Some(0); 2]);
     }
 
     #[test]
@@ -178,11 +268,14 @@ mod tests {
         for host in 0..2 * PEERS_MAX as u32 {
             failures.note(
                 IpAddr::from((0x0a00_0000 + host).to_be_bytes()),
+                "stranger",
                 at(u64::from(host) / 100),
             );
+            failures.forgive("192.0.2.1".parse().unwrap(), &host.to_string());
         }
         assert_eq!(failures.lock().peers.len(), PEERS_MAX);
+        assert_eq!(failures.lock().known.len(), KNOWN_MAX);
         let last = IpAddr::from((0x0a00_0000 + 2 * PEERS_MAX as u32 - 1).to_be_bytes());
-        assert!(delay(&failures, last, at(21)) > Duration::ZERO);
+        assert!(delay(&failures, last, at(20)) > Duration::ZERO);
     }
 }

@@ -56,6 +56,8 @@ pub(crate) enum Request {
     },
     /// Let all in to a volume again.
     Release { volume: String },
+    /// Tell the initiators of volumes that have another length.
+    TellLengths,
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
 }
@@ -125,13 +127,35 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// All of its blocks.
+    /// All of its blocks, those included that it may get while somebody holds them.
     pub(crate) fn whole(&self) -> Extent {
-        let shape = self.volume.shape();
         Extent {
             lba: 0,
-            blocks: shape.len_bytes / u64::from(shape.block_size_bytes),
-            block_size_bytes: shape.block_size_bytes,
+            blocks: u64::MAX,
+            block_size_bytes: self.volume.shape().block_size_bytes,
+        }
+    }
+
+    /// Gives the logical unit, on all lanes and ports, the volume's length, and has its initiators
+    /// told if that is another one. A sanitize goes on to the end that it began with: it comes first.
+    async fn tell_length(&self) {
+        let _turn = self.home.turns.take().await;
+        let shape = self.volume.shape();
+        let block = u64::from(shape.block_size_bytes);
+        let blocks = shape.len_bytes() / block;
+        let volume = &self.volume_name;
+        match self.disk.borrow_mut().resize(blocks) {
+            Ok(None) => {}
+            Ok(Some(before)) => {
+                let (from, to) = (before * block, blocks * block);
+                tracing::info!(
+                    volume,
+                    from,
+                    to,
+                    "a disk has grown; its initiators are told"
+                );
+            }
+            Err(error) => tracing::error!(volume, %error, "a disk stays as long as it was"),
         }
     }
 }
@@ -242,6 +266,15 @@ impl Front {
                 Request::Release { volume } => {
                     if let Some(gate) = self.gates.get(&volume) {
                         gate.release();
+                    }
+                }
+                Request::TellLengths => {
+                    for target in &self.targets {
+                        // Each in its own time: a sanitize takes hours.
+                        for lun in target.units.keys() {
+                            let (target, lun) = (target.clone(), *lun);
+                            spawn(async move { target.units[&lun].tell_length().await });
+                        }
                     }
                 }
                 Request::Stop { done } => {
@@ -405,7 +438,7 @@ fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
 /// What SCSI says about a volume.
 fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     let block = volume.block_size_bytes;
-    let mut shape = scsi::Shape::new(block, volume.len_bytes / u64::from(block));
+    let mut shape = scsi::Shape::new(block, volume.len_bytes() / u64::from(block));
     shape.physical_block_bytes = volume.physical_block_bytes;
     shape.write_cache = volume.volatile_cache;
     shape.read_only = volume.read_only;

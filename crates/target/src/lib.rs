@@ -42,7 +42,7 @@ mod writer;
 pub use config::{
     Allow, Keep, Limits, LunSpec, OpenVolume, PortalGroup, Redirect, ServerConfig, TargetSpec,
 };
-pub use iscsi::Chap;
+pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
 pub use server::{Server, StartError};
 pub use stages::{Kind, Stage, StageReport, StageTable};

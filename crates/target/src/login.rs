@@ -32,17 +32,18 @@ impl From<LoginStatus> for Refusal {
 }
 
 /// Looks at the first request of a login: is there such a target, here, for this initiator, and
-/// what does it have to prove? Peers that have failed before wait for the answer.
+/// what does it have to prove? Who has to, from where that has failed before, waits for the answer.
 pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
     let (sessions, peer) = (&connection.front.sessions, connection.peer.ip());
     let name = &request.initiator_name;
-    let is_known = sessions.admission.begin(connection.id, name);
+    sessions.admission.begin(connection.id, name);
     *connection.initiator.borrow_mut() = name.clone();
     let patience = connection.front.limits.login_timeout;
-    match sessions
-        .failures
-        .wait(peer, is_known, time::now(), patience)
-    {
+    let wait = match check(&connection, &request) {
+        Ok(Some(_)) => sessions.failures.wait(peer, name, time::now(), patience),
+        _ => Some(Duration::ZERO),
+    };
+    match wait {
         Some(Duration::ZERO) => answer(&connection, &request),
         Some(wait) => {
             if time::timeout(wait, connection.over()).await.is_some() {
@@ -50,7 +51,7 @@ pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
             }
             answer(&connection, &request);
         }
-        None => refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES),
+        None => refuse(&connection, LoginStatus::OUT_OF_RESOURCES),
     }
     connection.go_on_with_login();
 }
@@ -65,25 +66,61 @@ fn answer(connection: &Connection, request: &LoginRequest) {
         Ok(Some(authentication)) => machine.login_authenticate(tag, authentication),
         Err(refusal) => {
             drop(machine);
-            return refuse(connection, request, refusal);
+            return refuse(connection, refusal);
         }
     };
 }
 
-fn refuse(connection: &Connection, request: &LoginRequest, refusal: impl Into<Refusal>) {
+fn refuse(connection: &Connection, refusal: impl Into<Refusal>) {
     let Refusal {
         status,
         target_address,
     } = refusal.into();
-    let (peer, initiator) = (connection.peer, &request.initiator_name);
-    let target = request.target_name.as_deref().unwrap_or("-");
-    if let Some(to) = &target_address {
-        tracing::info!(%peer, ?initiator, ?target, to, "login redirected: {status}");
-    } else if let Some(unsaid) = connection.may_say(Notice::Refused) {
-        tracing::warn!(%peer, ?initiator, ?target, unsaid, "login refused: {status}");
-    }
     let mut machine = connection.machine.borrow_mut();
     let _ = machine.login_reject(status, target_address.as_deref());
+}
+
+/// Logs that the initiator was sent away, by us or by the protocol machine.
+pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_address: Option<&str>) {
+    // That it could not prove who it is has been said with what was wrong.
+    if status == LoginStatus::AUTHENTICATION_FAILURE {
+        return;
+    }
+    let machine = connection.machine.borrow();
+    let report = machine.login_report();
+    let (peer, initiator) = (connection.peer, &report.request.initiator_name);
+    let target = report.request.target_name.as_deref().unwrap_or("-");
+    let Some(unsaid) = connection.may_say(Notice::Refused) else {
+        return;
+    };
+    if let Some(to) = target_address {
+        tracing::info!(%peer, ?initiator, ?target, to, unsaid, "login redirected: {status}");
+    } else {
+        let colon = report.complaint.map_or("", |_| ": ");
+        let complaint = report.complaint.unwrap_or_default();
+        tracing::warn!(%peer, ?initiator, ?target, unsaid, "login refused: {status}{colon}{complaint}");
+    }
+}
+
+/// Logs that the initiator left before its login was at its end, if it had begun one.
+pub(crate) fn given_up(connection: &Connection) {
+    let machine = connection.machine.borrow();
+    let report = machine.login_report();
+    let (true, Some(why)) = (report.has_begun, connection.lost_because()) else {
+        return;
+    };
+    let Some(unsaid) = connection.may_say(Notice::Refused) else {
+        return;
+    };
+    let (peer, initiator) = (connection.peer, &report.request.initiator_name);
+    let target = report.request.target_name.as_deref().unwrap_or("-");
+    let mend = match report.has_proven {
+        true => {
+            "; if it does not accept what the target proved, look at user and secret of `mutual`"
+        }
+        false => "",
+    };
+    tracing::warn!(%peer, ?initiator, ?target, unsaid, "login given up: {why}{mend}");
 }
 
 /// The same with a challenge that nobody can know before.
@@ -96,11 +133,11 @@ fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
     Ok(Authentication::new(chap, challenge))
 }
 
-/// The initiator could not prove who it is: it has been refused, and its next login waits.
+/// The initiator could not prove who it is: it has been refused, and the next attempt waits.
 pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     let peer = connection.peer;
     let failures = &connection.front.sessions.failures;
-    let count = failures.note(peer.ip(), time::now());
+    let count = failures.note(peer.ip(), &connection.initiator.borrow(), time::now());
     let target = connection.target();
     let Some(unsaid) = connection.may_say(Notice::Unproven) else {
         return;
@@ -205,7 +242,7 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
             .enter(connection.id, &request.initiator_name, time::now())
         {
             connection.release_key();
-            refuse(&connection, &request, LoginStatus::OUT_OF_RESOURCES);
+            refuse(&connection, LoginStatus::OUT_OF_RESOURCES);
             return connection.drain_closed();
         }
         if let Some(unsaid) = connection.may_say(Notice::LoggedIn) {
@@ -234,7 +271,11 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
     let target = connection.target();
     let demanded = target.map_or(front.discovery.is_some(), |target| target.chap.is_some());
     if demanded {
-        front.sessions.failures.forgive(connection.peer.ip());
+        let initiator = &request.initiator_name;
+        front
+            .sessions
+            .failures
+            .forgive(connection.peer.ip(), initiator);
     }
     connection.accept_login(tsih);
 }

@@ -1,6 +1,6 @@
 //! What a SCSI command asks of the medium, done with a volume; and a volume's errors in SCSI's words.
 
-use engine::{Buf, Payload};
+use engine::{Buf, LaneFuture, Payload};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Durability, ErrorKind, Volume};
 
@@ -13,134 +13,158 @@ pub(crate) async fn perform(
     op: &MediumOp,
     data: Payload,
 ) -> Result<Payload, MediumError> {
-    let nothing = |()| Payload::new();
-    match op {
+    // What takes several calls has memory of its own, which the short ones do without.
+    let in_steps = match op {
         MediumOp::Read { extent, fua } => {
             if *fua && volume.shape().volatile_cache {
-                volume
-                    .flush()
-                    .await
-                    .map_err(|e| told(&e, MediumErrorKind::Flush))?;
+                let flushed = volume.flush().await;
+                flushed.map_err(|e| told(&e, MediumErrorKind::Flush))?;
             }
             let len = extent.len_bytes() as usize;
-            volume
-                .read(extent.offset_bytes(), len)
-                .await
-                .map_err(|e| told(&e, MediumErrorKind::Read))
+            let read = volume.read(extent.offset_bytes(), len).await;
+            return read.map_err(|e| told(&e, MediumErrorKind::Read));
         }
-        MediumOp::Write { extent, fua } => volume
-            .write(extent.offset_bytes(), data, durability(*fua))
-            .await
-            .map(nothing)
-            .map_err(|e| told(&e, MediumErrorKind::Write)),
-        MediumOp::WriteAtomic { extent, fua } => volume
-            .write_atomic(extent.offset_bytes(), data, durability(*fua))
-            .await
-            .map(nothing)
-            .map_err(|e| told(&e, MediumErrorKind::Write)),
+        MediumOp::Write { extent, fua } => {
+            let written = volume.write(extent.offset_bytes(), data, durability(*fua));
+            return written.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::WriteAtomic { extent, fua } => {
+            let written = volume.write_atomic(extent.offset_bytes(), data, durability(*fua));
+            return written.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::Zero { extent, unmap } => {
+            let (at, len) = (extent.offset_bytes(), extent.len_bytes());
+            let zeroed = volume.write_zeroes(at, len, *unmap, Durability::Cached);
+            return zeroed.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::Flush { .. } => {
+            let flushed = volume.flush().await.map(nothing);
+            return flushed.map_err(|e| told(&e, MediumErrorKind::Flush));
+        }
         MediumOp::WriteVerify { extent, compare } => {
-            volume
-                .write(extent.offset_bytes(), data.clone(), Durability::Fua)
-                .await
-                .map_err(|e| told(&e, MediumErrorKind::Write))?;
-            match compare {
-                true => self::compare(volume, extent, &data).await,
-                false => verify(volume, extent).await,
-            }
+            LaneFuture::new(write_verify(volume, extent, *compare, data))
         }
         MediumOp::CompareAndWrite { extent, fua } => {
-            let half = extent.len_bytes() as usize;
-            self::compare(volume, extent, &data.slice(0..half)).await?;
-            volume
-                .write(
-                    extent.offset_bytes(),
-                    data.slice(half..2 * half),
-                    durability(*fua),
-                )
-                .await
-                .map(nothing)
-                .map_err(|e| told(&e, MediumErrorKind::Write))
+            LaneFuture::new(compare_and_write(volume, extent, *fua, data))
         }
-        MediumOp::OrWrite { extent, fua } => {
-            let len = extent.len_bytes() as usize;
-            let stored = read(volume, (extent.offset_bytes(), len)).await?.to_vec();
-            let mut result = Buf::copy_of(&stored);
-            for (byte, given) in result.iter_mut().zip(data.to_vec()) {
-                *byte |= given;
-            }
-            volume
-                .write(extent.offset_bytes(), result.into(), durability(*fua))
-                .await
-                .map(nothing)
-                .map_err(|e| told(&e, MediumErrorKind::Write))
-        }
+        MediumOp::OrWrite { extent, fua } => LaneFuture::new(or_write(volume, extent, *fua, data)),
         MediumOp::LbaStatus { extent, len_bytes } => {
-            let found = volume
-                .allocation(extent.offset_bytes(), extent.len_bytes())
-                .await
-                .map_err(|e| told(&e, MediumErrorKind::Read))?;
-            let alike = Extent {
-                blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
-                ..*extent
-            };
-            let data = scsi::lba_status(alike, found.is_mapped);
-            Ok(Buf::copy_of(&data[..*len_bytes as usize]).into())
+            LaneFuture::new(lba_status(volume, extent, *len_bytes))
         }
-        MediumOp::Flush { .. } => volume
-            .flush()
-            .await
-            .map(nothing)
-            .map_err(|e| told(&e, MediumErrorKind::Flush)),
-        MediumOp::Verify { extent } => verify(volume, extent).await,
-        MediumOp::Compare { extent } => compare(volume, extent, &data).await,
+        MediumOp::Verify { extent } => LaneFuture::new(verify(volume, extent)),
+        MediumOp::Compare { extent } => {
+            LaneFuture::new(async move { compare(volume, extent, &data).await })
+        }
         MediumOp::CompareSame { extent, block } => {
-            let mut done = 0;
-            for piece in pieces(extent) {
-                let stored = read(volume, piece).await?.to_vec();
-                for stored in stored.chunks(block.len()) {
-                    if let Some(at) = stored.iter().zip(block).position(|(a, b)| a != b) {
-                        return Err(miscompare(done + at));
-                    }
-                    done += stored.len();
-                }
-            }
-            Ok(Payload::new())
+            LaneFuture::new(compare_same(volume, extent, block))
         }
-        MediumOp::WriteSame { extent, block } => {
-            let longest = PIECE_BYTES.min(extent.len_bytes()) as usize;
-            let mut pattern = Buf::new(longest);
-            for place in pattern.chunks_mut(block.len()) {
-                place.copy_from_slice(block);
+        MediumOp::WriteSame { extent, block } => LaneFuture::new(write_same(volume, extent, block)),
+        MediumOp::Unmap { extents } => LaneFuture::new(unmap(volume, extents)),
+    };
+    in_steps.await
+}
+
+async fn write_verify(
+    volume: &dyn Volume,
+    extent: &Extent,
+    compares: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let written = volume.write(extent.offset_bytes(), data.clone(), Durability::Fua);
+    written.await.map_err(not_written)?;
+    match compares {
+        true => compare(volume, extent, &data).await,
+        false => verify(volume, extent).await,
+    }
+}
+
+async fn compare_and_write(
+    volume: &dyn Volume,
+    extent: &Extent,
+    fua: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let half = extent.len_bytes() as usize;
+    compare(volume, extent, &data.slice(0..half)).await?;
+    let new = data.slice(half..2 * half);
+    let written = volume.write(extent.offset_bytes(), new, durability(fua));
+    written.await.map(nothing).map_err(not_written)
+}
+
+async fn or_write(
+    volume: &dyn Volume,
+    extent: &Extent,
+    fua: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let len = extent.len_bytes() as usize;
+    let stored = read(volume, (extent.offset_bytes(), len)).await?.to_vec();
+    let mut result = Buf::copy_of(&stored);
+    for (byte, given) in result.iter_mut().zip(data.to_vec()) {
+        *byte |= given;
+    }
+    let written = volume.write(extent.offset_bytes(), result.into(), durability(fua));
+    written.await.map(nothing).map_err(not_written)
+}
+
+async fn lba_status(
+    volume: &dyn Volume,
+    extent: &Extent,
+    len_bytes: u32,
+) -> Result<Payload, MediumError> {
+    let found = volume.allocation(extent.offset_bytes(), extent.len_bytes());
+    let found = found.await.map_err(|e| told(&e, MediumErrorKind::Read))?;
+    let alike = Extent {
+        blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
+        ..*extent
+    };
+    let data = scsi::lba_status(alike, found.is_mapped);
+    Ok(Buf::copy_of(&data[..len_bytes as usize]).into())
+}
+
+/// Compares every block of `extent` with `block`.
+async fn compare_same(
+    volume: &dyn Volume,
+    extent: &Extent,
+    block: &[u8],
+) -> Result<Payload, MediumError> {
+    let mut done = 0;
+    for piece in pieces(extent) {
+        let stored = read(volume, piece).await?.to_vec();
+        for stored in stored.chunks(block.len()) {
+            if let Some(at) = stored.iter().zip(block).position(|(a, b)| a != b) {
+                return Err(miscompare(done + at));
             }
-            let pattern = Payload::from(pattern);
-            for (at, len) in pieces(extent) {
-                volume
-                    .write(at, pattern.slice(0..len), Durability::Cached)
-                    .await
-                    .map_err(|e| told(&e, MediumErrorKind::Write))?;
-            }
-            Ok(Payload::new())
-        }
-        MediumOp::Zero { extent, unmap } => volume
-            .write_zeroes(
-                extent.offset_bytes(),
-                extent.len_bytes(),
-                *unmap,
-                Durability::Cached,
-            )
-            .await
-            .map(nothing)
-            .map_err(|e| told(&e, MediumErrorKind::Write)),
-        MediumOp::Unmap { extents } => {
-            for extent in extents {
-                volume
-                    .discard(extent.offset_bytes(), extent.len_bytes())
-                    .await
-                    .map_err(|e| told(&e, MediumErrorKind::Write))?;
-            }
-            Ok(Payload::new())
+            done += stored.len();
         }
     }
+    Ok(Payload::new())
+}
+
+async fn write_same(
+    volume: &dyn Volume,
+    extent: &Extent,
+    block: &[u8],
+) -> Result<Payload, MediumError> {
+    let longest = PIECE_BYTES.min(extent.len_bytes()) as usize;
+    let mut pattern = Buf::new(longest);
+    for place in pattern.chunks_mut(block.len()) {
+        place.copy_from_slice(block);
+    }
+    let pattern = Payload::from(pattern);
+    for (at, len) in pieces(extent) {
+        let written = volume.write(at, pattern.slice(0..len), Durability::Cached);
+        written.await.map_err(not_written)?;
+    }
+    Ok(Payload::new())
+}
+
+async fn unmap(volume: &dyn Volume, extents: &[Extent]) -> Result<Payload, MediumError> {
+    for extent in extents {
+        let discarded = volume.discard(extent.offset_bytes(), extent.len_bytes());
+        discarded.await.map_err(not_written)?;
+    }
+    Ok(Payload::new())
 }
 
 /// The first `len_bytes` of a read or write: what is left of it when the initiator takes or gives
@@ -210,11 +234,19 @@ async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, M
         .map_err(|e| told(&e, MediumErrorKind::Read))
 }
 
+fn nothing((): ()) -> Payload {
+    Payload::new()
+}
+
 fn miscompare(offset_bytes: usize) -> MediumError {
     let kind = MediumErrorKind::Miscompare {
         offset_bytes: offset_bytes as u64,
     };
     MediumError { kind, lba: None }
+}
+
+fn not_written(error: volume::Error) -> MediumError {
+    told(&error, MediumErrorKind::Write)
 }
 
 /// `error` in SCSI's words; `otherwise` is what a failure of the medium itself means here.

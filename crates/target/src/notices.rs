@@ -2,7 +2,10 @@
 //! log tells what is going on and cannot be filled from outside. A line says how many of its kind
 //! were left out before it.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    num::NonZeroU64,
+    sync::{Mutex, PoisonError},
+};
 
 use engine::{Duration, Instant};
 
@@ -18,7 +21,7 @@ pub(crate) enum Notice {
     Displaced,
     /// A connection did not log in in time.
     TooSlow,
-    /// A login found no place, or was refused for who it is.
+    /// A login was refused, or given up by the initiator.
     Refused,
     /// An initiator could not prove who it is.
     Unproven,
@@ -31,6 +34,9 @@ pub(crate) enum Notice {
     /// A connection could not be accepted.
     NotAccepted,
 }
+
+/// How many lines were left out before one, if any. As a field of the line it is absent if none.
+pub(crate) type Unsaid = Option<NonZeroU64>;
 
 /// Shared by all lanes.
 #[derive(Default, Debug)]
@@ -46,7 +52,7 @@ struct Bucket {
 
 impl Notices {
     /// Whether a line of this kind may be written now: then how many were left out before it.
-    pub(crate) fn may_say(&self, notice: Notice, now: Instant) -> Option<u64> {
+    pub(crate) fn may_say(&self, notice: Notice, now: Instant) -> Option<Unsaid> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bucket = &mut buckets[notice as usize];
         let earned = (now - bucket.since).as_nanos() / INTERVAL.as_nanos();
@@ -61,7 +67,7 @@ impl Notices {
             return None;
         }
         bucket.spent += 1;
-        Some(std::mem::take(&mut bucket.left_out))
+        Some(NonZeroU64::new(std::mem::take(&mut bucket.left_out)))
     }
 }
 
@@ -75,7 +81,8 @@ mod tests {
         let at = |ms: u64| Instant::from_ns(ms * 1_000_000);
         let said = |notice, from: u64, to: u64| {
             let said = (from..to).filter_map(|ms| notices.may_say(notice, at(ms)));
-            said.collect::<Vec<u64>>()
+            said.map(|unsaid| unsaid.map_or(0, NonZeroU64::get))
+                .collect::<Vec<u64>>()
         };
         let first = said(Notice::Broken, 5_000, 6_000);
         assert_eq!(first, vec![0; BURST as usize]);

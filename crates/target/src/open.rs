@@ -15,13 +15,13 @@ use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 
-use crate::stages::{Kind, Times};
+use crate::stages::{Kind, Sent, Times};
 
 /// What pays for a transfer: parts of the lane's memory and of the session's share, for what came
 /// unasked and for the rest.
 pub(crate) type Permits = SmallVec<[Permit; 3]>;
 /// A command's data-out: what came unasked, and the rest.
-pub(crate) type WriteParts = SmallVec<[WritePart; 2]>;
+pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
 
 /// What an open command waits to do when its data-out is complete.
 #[derive(Clone, Debug)]
@@ -47,13 +47,7 @@ pub(crate) struct OpenCommand {
     pub(crate) write: WriteParts,
     /// Data-in on its way.
     pub(crate) read: Payload,
-    pub(crate) read_permits: Permits,
-}
-
-/// A piece of a command's data-out.
-#[derive(Debug)]
-pub(crate) struct WritePart {
-    pub(crate) buf: Buf,
+    /// What pays for the data of either.
     pub(crate) permits: Permits,
 }
 
@@ -93,21 +87,34 @@ impl OpenCommands {
         slots[slot] = Some(command);
     }
 
-    pub(crate) fn remove(&self, task: TaskId) -> Option<OpenCommand> {
-        let mut slots = self.slots.borrow_mut();
-        let slot = slots.get_mut(task.slot())?;
-        let removed = slot.take_if(|command| command.task == task);
+    /// Forgets a command; false if it has ended.
+    pub(crate) fn remove(&self, task: TaskId) -> bool {
+        self.end(task).is_some()
+    }
+
+    /// Ends a command: gives what pays for its answer until that has left, and what there is to
+    /// count then. In its place, because moving it out costs more than all else here.
+    pub(crate) fn end(&self, task: TaskId) -> Option<(Permits, Option<Sent>)> {
+        let ended = self.with(task, |command| {
+            let sent = command.kind.map(|kind| Sent {
+                lun: command.lun,
+                kind,
+                times: command.times,
+            });
+            (std::mem::take(&mut command.permits), sent)
+        })?;
+        self.slots.borrow_mut()[task.slot()] = None;
         if self.watchers.get() > 0 {
             self.ended.notify();
         }
-        removed
+        Some(ended)
     }
 
     /// Removes a command unless its data are on their way to the initiator; false if so, or if it
     /// has ended.
     pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
         let unanswered = self.with(task, |command| command.read.is_empty());
-        unanswered == Some(true) && self.remove(task).is_some()
+        unanswered == Some(true) && self.remove(task)
     }
 
     /// Looks at the open command `task`; `None` when it has ended or was aborted.
@@ -238,10 +245,10 @@ impl OpenCommand {
     pub(crate) fn locate(&self, offset: u32, len: u32) -> Option<(usize, Range<usize>)> {
         let mut start = offset as usize;
         for (index, part) in self.write.iter().enumerate() {
-            if start < part.buf.len() {
-                return Some((index, start..part.buf.len().min(start + len as usize)));
+            if start < part.len() {
+                return Some((index, start..part.len().min(start + len as usize)));
             }
-            start -= part.buf.len();
+            start -= part.len();
         }
         None
     }
@@ -249,11 +256,9 @@ impl OpenCommand {
     /// Takes the whole data-out as one payload, with the permits that pay for it.
     pub(crate) fn take_write(&mut self) -> (Payload, Permits) {
         let mut payload = Payload::new();
-        let mut permits = Permits::new();
         for part in self.write.drain(..) {
-            payload.push(part.buf.freeze());
-            permits.extend(part.permits);
+            payload.push(part.freeze());
         }
-        (payload, permits)
+        (payload, std::mem::take(&mut self.permits))
     }
 }

@@ -48,7 +48,7 @@ async fn passes(
     overwrite: &Overwrite,
     unit: &scsi::SharedUnit,
 ) -> volume::Result<()> {
-    let len = volume.shape().len_bytes;
+    let len = volume.shape().len_bytes();
     let total = len * u64::from(overwrite.passes);
     if overwrite.erase {
         const ERASE_BYTES: u64 = 64 << 20;

@@ -21,7 +21,7 @@ use crate::{
     admission::{Displaced, Limit, Places},
     config::{LunSpec, ServerConfig},
     front::{Front, Home, Homes, Newcomer, Request},
-    notices::Notice,
+    notices::{Notice, Unsaid},
     portals,
     sessions::{Arrival, Sessions},
     stages::StageReport,
@@ -38,12 +38,14 @@ const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(2);
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
     /// A portal's address could not be bound.
-    #[error("cannot listen on {address}: {cause}; is another target running there?")]
+    #[error("cannot listen on {address}: {cause}; {mend}")]
     Portal {
         /// The address.
         address: SocketAddr,
         /// What the system said.
         cause: String,
+        /// What to look at.
+        mend: &'static str,
     },
     /// A volume could not be opened on a lane.
     #[error("{0}")]
@@ -143,6 +145,16 @@ impl Server {
         self.sessions.stages.report()
     }
 
+    /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
+    /// by a unit attention (CAPACITY DATA HAS CHANGED), once. Returns before it is done.
+    pub fn tell_lengths(&self) {
+        // What the copies of a disk have in common knows its length, so one lane does it for all.
+        if let Some(lane) = self.lanes.first() {
+            // A lane that has ended serves nobody.
+            let _ = lane.send(Request::TellLengths);
+        }
+    }
+
     /// Takes no new connections and commands, answers what was accepted, ends all connections and
     /// flushes the volumes.
     pub async fn stop(self) {
@@ -184,9 +196,10 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
-                let listener = listen(asked).await.map_err(|e| StartError::Portal {
+                let listener = listen(asked).await.map_err(|error| StartError::Portal {
                     address: asked,
-                    cause: e.to_string(),
+                    mend: mend(asked, error.kind()),
+                    cause: error.to_string(),
                 })?;
                 let address = listener.local_addr();
                 bound.insert(asked, address);
@@ -196,6 +209,21 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
         };
     }
     Ok(listeners)
+}
+
+/// What helps against a portal that cannot be bound.
+fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied if address.port() < 1024 => {
+            "ports below 1024 need a privilege: write one from 1024 on, as 3260, or give this process \
+             CAP_NET_BIND_SERVICE"
+        }
+        ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address: write one that it has, or 0.0.0.0 for all"
+        }
+        ErrorKind::AddrInUse => "is another target running there?",
+        _ => "write another address, or see to it that this process may listen there",
+    }
 }
 
 /// Listens on `address`. One that is in use is tried again for a while: the kernel takes a ring
@@ -312,7 +340,7 @@ impl Door {
         }
     }
 
-    fn may_say(&self, notice: Notice) -> Option<u64> {
+    fn may_say(&self, notice: Notice) -> Option<Unsaid> {
         self.sessions.notices.may_say(notice, time::now())
     }
 }

@@ -116,6 +116,7 @@ pub(crate) fn finish(connection: Rc<Connection>) {
                 return;
             }
         }
+        connection.note_stop();
         connection.close_in_time();
     });
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{Gather, time};
 use iscsi::{Transmit, TransmitData, frame::DataDigest};
 
-use crate::{connection::Connection, open::OpenCommand, stages::Sent};
+use crate::{connection::Connection, open::Permits, stages::Sent};
 
 /// A send takes further PDUs until it has so many bytes or pieces.
 const SEND_BYTES: usize = 1 << 20;
@@ -23,13 +23,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             let pdu = connection.machine.borrow_mut().poll_transmit();
             let Some(pdu) = pdu else { break };
             let ended = add(&connection, &pdu, &mut gather);
-            if let Some(command) = ended {
-                permits.extend(command.read_permits);
-                sent.extend(command.kind.map(|kind| Sent {
-                    lun: command.lun,
-                    kind,
-                    times: command.times,
-                }));
+            if let Some((of_command, command)) = ended {
+                permits.extend(of_command);
+                sent.extend(command);
             }
         }
         if gather.is_empty() {
@@ -54,8 +50,12 @@ pub(crate) async fn run(connection: Rc<Connection>) {
     }
 }
 
-/// Adds a PDU; gives the command that it ends.
-fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather) -> Option<OpenCommand> {
+/// Adds a PDU; if it ends a command, gives what pays for it and what there is to count.
+fn add(
+    connection: &Connection,
+    pdu: &Transmit,
+    gather: &mut Gather,
+) -> Option<(Permits, Option<Sent>)> {
     gather.push_bytes(&pdu.header);
     if let Some(digest) = pdu.header_digest() {
         gather.push_bytes(&digest);
@@ -87,5 +87,5 @@ fn add(connection: &Connection, pdu: &Transmit, gather: &mut Gather) -> Option<O
     if let Some(digest) = digest {
         gather.push_bytes(&digest.finish());
     }
-    pdu.ends.and_then(|task| connection.open.remove(task))
+    pdu.ends.and_then(|task| connection.open.end(task))
 }

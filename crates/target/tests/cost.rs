@@ -72,8 +72,8 @@ const CASES: [Case; 4] = [
         system_calls: 0.12,
         allocations: 0.0,
         copied_bytes: 200.0,
-        payload_copies: 2.0,
-        instructions: 80000.0,
+        payload_copies: 1.0,
+        instructions: 78000.0,
     },
     Case {
         name: "write_4k",
@@ -84,7 +84,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 200.0,
         payload_copies: 2.0,
-        instructions: 86000.0,
+        instructions: 82000.0,
     },
     Case {
         name: "read_128k",
@@ -94,8 +94,8 @@ const CASES: [Case; 4] = [
         system_calls: 2.2,
         allocations: 0.0,
         copied_bytes: 400.0,
-        payload_copies: 1.0,
-        instructions: 270000.0,
+        payload_copies: 0.0,
+        instructions: 155000.0,
     },
     Case {
         name: "write_128k",
@@ -106,7 +106,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 400.0,
         payload_copies: 1.0,
-        instructions: 380000.0,
+        instructions: 280000.0,
     },
 ];
 

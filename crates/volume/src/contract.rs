@@ -28,7 +28,7 @@ pub async fn hold(volume: SharedVolume, seed: u64) {
     let block = u64::from(shape.block_size_bytes);
     assert!(block == 512 || block == 4096, "{shape:?}");
     assert!(
-        shape.len_bytes > 0 && shape.len_bytes % block == 0,
+        shape.len_bytes() > 0 && shape.len_bytes() % block == 0,
         "{shape:?}"
     );
     assert_eq!(
@@ -96,7 +96,7 @@ fn durability(random: &mut SplitMix64) -> Durability {
 async fn refuses_what_does_not_fit(volume: &dyn Volume) {
     let shape = volume.shape();
     let block = shape.block_size_bytes as usize;
-    let end = shape.len_bytes;
+    let end = shape.len_bytes();
     let whole = block as u64;
     for (at, len, kind) in [
         (0, 0, ErrorKind::Misaligned),
@@ -151,7 +151,7 @@ async fn refuses_writes(volume: &dyn Volume) {
 }
 
 async fn read_all(volume: &dyn Volume) -> Vec<u8> {
-    let len = volume.shape().len_bytes;
+    let len = volume.shape().len_bytes();
     let mut all = Vec::new();
     while (all.len() as u64) < len {
         let at = all.len() as u64;
@@ -168,7 +168,7 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
     let block = u64::from(shape.block_size_bytes);
     let mut model = read_all(volume).await;
     for _ in 0..300 {
-        let (at, len) = range(random, block, shape.len_bytes);
+        let (at, len) = range(random, block, shape.len_bytes());
         let range = at as usize..(at + len) as usize;
         match random.below(10) {
             0..=3 => {
@@ -203,7 +203,7 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
             }
             _ => volume.flush().await.expect("it flushes"),
         }
-        let (at, len) = self::range(random, block, shape.len_bytes);
+        let (at, len) = self::range(random, block, shape.len_bytes());
         let found = volume.allocation(at, len).await.expect("it looks");
         let run = found.len_bytes;
         assert!(
@@ -239,8 +239,8 @@ async fn keeps_blocks_whole_in_overlap(volume: &SharedVolume, random: &mut Split
     let shape = volume.shape().clone();
     let block = shape.block_size_bytes as usize;
     // A small window, so that requests do overlap.
-    let window = shape.len_bytes.min(64 << 10);
-    let offset = random.below((shape.len_bytes - window) / block as u64 + 1) * block as u64;
+    let window = shape.len_bytes().min(64 << 10);
+    let offset = random.below((shape.len_bytes() - window) / block as u64 + 1) * block as u64;
     let before = volume
         .read(offset, window as usize)
         .await

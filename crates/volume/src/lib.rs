@@ -14,6 +14,7 @@ pub mod histogram;
 mod initiator;
 pub mod layer;
 pub mod leaf;
+mod len;
 #[cfg(test)]
 mod measure;
 pub mod recorder;
@@ -26,4 +27,5 @@ mod volume;
 
 pub use error::{Error, ErrorKind, Result};
 pub use initiator::{IscsiConfig, IscsiDisk, next_isid};
+pub use len::Len;
 pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};

@@ -8,7 +8,7 @@ use std::{
 
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify, time};
 
-use crate::{Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
 
 /// Runs `future` on a lane of its own.
 pub(crate) fn on_lane<T>(future: impl Future<Output = T>) -> T {
@@ -82,7 +82,7 @@ impl TestVolume {
         let mut shape = Shape {
             block_size_bytes: 512,
             physical_block_bytes: 4096,
-            len_bytes: len as u64,
+            len: Len::new(len as u64),
             volatile_cache: true,
             read_only: false,
             discard: Some(Discard {

@@ -4,20 +4,20 @@ use std::rc::Rc;
 
 use engine::{LaneFuture, Payload};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Len, Result};
 
 /// A volume as its users on one lane hold it.
 pub type SharedVolume = Rc<dyn Volume>;
 
-/// What a volume looks like. It does not change while the volume is open.
+/// What a volume looks like. While the volume is open it may become longer; nothing else changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// The unit of offsets and lengths, in bytes: 512 or 4096.
     pub block_size_bytes: u32,
     /// The unit that is written without reading first, in bytes; a multiple of the block size.
     pub physical_block_bytes: u32,
-    /// Length in bytes; a multiple of the block size.
-    pub len_bytes: u64,
+    /// Length; a multiple of the block size.
+    pub len: Len,
     /// Whether a completed write may be lost at a power cut unless it was `Fua` or a flush has
     /// completed since (SCSI's WCE).
     pub volatile_cache: bool,
@@ -157,6 +157,11 @@ pub trait Volume {
 }
 
 impl Shape {
+    /// The length now, in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.len.bytes()
+    }
+
     /// Refuses a range that is not in whole blocks or reaches beyond the end.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
         let block = u64::from(self.block_size_bytes);
@@ -167,12 +172,12 @@ impl Shape {
             ));
         }
         match at.checked_add(len) {
-            Some(end) if end <= self.len_bytes => Ok(()),
+            Some(end) if end <= self.len_bytes() => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::OutOfRange,
                 format!(
                     "{len} bytes at {at} reach beyond the end at {}",
-                    self.len_bytes
+                    self.len_bytes()
                 ),
             )),
         }

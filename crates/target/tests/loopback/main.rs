@@ -5,6 +5,7 @@ mod authentication;
 #[path = "../common/mod.rs"]
 mod common;
 mod depth;
+mod growth;
 mod stages;
 
 use std::{net::SocketAddr, time::Duration};

@@ -1,5 +1,5 @@
-//! The address space as the cache sees it: blocks of one size (the last may be shorter), each in up
-//! to 64 granules of which a bit mask says whether they are valid. Pure arithmetic.
+//! The address space as the cache sees it: blocks of one size, each in up to 64 granules of which a
+//! bit mask says whether they are valid. Pure arithmetic.
 
 use std::ops::Range;
 
@@ -8,30 +8,28 @@ use std::ops::Range;
 pub(super) struct Blocks {
     shift: u32,
     granule_shift: u32,
-    volume_bytes: u64,
 }
 
 impl Blocks {
     /// `block_bytes` is a power of two and at least the volume's block size.
-    pub(super) fn new(block_bytes: u32, volume_block_bytes: u32, volume_bytes: u64) -> Self {
+    pub(super) fn new(block_bytes: u32, volume_block_bytes: u32) -> Self {
         let shift = block_bytes.trailing_zeros();
         Blocks {
             shift,
             granule_shift: volume_block_bytes
                 .trailing_zeros()
                 .max(shift.saturating_sub(6)),
-            volume_bytes,
         }
     }
 
-    /// The size of every block but the last, in bytes.
+    /// The size of a block, in bytes.
     pub(super) fn block_bytes(&self) -> u64 {
         1 << self.shift
     }
 
-    /// The length of the volume, in bytes.
-    pub(super) fn volume_bytes(&self) -> u64 {
-        self.volume_bytes
+    /// Where the whole blocks of a volume of `len_bytes` end, in bytes.
+    pub(super) fn whole(&self, len_bytes: u64) -> u64 {
+        len_bytes >> self.shift << self.shift
     }
 
     /// The block of byte `at`.
@@ -46,20 +44,14 @@ impl Blocks {
 
     /// The bytes of `blocks`.
     pub(super) fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
-        blocks.start << self.shift..self.volume_bytes.min(blocks.end << self.shift)
-    }
-
-    /// The length of `block`, in bytes.
-    pub(super) fn len(&self, block: u64) -> usize {
-        self.block_bytes()
-            .min(self.volume_bytes - (block << self.shift)) as usize
+        blocks.start << self.shift..blocks.end << self.shift
     }
 
     /// The part of `block` that lies in a range which touches it, in bytes from the block's start.
     pub(super) fn within(&self, block: u64, range: &Range<u64>) -> Range<usize> {
         let start = block << self.shift;
         let from = range.start.saturating_sub(start) as usize;
-        from..((range.end - start) as usize).min(self.len(block))
+        from..(range.end - start).min(self.block_bytes()) as usize
     }
 
     /// The granules that a part of a block touches: what a read needs.
@@ -67,20 +59,14 @@ impl Blocks {
         mask(part.start >> self.granule_shift..((part.end - 1) >> self.granule_shift) + 1)
     }
 
-    /// The granules that a part of `block` covers wholly: what a write makes valid.
-    pub(super) fn covered(&self, block: u64, part: &Range<usize>) -> u64 {
-        let granule = 1 << self.granule_shift;
-        let to = if part.end == self.len(block) {
-            part.end.div_ceil(granule)
-        } else {
-            part.end / granule
-        };
-        mask(part.start.div_ceil(granule)..to)
+    /// The granules that a part of a block covers wholly: what a write makes valid.
+    pub(super) fn covered(&self, part: &Range<usize>) -> u64 {
+        mask(part.start.div_ceil(1 << self.granule_shift)..part.end >> self.granule_shift)
     }
 
-    /// All granules of `block`.
-    pub(super) fn all(&self, block: u64) -> u64 {
-        self.covered(block, &(0..self.len(block)))
+    /// All granules of a block.
+    pub(super) fn all(&self) -> u64 {
+        self.covered(&(0..1 << self.shift))
     }
 }
 
@@ -95,16 +81,15 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_block_may_be_short() {
-        let blocks = Blocks::new(16 << 10, 512, (32 << 10) + 512);
-        assert_eq!((blocks.len(1), blocks.len(2)), (16 << 10, 512));
-        assert_eq!(blocks.bytes(&(1..3)), 16 << 10..(32 << 10) + 512);
-        assert_eq!((blocks.all(1), blocks.all(2)), ((1 << 32) - 1, 1));
-        let large = Blocks::new(64 << 10, 512, (64 << 10) + 1536);
-        assert_eq!(large.all(0), !0, "granules of 1 KiB");
-        assert_eq!(large.all(1), 0b11);
-        assert_eq!(large.covered(1, &(1024..1536)), 0b10);
-        assert_eq!(large.covered(0, &(512..1536)), 0, "only halves of granules");
+    fn blocks_have_up_to_64_granules_of_at_least_a_block_of_the_volume() {
+        let blocks = Blocks::new(16 << 10, 512);
+        assert_eq!(blocks.bytes(&(1..3)), 16 << 10..48 << 10);
+        assert_eq!(blocks.all(), (1 << 32) - 1);
+        assert_eq!(blocks.whole((32 << 10) + 512), 32 << 10);
+        let large = Blocks::new(64 << 10, 512);
+        assert_eq!(large.all(), !0, "granules of 1 KiB");
+        assert_eq!(large.covered(&(1024..2048)), 0b10);
+        assert_eq!(large.covered(&(512..1536)), 0, "only halves of granules");
         assert_eq!(large.needed(&(512..1536)), 0b11);
     }
 
@@ -113,7 +98,7 @@ mod tests {
         fn what_is_covered_is_needed_and_parts_make_up_the_range(
             at in 0u64..1000, len in 1u64..1000, shift in 12u32..18,
         ) {
-            let blocks = Blocks::new(1 << shift, 512, 2000 * 512);
+            let blocks = Blocks::new(1 << shift, 512);
             let range = at * 512..(at + len) * 512;
             let mut next = range.start;
             for block in blocks.touched(&range) {
@@ -121,11 +106,11 @@ mod tests {
                 let start = block << shift;
                 prop_assert_eq!(start + part.start as u64, next);
                 next = start + part.end as u64;
-                let (covered, needed) = (blocks.covered(block, &part), blocks.needed(&part));
+                let (covered, needed) = (blocks.covered(&part), blocks.needed(&part));
                 prop_assert_eq!(covered & !needed, 0);
-                prop_assert_eq!(needed & !blocks.all(block), 0);
-                if part.len() == blocks.len(block) {
-                    prop_assert_eq!(covered, blocks.all(block));
+                prop_assert_eq!(needed & !blocks.all(), 0);
+                if part.len() == 1 << shift {
+                    prop_assert_eq!(covered, blocks.all());
                 }
             }
             prop_assert_eq!(next, range.end);

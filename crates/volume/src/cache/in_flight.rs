@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     fn in_flight() -> InFlight {
-        InFlight::new(Blocks::new(4096, 512, 1 << 30))
+        InFlight::new(Blocks::new(4096, 512))
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! buffer of the child's is kept (`in_flight` says what may be kept at all). Sequential readers
 //! are found, and fills begun ahead of them (`read_ahead`).
 //!
+//! Where the child's length is no whole number of blocks, reads of the rest go past the cache: so no
+//! block becomes longer when the child does.
+//!
 //! A cache belongs to one lane and sees only what goes through it: two caches, or a cache and some
 //! other way, must not write to one child.
 
@@ -130,12 +133,12 @@ impl Cache {
             ));
         }
         let shape = child.shape().clone();
-        let blocks = Blocks::new(block, shape.block_size_bytes, shape.len_bytes);
+        let blocks = Blocks::new(block, shape.block_size_bytes);
         let window = config.read_ahead_max_bytes.min(config.size_bytes / 8);
         let state = State {
             store: Store::new(blocks, capacity as usize),
             in_flight: InFlight::new(blocks),
-            read_ahead: ReadAhead::new(blocks, shape.optimal_io_bytes, window),
+            read_ahead: ReadAhead::new(blocks, shape.len.clone(), shape.optimal_io_bytes, window),
             stats: CacheStats::default(),
         };
         Ok(Cache(Rc::new(Inner {
@@ -169,6 +172,9 @@ impl Volume for Cache {
             let inner = &self.0;
             inner.shape.check(at, len as u64)?;
             let bytes = at..at + len as u64;
+            if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) {
+                return inner.child.read(at, len).await;
+            }
             let (hit, in_stream) = inner.state.borrow_mut().look_up(inner.blocks, &bytes);
             match hit {
                 Some(payload) => {
@@ -458,8 +464,8 @@ impl State {
         let count = (fill.blocks.end - fill.blocks.start) as usize;
         self.store.release(count);
         let mut start = 0;
+        let len = blocks.block_bytes() as usize;
         for block in fill.blocks.clone() {
-            let len = blocks.len(block);
             let unused = fill.read_ahead && !fill.is_wanted(block);
             let keep = self.in_flight.end_fill(fill, block);
             match payload.filter(|_| keep) {

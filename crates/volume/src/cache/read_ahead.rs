@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use super::blocks::Blocks;
+use crate::Len;
 
 /// Streams that are known at a time; the least recent one gives way.
 const STREAMS_MAX: usize = 16;
@@ -33,6 +34,7 @@ const LAG_MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     blocks: Blocks,
+    len: Len,
     align_bytes: u64,
     piece_max_bytes: u64,
     window_max_bytes: u64,
@@ -68,14 +70,20 @@ pub(super) struct Seen {
 }
 
 impl ReadAhead {
-    /// For a child whose I/O is best in multiples of `optimal_io_bytes`; a `window_max_bytes` of
-    /// zero reads nothing ahead.
-    pub(super) fn new(blocks: Blocks, optimal_io_bytes: u32, window_max_bytes: u64) -> Self {
+    /// For a child of this length whose I/O is best in multiples of `optimal_io_bytes`; a
+    /// `window_max_bytes` of zero reads nothing ahead.
+    pub(super) fn new(
+        blocks: Blocks,
+        len: Len,
+        optimal_io_bytes: u32,
+        window_max_bytes: u64,
+    ) -> Self {
         let align_bytes = u64::from(optimal_io_bytes)
             .next_multiple_of(blocks.block_bytes())
             .max(blocks.block_bytes());
         ReadAhead {
             blocks,
+            len,
             align_bytes,
             piece_max_bytes: PIECE_MAX_BYTES.next_multiple_of(align_bytes),
             window_max_bytes,
@@ -141,8 +149,7 @@ impl ReadAhead {
         }
     }
 
-    /// What the stream of the last read wants to be read next: whole blocks (the volume's end
-    /// aside). `None` while its window is full.
+    /// What the stream of the last read wants to be read next: whole blocks. `None` while its window is full.
     pub(super) fn next_piece(&self) -> Option<Range<u64>> {
         let stream = self.streams.first()?;
         let block = self.blocks.block_bytes();
@@ -156,7 +163,7 @@ impl ReadAhead {
         } else {
             (start + piece) / block * block
         };
-        let end = end.min(self.blocks.volume_bytes());
+        let end = end.min(self.blocks.whole(self.len.bytes()));
         (start < end && end <= stream.next + window).then_some(start..end)
     }
 
@@ -184,8 +191,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn read_ahead(volume_bytes: u64) -> ReadAhead {
-        let blocks = Blocks::new(16 << 10, 512, volume_bytes);
-        ReadAhead::new(blocks, 128 << 10, 8 * MIB)
+        let blocks = Blocks::new(16 << 10, 512);
+        ReadAhead::new(blocks, Len::new(volume_bytes), 128 << 10, 8 * MIB)
     }
 
     /// Reads `range` and takes all pieces that are due.
@@ -306,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_the_volume() {
+    fn it_ends_with_the_last_whole_block() {
         let mut state = read_ahead(MIB + 512);
         let pieces: Vec<_> = (0..16)
             .flat_map(|i| read(&mut state, i * 64 * KIB..(i + 1) * 64 * KIB))
             .collect();
-        assert_eq!(pieces.last().map(|piece| piece.end), Some(MIB + 512));
+        assert_eq!(pieces.last().map(|piece| piece.end), Some(MIB));
         assert_eq!(read(&mut state, MIB..MIB + 512), []);
         assert_eq!(state.next_piece(), None);
     }

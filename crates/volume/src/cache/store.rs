@@ -111,12 +111,12 @@ impl Store {
 
     /// Whether all of `block` is valid.
     pub(super) fn has_all(&self, block: u64) -> bool {
-        self.has(block, &(0..self.blocks.len(block)))
+        self.has(block, &(0..self.blocks.block_bytes() as usize))
     }
 
     /// Keeps all of `block`. Without room (all is reserved) it is not kept.
     pub(super) fn insert(&mut self, block: u64, data: Slice, read_ahead: bool) {
-        let valid = self.blocks.all(block);
+        let valid = self.blocks.all();
         if let Some(slot) = self.slot_for(block) {
             let slot = &mut self.slots[slot as usize];
             slot.data = Some(data);
@@ -130,7 +130,7 @@ impl Store {
     /// Puts the bytes of `data` from `start` on, which a write has put on the volume, into `part`
     /// of `block`.
     pub(super) fn update(&mut self, block: u64, part: Range<usize>, data: &Payload, start: usize) {
-        let covered = self.blocks.covered(block, &part);
+        let covered = self.blocks.covered(&part);
         let known = self.index.get(&block).copied();
         let slot = match known {
             Some(slot) => slot,
@@ -142,7 +142,7 @@ impl Store {
             },
         };
         let slot = &mut self.slots[slot as usize];
-        let len = self.blocks.len(block);
+        let len = self.blocks.block_bytes() as usize;
         let mut buf = match slot.data.take().map(Slice::try_unfreeze) {
             Some(Ok(buf)) => buf,
             Some(Err(shared)) if part.len() < len => Buf::copy_of(&shared),
@@ -261,7 +261,7 @@ mod tests {
     const BLOCK: usize = 4096;
 
     fn store(capacity: usize) -> Store {
-        Store::new(Blocks::new(BLOCK as u32, 512, 1 << 40), capacity)
+        Store::new(Blocks::new(BLOCK as u32, 512), capacity)
     }
 
     fn page(value: u8) -> Slice {

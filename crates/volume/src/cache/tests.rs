@@ -481,3 +481,38 @@ fn a_bad_size_is_refused_with_the_value() {
         assert!(error.to_string().contains(word), "{error}");
     }
 }
+
+#[test]
+fn a_child_that_grew_is_cached_up_to_its_new_end() {
+    on_lane(async {
+        // The last block is not whole before.
+        let (before, after) = (16 * BLOCK + 512, 18 * BLOCK);
+        let child = TestVolume::with(after, |shape| shape.len = crate::Len::new(before as u64));
+        let cache = cache(&child, MIB, 0);
+        assert_eq!(cache.shape().len_bytes(), before as u64);
+        let beyond = cache.read(16 * BLOCK as u64, BLOCK).await;
+        assert_eq!(beyond.unwrap_err().kind(), ErrorKind::OutOfRange);
+        let odd = 16 * BLOCK as u64;
+        cache
+            .write(odd, page(1, 512), Durability::Cached)
+            .await
+            .unwrap();
+        assert_eq!(cache.read(odd, 512).await.unwrap().to_vec(), [1; 512]);
+        child.shape().len.grow(after as u64);
+        assert_eq!(cache.shape().len_bytes(), after as u64);
+        for value in [2, 3] {
+            let at = odd + 512;
+            cache
+                .write(at, page(value, BLOCK), Durability::Cached)
+                .await
+                .unwrap();
+            child.forget();
+            for _ in 0..2 {
+                let read = cache.read(odd, 2 * BLOCK).await.unwrap().to_vec();
+                assert_eq!((read[511], read[512], read[511 + BLOCK]), (1, value, value));
+                assert!(read[512 + BLOCK..].iter().all(|&byte| byte == 0));
+            }
+            assert!(child.count(Kind::Read) <= 1, "the second is a hit");
+        }
+    });
+}

@@ -67,14 +67,19 @@ impl ChapSettings<'_> {
     /// What is wrong with the settings or a secret's file, with the place and the mend.
     pub fn read(&self, base: &Path) -> Result<Option<Arc<iscsi::Chap>>, ConfigError> {
         let Some(chap) = self.chap else {
-            let alone = self.mutual.map(Spanned::span);
-            return match alone.or(self.algorithms.map(Spanned::span)) {
-                None => Ok(None),
-                Some(span) => Err(ConfigError::new(
-                    span,
+            let (alone, message) = match (self.mutual, self.algorithms) {
+                (Some(mutual), _) => (
+                    mutual.span(),
                     "a target proves itself only to initiators that have; write chap = { … } too",
-                )),
+                ),
+                (None, Some(algorithms)) => (
+                    algorithms.span(),
+                    "chap_algorithms says how to prove what nobody has to; write chap = { … } too, or \
+                     take it out",
+                ),
+                (None, None) => return Ok(None),
             };
+            return Err(ConfigError::new(alone, message));
         };
         let initiator = chap.get_ref().read(base)?;
         let target = self.mutual.map(|mutual| mutual.get_ref().read(base));
@@ -124,7 +129,13 @@ impl Credentials {
         };
         let secret = secret(&path).map_err(|message| ConfigError::new(span, message))?;
         let account = iscsi::ChapAccount::new(self.user.get_ref().clone(), secret);
-        account.map_err(|error| ConfigError::new(self.user.span(), error.to_string()))
+        account.map_err(|_| {
+            let message = format!(
+                "user has {} bytes and is no CHAP name; write one of 1 to 255 bytes without a zero byte",
+                self.user.get_ref().len()
+            );
+            ConfigError::new(self.user.span(), message)
+        })
     }
 }
 
@@ -178,9 +189,21 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
+    if bytes.starts_with(b"\xEF\xBB\xBF") {
+        return Err(format!(
+            "{shown} begins with a byte order mark, which would be a part of the secret; save it \
+             without one (sed -i '1s/^\\xEF\\xBB\\xBF//' {shown})"
+        ));
+    }
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
+    if line.contains(&0) {
+        return Err(format!(
+            "{shown} has a zero byte in it, which no initiator can be given; make a secret with: \
+             openssl rand -hex 16"
+        ));
+    }
+    if line.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
         return Err(format!(
             "{shown} has more than one line; it must hold the secret alone"
         ));
@@ -247,6 +270,13 @@ mod tests {
             ("group", b"sixteen bytes ok", 0o660, "chmod g-w"),
             ("short", b"elevenbytes\n", 0o600, "has 11 bytes"),
             ("empty", b"", 0o600, "has 0 bytes"),
+            ("zero", b"sixteen bytes\0ok", 0o600, "has a zero byte"),
+            (
+                "bom",
+                b"\xEF\xBB\xBFsixteen bytes ok\n",
+                0o600,
+                "byte order mark",
+            ),
             ("long", &[b'x'; 5000], 0o600, "12 to 255"),
             (
                 "lines",
@@ -272,6 +302,7 @@ mod tests {
                 "mutual = { user = \"t\", secret_file = \"plain\" }",
                 "write chap",
             ),
+            ("algorithms = [\"md5\"]", "take it out"),
             ("chap = { user = \"u\" }", "one of secret_file"),
             (
                 "chap = { user = \"u\", credential = \"../x\" }",

@@ -1,7 +1,12 @@
 //! What can be said about a configuration and the system that it is for, without opening anything
 //! for writing.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
 
 use super::Graph;
 use crate::config::{ConfigError, File, Kind, Node, What};
@@ -15,22 +20,93 @@ pub struct Findings {
     pub notes: Vec<ConfigError>,
 }
 
+/// What a path leads to, whatever the path.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Medium {
+    /// A block device, by its number.
+    Device(u64),
+    /// A file, by those of its file system and inode.
+    File(u64, u64),
+    /// Not there yet.
+    Missing(PathBuf),
+}
+
+impl Medium {
+    fn of(path: &Path) -> Medium {
+        match fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => Medium::Device(found.rdev()),
+            Ok(found) => Medium::File(found.dev(), found.ino()),
+            Err(_) => {
+                let directory = path
+                    .parent()
+                    .and_then(|parent| fs::canonicalize(parent).ok());
+                let whole = directory.zip(path.file_name());
+                Medium::Missing(whole.map_or(path.into(), |(parent, name)| parent.join(name)))
+            }
+        }
+    }
+}
+
+/// The volumes that initiators have seen before, and where that is written. A file of theirs that is
+/// not there has been lost, or its file system is not mounted: making it anew would show them a
+/// blank disk under the name of the one that they know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Their names in the configuration.
+    pub names: BTreeSet<String>,
+    /// The file with a line for each, which the user removes to have a new disk.
+    pub record: PathBuf,
+}
+
 impl Graph {
     /// Looks whether the volumes would open. Nothing is changed, made or locked.
-    pub fn check(&self) -> Findings {
+    pub fn check(&self, served: &Served) -> Findings {
         let mut findings = Findings::default();
         let mut paths = BTreeMap::new();
+        let parts = self.parts_of(served);
         for (name, node) in &self.volumes.0 {
-            self.check_node(name, node, &mut paths, &mut findings);
+            let lost = parts.get(name.as_str()).map(|whole| {
+                format!(
+                    "volume \"{whole}\" has been served before: mount its file system or restore the \
+                     file; if a new, blank disk is wanted, remove the line of \"{whole}\" from {}",
+                    served.record.display()
+                )
+            });
+            self.check_node(name, node, lost.as_deref(), &mut paths, &mut findings);
         }
         findings
+    }
+
+    /// The named volumes that those served are made of, and of which.
+    fn parts_of<'a>(&'a self, served: &'a Served) -> BTreeMap<&'a str, &'a str> {
+        let mut parts = BTreeMap::new();
+        for whole in &served.names {
+            let mut names = vec![whole.as_str()];
+            while let Some(name) = names.pop() {
+                let Some(node) = self.volumes.0.get(name) else {
+                    continue;
+                };
+                if parts.insert(name, whole.as_str()) == Some(whole) {
+                    continue;
+                }
+                let mut nodes = vec![node];
+                while let Some(node) = nodes.pop() {
+                    match &node.what {
+                        What::Named(name) => names.push(name),
+                        What::Inline(kind) => nodes.extend(kind.children()),
+                    }
+                }
+            }
+        }
+        parts
     }
 
     fn check_node(
         &self,
         name: &str,
         node: &Node,
-        paths: &mut BTreeMap<PathBuf, String>,
+        lost: Option<&str>,
+        paths: &mut BTreeMap<Medium, String>,
         findings: &mut Findings,
     ) {
         let What::Inline(kind) = &node.what else {
@@ -43,7 +119,7 @@ impl Graph {
             )),
             Kind::File(file) => {
                 let checked = self
-                    .check_file(file)
+                    .check_file(file, lost)
                     .and_then(|()| self.check_used_once(name, file, paths));
                 findings.errors.extend(checked.err());
             }
@@ -51,7 +127,7 @@ impl Graph {
             _ => {}
         }
         for child in kind.children() {
-            self.check_node(name, child, paths, findings);
+            self.check_node(name, child, lost, paths, findings);
         }
     }
 
@@ -60,29 +136,36 @@ impl Graph {
         &self,
         name: &str,
         file: &File,
-        paths: &mut BTreeMap<PathBuf, String>,
+        paths: &mut BTreeMap<Medium, String>,
     ) -> Result<(), ConfigError> {
         let path = self.resolve(file);
-        let path = fs::canonicalize(&path).unwrap_or(path);
-        match paths.insert(path, name.to_owned()) {
+        match paths.insert(Medium::of(&path), name.to_owned()) {
             None => Ok(()),
             Some(other) => Err(ConfigError::new(
                 file.path.span(),
                 format!(
-                    "{} is used by \"{other}\" already; to use it twice, name one volume in two places",
-                    self.resolve(file).display()
+                    "{} is used by \"{other}\" already, and \"{name}\" would overwrite it; to use it \
+                     twice, name one volume in two places",
+                    path.display()
                 ),
             )),
         }
     }
 
-    fn check_file(&self, file: &File) -> Result<(), ConfigError> {
+    /// Looks at a file; `lost` says what it means when it is not there, and has been before.
+    fn check_file(&self, file: &File, lost: Option<&str>) -> Result<(), ConfigError> {
         let path = self.resolve(file);
         let shown = path.display();
         let wrong = |message: String| Err(ConfigError::new(file.path.span(), message));
         let size = file.size.as_ref().map(|size| size.get_ref().bytes());
         let found = match fs::metadata(&path) {
             Ok(found) => found,
+            Err(error) if lost.is_some() => {
+                return wrong(format!(
+                    "{shown} cannot be opened: {error}; {}",
+                    lost.unwrap_or_default()
+                ));
+            }
             Err(_) if size.is_some() && !file.read_only => {
                 let parent = path
                     .parent()
@@ -94,6 +177,11 @@ impl Graph {
                     }
                 };
             }
+            Err(error) if size.is_some() => {
+                return wrong(format!(
+                    "{shown} cannot be opened: {error}; make it, or take read_only out to have it made"
+                ));
+            }
             Err(error) => {
                 return wrong(format!(
                     "{shown} cannot be opened: {error}; give it a size to have it made, as size = \
@@ -102,15 +190,38 @@ impl Graph {
             }
         };
         if found.is_dir() {
-            return wrong(format!("{shown} is a directory; name a file in it"));
+            return wrong(format!(
+                "{shown} is a directory; name a regular file or a block device"
+            ));
+        }
+        let kind = found.file_type();
+        let other = [
+            (kind.is_char_device(), "a character device"),
+            (kind.is_fifo(), "a pipe"),
+            (kind.is_socket(), "a socket"),
+        ];
+        if let Some((_, kind)) = other.into_iter().find(|(is, _)| *is) {
+            return wrong(format!(
+                "{shown} is {kind}; name a regular file or a block device"
+            ));
         }
         if !found.is_file() {
             // A device says how long it is only when it is opened.
             return Ok(());
         }
         match size {
+            _ if found.len() == 0 && lost.is_some() => wrong(format!(
+                "{shown} is empty, but {}",
+                lost.unwrap_or_default()
+            )),
             None if found.len() == 0 => wrong(format!(
                 "{shown} is empty; give it a size, as size = \"20GiB\""
+            )),
+            None if found.len() < file.block_size.bytes().into() => wrong(format!(
+                "{shown} has {} bytes, less than a block of {}; name a longer file, or make it longer \
+                 (truncate -s 1G)",
+                found.len(),
+                file.block_size.bytes()
             )),
             Some(size) if found.len() > 0 && found.len() < size => wrong(format!(
                 "{shown} has {} bytes, fewer than the size of {size} that is configured; write the \

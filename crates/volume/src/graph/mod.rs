@@ -38,14 +38,14 @@ use crate::{
         throttle::Throttle,
     },
     leaf::{
-        file::{FileOptions, OpenFile},
+        file::{FileOptions, Grown, OpenFile},
         ram::Region,
     },
     recorder::{Recorder, Recording},
     stripe,
 };
 
-pub use check::Findings;
+pub use check::{Findings, Served};
 
 /// The volumes of a configuration, open or not.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub struct Graph {
     volumes: Volumes,
     base: PathBuf,
     named: BTreeMap<String, Weak<Part>>,
+    /// Those that were opened, to look at their lengths again.
+    files: Vec<Weak<OpenFile>>,
     handles: Handles,
 }
 
@@ -113,6 +115,7 @@ impl Graph {
             volumes,
             base: base.to_owned(),
             named: BTreeMap::new(),
+            files: Vec::new(),
             handles: Handles::default(),
         })
     }
@@ -150,6 +153,17 @@ impl Graph {
             name: name.into(),
             part,
         })
+    }
+
+    /// Looks how long the files of the open volumes are now. A leaf whose file became longer has the
+    /// new length when this returns, on every lane, and what shows the leaf's length has it too.
+    /// Blocks briefly: for somebody who asks, not for the data path.
+    ///
+    /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`].
+    pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
+        let open = self.files.iter().filter_map(Weak::upgrade);
+        open.filter_map(|file| file.look_at_length().transpose())
+            .collect()
     }
 
     /// Opens `node`, which is at `path` in the graph.
@@ -221,7 +235,7 @@ impl Graph {
                 }))
             }
             Kind::File(file) => {
-                let file = OpenFile::open(&self.file_options(file)).await?;
+                let file = self.open_file(file).await?;
                 if file.needs_home() {
                     return Part::at_home(home, children, move |_| {
                         LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as _) })
@@ -240,7 +254,7 @@ impl Graph {
                 let Kind::File(file) = &**leaf else {
                     return Err(recorder_without_file());
                 };
-                let file = OpenFile::open(&self.file_options(file)).await?;
+                let file = self.open_file(file).await?;
                 let recording = self.handles.recordings.entry(path).or_default().clone();
                 Part::at_home(home, children, move |_| {
                     LaneFuture::new(async move {
@@ -358,6 +372,13 @@ impl Graph {
             force: options.force,
         };
         stripe::create(&children, &options).await.map_err(told)
+    }
+
+    async fn open_file(&mut self, file: &File) -> Result<Arc<OpenFile>> {
+        let file = OpenFile::open(&self.file_options(file)).await?;
+        self.files.retain(|file| file.strong_count() > 0);
+        self.files.push(Arc::downgrade(&file));
+        Ok(file)
     }
 
     fn file_options(&self, file: &File) -> FileOptions {

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use engine::{Buf, Lane, LaneConfig, time};
+use engine::{Buf, Lane, LaneConfig, Payload, time};
 
 use super::*;
 use crate::{Durability, contract, layer::stats::RequestKind, scratch::Scratch};
@@ -119,6 +119,79 @@ fn lanes_share_what_a_tree_holds() {
 }
 
 #[test]
+fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_not() {
+    const BEFORE: u64 = 4 << 20;
+    const AFTER: u64 = 6 << 20;
+    let scratch = Scratch::new();
+    let text = r#"
+        plain.file = { path = "plain" }
+        buffered.file = { path = "buffered", cache = "write-back" }
+        layers.cache = { size = "1MiB", of = { throttle = { rate = "40Gbit/s", of = { stats = { of = { file = { path = "deep" } } } } } } }
+        recorded.recorder = { of = { file = { path = "recorded", cache = "write-through" } } }
+        rules.fault = { rules = [], of = "named" }
+        named.file = { path = "named" }
+        fixed.file = { path = "fixed", size = "4MiB" }
+        striped.stripe = { unit = "4KiB", of = [{ file = { path = "child" } }] }
+    "#;
+    let files = [
+        "plain", "buffered", "deep", "recorded", "named", "fixed", "child",
+    ];
+    let set_len = |len| {
+        for name in files {
+            let mut file = fs::File::options();
+            let file = file.write(true).create(true).truncate(false);
+            let file = file.open(scratch.file(name)).expect("a file of ours");
+            file.set_len(len).expect("room");
+        }
+    };
+    set_len(BEFORE);
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, scratch.path());
+        let home = other.handle.clone();
+        let new = NewStripe {
+            uuid: uuid::Uuid::from_u128(7),
+            created_unix_s: 1,
+            force: false,
+        };
+        graph
+            .create_stripe("striped", &home, &new)
+            .await
+            .expect("a stripe");
+        let mut trees = Vec::new();
+        for name in [
+            "plain", "buffered", "layers", "recorded", "rules", "fixed", "striped",
+        ] {
+            trees.push(graph.open(name, &home).await.expect(name));
+        }
+        set_len(AFTER);
+        let (grown, refused): (Vec<_>, Vec<_>) =
+            graph.look_at_lengths().into_iter().partition(Result::is_ok);
+        assert_eq!((grown.len(), refused.len()), (6, 1), "{refused:?}");
+        let grown: Vec<Grown> = grown.into_iter().flatten().collect();
+        for tree in &trees {
+            let follows = !["fixed", "striped"].contains(&tree.name());
+            let len = &tree.shape().len;
+            let shared = grown.iter().any(|grown| grown.len.is_shared_with(len));
+            assert_eq!(shared, follows, "{tree:?}");
+            let volume = tree.on_lane().await.expect("it is open");
+            let write = volume.write(AFTER - 512, Payload::zeroes(512), Durability::Cached);
+            assert_eq!(write.await.is_ok(), follows, "{tree:?}");
+            if follows {
+                assert_eq!((len.bytes(), volume.shape().len_bytes()), (AFTER, AFTER));
+                volume
+                    .read(BEFORE - 512, 1024)
+                    .await
+                    .expect("across the old end");
+            }
+        }
+        assert!(graph.look_at_lengths().iter().all(Result::is_err), "once");
+        drop(trees);
+    });
+}
+
+#[test]
 fn a_volume_named_twice_is_opened_once_and_closed_with_the_last() {
     let scratch = Scratch::new();
     let text = r#"
@@ -206,7 +279,7 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         directory.file = { path = "." }
         scratch.ram = { size = "1MiB" }
     "#;
-    let findings = graph(text, scratch.path()).check();
+    let findings = graph(text, scratch.path()).check(&Served::default());
     let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
     for part in [
         "give it a size to have it made",
@@ -223,6 +296,33 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
     assert_eq!(messages.len(), 5, "{messages:?}");
     assert_eq!(findings.notes.len(), 1, "memory is volatile");
     assert!(!scratch.file("new").exists());
+}
+
+#[test]
+fn a_file_of_what_was_served_must_be_there() {
+    let scratch = Scratch::new();
+    let text = r#"
+        whole.cache = { size = "4MiB", of = { stripe = { of = ["part", { file = { path = "inline", size = "1MiB" } }] } } }
+        part.stats = { of = { file = { path = "named", size = "1MiB" } } }
+        other.file = { path = "other", size = "1MiB" }
+    "#;
+    let served = Served {
+        names: ["whole".to_owned(), "gone".to_owned()].into(),
+        record: "record".into(),
+    };
+    let graph = graph(text, scratch.path());
+    for (name, errors) in [("inline", 2), ("named", 1), ("other", 0)] {
+        let findings = graph.check(&served);
+        let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
+        assert_eq!(messages.len(), errors, "{messages:?}");
+        for message in messages {
+            assert!(
+                message.contains("the line of \"whole\" from record"),
+                "{message}"
+            );
+        }
+        fs::write(scratch.file(name), [0; 1 << 20]).expect("it is restored");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ use super::{
     sense::{Sense, Verdict},
     session::{Data, Reply, Session},
 };
-use crate::{Discard, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
 
 /// The longest READ or WRITE that is sent when the target names no limit, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
@@ -93,6 +93,9 @@ pub struct IscsiDisk {
     flushed: Cell<u64>,
     /// Acknowledged writes may be lost: see the module.
     lost_writes: Cell<bool>,
+    /// The target has said so, or has lost us and could not: its capacity is to be read before
+    /// anything else is sent.
+    may_have_grown: Cell<bool>,
 }
 
 impl IscsiDisk {
@@ -121,7 +124,7 @@ impl IscsiDisk {
             shape: Shape {
                 block_size_bytes: 512,
                 physical_block_bytes: 512,
-                len_bytes: 0,
+                len: Len::new(0),
                 volatile_cache: true,
                 read_only: false,
                 discard: None,
@@ -137,6 +140,7 @@ impl IscsiDisk {
             promised: Cell::new(0),
             flushed: Cell::new(0),
             lost_writes: Cell::new(false),
+            may_have_grown: Cell::new(false),
         };
         disk.learn().await.map_err(|e| e.context(&what))?;
         Ok(Rc::new(disk))
@@ -169,7 +173,7 @@ impl IscsiDisk {
         let (blocks, block, physical_exponent, thin, reads_zeroes) = self.capacity().await?;
         self.shape.block_size_bytes = block;
         self.shape.physical_block_bytes = block << physical_exponent;
-        self.shape.len_bytes = blocks * u64::from(block);
+        self.shape.len = Len::new(blocks * u64::from(block));
         self.shape.optimal_io_bytes = self.shape.physical_block_bytes;
         self.mode().await;
         self.limits(thin, reads_zeroes).await;
@@ -212,6 +216,34 @@ impl IscsiDisk {
             flags & 0x80 != 0,
             flags & 0x40 != 0,
         ))
+    }
+
+    /// Takes the disk's length if it is longer now. One that is shorter or cannot be asked leaves
+    /// this as long as it was.
+    async fn grow(&self) {
+        let target_name = &self.config.target_name;
+        let from = self.shape.len_bytes();
+        let to = match self.capacity().await {
+            Ok((blocks, block, ..)) if block == self.shape.block_size_bytes => {
+                blocks * u64::from(block)
+            }
+            Ok((_, block, ..)) => {
+                let error = "the disk has another block size now: open the volume again";
+                tracing::error!(target_name, block, error);
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(target_name, %error, "the disk may have grown; its capacity is not known");
+                return;
+            }
+        };
+        if to > from {
+            tracing::info!(target_name, from, to, "the disk has grown");
+            self.shape.len.grow(to);
+        } else if to < from {
+            let mend = "make it as long as it was and check the data";
+            tracing::error!(target_name, from, to, mend, "the disk has become shorter");
+        }
     }
 
     /// Write protection and write cache. A target that does not tell is taken to cache.
@@ -289,6 +321,9 @@ impl IscsiDisk {
         let mut lost_since: Option<Instant> = None;
         let mut at_once = 0..AT_ONCE_MAX;
         loop {
+            if self.may_have_grown.take() {
+                LaneFuture::new(self.grow()).await;
+            }
             let session = self.session.borrow().clone();
             match session.execute(self.lun, cdb, data.clone()).await {
                 Ok(reply) => match self.judge(&reply) {
@@ -320,6 +355,10 @@ impl IscsiDisk {
             0x00 | 0x04 => return None,
             CHECK_CONDITION => {
                 let sense = Sense::parse(&reply.sense);
+                // One whose shape is not known yet is going to be asked anyway.
+                let is_known = self.shape.len_bytes() > 0;
+                self.may_have_grown
+                    .set(self.may_have_grown.get() || is_known && sense.may_be_of_another_length());
                 (sense.verdict(), format!("the target reports {sense}"))
             }
             // BUSY, TASK SET FULL, TASK ABORTED

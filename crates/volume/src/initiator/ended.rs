@@ -55,6 +55,8 @@ fn message_of(reason: &CloseReason) -> String {
             format!("the target refused the login: {status}{mend}")
         }
         CloseReason::Protocol(error) => error.to_string(),
-        other => format!("the session ended: {other:?}"),
+        CloseReason::PingTimeout => "the target did not answer a ping in time".to_owned(),
+        CloseReason::DroppedByPeer => "the target has dropped the session".to_owned(),
+        _ => "the session was logged out".to_owned(),
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Sense {
     pub(super) ascq: u8,
 }
 
+const UNIT_ATTENTION: u8 = 0x6;
+
 /// What to do about a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -43,11 +45,19 @@ impl Sense {
         }
     }
 
+    /// Whether the disk's length is to be asked anew: CAPACITY DATA HAS CHANGED, or a reset or loss
+    /// of the nexus, with which the target may have forgotten to tell us.
+    pub(super) fn may_be_of_another_length(self) -> bool {
+        matches!(
+            (self.key, self.asc, self.ascq),
+            (UNIT_ATTENTION, 0x2a, 0x09) | (UNIT_ATTENTION, 0x29, _)
+        )
+    }
+
     /// What it means for the command (SPC-4 table 43).
     pub(super) fn verdict(self) -> Verdict {
         const NOT_READY: u8 = 0x2;
         const MEDIUM_ERROR: u8 = 0x3;
-        const UNIT_ATTENTION: u8 = 0x6;
         const DATA_PROTECT: u8 = 0x7;
         const ABORTED_COMMAND: u8 = 0xb;
         match (self.key, self.asc, self.ascq) {
@@ -85,6 +95,7 @@ mod tests {
         let descriptor = [0x72, 0x06, 0x29, 0x00, 0, 0, 0, 0];
         assert_eq!(Sense::parse(&fixed), Sense::parse(&descriptor));
         assert_eq!(Sense::parse(&fixed).verdict(), Verdict::Restarted);
+        assert!(Sense::parse(&fixed).may_be_of_another_length());
         assert_eq!(
             Sense::parse(&[]).verdict(),
             Verdict::Fail(ErrorKind::Protocol)

@@ -1,30 +1,40 @@
 //! The `ram` leaf: a region of this process's memory that all lanes read and write in place.
 //!
 //! The region is mapped at once and filled by the kernel page by page as it is touched, so a large
-//! volume costs what is used of it; discarding gives pages back. Copies run under a lock of the
-//! page that they touch, one of some hundreds (few enough to stay in a cache), each in a line of
-//! its own: without it two lanes at the same block would race, and a reader could see half of a
-//! write where the contract promises whole blocks. It is held for the copy of one page and almost
-//! never contended.
+//! volume costs what is used of it; discarding gives pages back.
+//!
+//! A read copies nothing: it lends the region's own memory, and each of its pages counts who looks
+//! at it. A write to a page that is lent goes *aside*, to a copy of the page which everybody finds
+//! there until the last of those readers is gone and the copy comes home. All of this happens under
+//! a lock of the page: without it two lanes at the same block would race, and a reader could see
+//! half of a write where the contract promises whole blocks. It is held for the copy of one page at
+//! most and almost never contended. Lock and counts are one word, so that a read of a page touches
+//! one cache line beside its blocks.
+
+mod past_cache;
+#[cfg(test)]
+mod tests;
 
 use std::{
+    collections::HashMap,
     io,
+    ops::Range,
     ptr::NonNull,
+    rc::Rc,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU16, Ordering},
     },
 };
 
-use engine::{Buf, LaneFuture, Payload, cost};
+use engine::{Buf, LaneFuture, Payload, Slice, buf::Lender, cost};
 
 use crate::{
-    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Result, Shape, Volume,
+    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
 };
 
 const PAGE_BYTES: usize = 4096;
-const LOCKS_MAX: usize = 512;
-/// Pages freed under one set of locks; divides every number of locks that is larger.
+/// Pages freed at once, all of them locked.
 const DISCARD_PAGES: usize = 512;
 
 /// The memory of a `ram` volume, for all lanes.
@@ -32,15 +42,14 @@ const DISCARD_PAGES: usize = 512;
 pub struct Region {
     memory: NonNull<u8>,
     mapped_bytes: usize,
-    locks: Box<[PageLock]>,
-    /// For each page whether it was written since it was last given back. Changed under the
-    /// page's lock; who asks takes none and learns what was so at some time while it asked.
-    written: Box<[AtomicBool]>,
+    pages: Box<[Page]>,
+    /// What pages hold that are lent and were written meanwhile.
+    aside: Mutex<HashMap<usize, Box<[u8; PAGE_BYTES]>>>,
     shape: Shape,
 }
 
-// SAFETY: the memory is only touched by `with_page` and `discard_pages`, under the locks of the
-// pages that they touch; nobody keeps a reference into it.
+// SAFETY: the memory is only touched under the locks of the pages concerned, and not changed where
+// a page's state says that it is lent; slices of it are lent by `Home` alone, which counts them.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -80,16 +89,15 @@ impl Region {
         // SAFETY: the mapping just made, in its whole length.
         let _ = unsafe { libc::madvise(memory, mapped_bytes, libc::MADV_HUGEPAGE) };
         let pages = mapped_bytes / PAGE_BYTES;
-        let locks = pages.next_power_of_two().min(LOCKS_MAX);
         Ok(Arc::new(Region {
             memory: NonNull::new(memory.cast()).expect("a mapping that worked is not at zero"),
             mapped_bytes,
-            written: (0..pages).map(|_| AtomicBool::new(false)).collect(),
-            locks: (0..locks).map(|_| PageLock::default()).collect(),
+            pages: (0..pages).map(|_| Page::default()).collect(),
+            aside: Mutex::default(),
             shape: Shape {
                 block_size_bytes,
                 physical_block_bytes: PAGE_BYTES as u32,
-                len_bytes,
+                len: Len::new(len_bytes),
                 volatile_cache: true,
                 read_only: false,
                 discard: Some(Discard {
@@ -109,32 +117,107 @@ impl Region {
     /// The volume for the current lane.
     pub fn on_lane(self: &Arc<Self>) -> Ram {
         Ram {
-            region: self.clone(),
+            region: Rc::new(Home(self.clone())),
         }
     }
 
-    fn lock(&self, page: usize) -> Locked<'_> {
-        self.locks[page & (self.locks.len() - 1)].lock()
+    fn aside(&self) -> MutexGuard<'_, HashMap<usize, Box<[u8; PAGE_BYTES]>>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on each page's part of the `len` bytes at `at`, in order; its first argument is
-    /// where in the range the part begins.
-    fn for_pages(&self, at: usize, len: usize, mut f: impl FnMut(usize, &mut [u8])) {
-        assert!(
-            at.checked_add(len)
-                .is_some_and(|end| end <= self.mapped_bytes)
-        );
-        let mut done = 0;
-        while done < len {
-            let start = at + done;
-            let n = (PAGE_BYTES - start % PAGE_BYTES).min(len - done);
-            let _locked = self.lock(start / PAGE_BYTES);
-            // SAFETY: within the mapping (asserted above), in one page, and the page's lock is
-            // held, so that no other reference to it exists.
-            let part =
-                unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(start), n) };
-            f(done, part);
-            done += n;
+    /// Where byte `at` is while its page is at home.
+    fn at_home(&self, at: usize) -> NonNull<u8> {
+        assert!(at < self.mapped_bytes);
+        // SAFETY: within the mapping, as just seen.
+        unsafe { self.memory.add(at) }
+    }
+
+    /// Lends all pages of the `len` bytes at `at`, which stay as they are now. Not when one of them
+    /// is aside.
+    fn lend(&self, at: usize, len: usize) -> bool {
+        let pages = pages_of(at, len);
+        for page in pages.clone() {
+            if !self.pages[page].lock().lend() {
+                self.take_back(pages.start..page);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Ends the loan of `pages`.
+    fn take_back(&self, pages: Range<usize>) {
+        for page in pages {
+            let mut locked = self.pages[page].lock();
+            if locked.take_back() {
+                let content = self.aside().remove(&page);
+                let content = content.expect("its state says that it is aside");
+                // SAFETY: one whole page of the mapping; its lock is held and nobody has it lent.
+                let home = unsafe {
+                    std::slice::from_raw_parts_mut(
+                        self.at_home(page * PAGE_BYTES).as_ptr(),
+                        PAGE_BYTES,
+                    )
+                };
+                home.copy_from_slice(&*content);
+            }
+        }
+    }
+
+    /// Runs `f` on each page's part of the `len` bytes at `at`, in order, to change it; its first
+    /// argument is where in the range the part begins. `is_data`: whether that counts as written.
+    fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
+        for (start, n) in parts(at, len) {
+            let page = start / PAGE_BYTES;
+            let mut locked = self.pages[page].lock();
+            if is_data {
+                locked.set_written(true);
+            }
+            let home = self.at_home(start);
+            if locked.is_at_home_alone() {
+                // SAFETY: in one page of the mapping; its lock is held and nobody has it lent, so
+                // that no other reference to it exists.
+                f(start - at, unsafe {
+                    std::slice::from_raw_parts_mut(home.as_ptr(), n)
+                });
+                continue;
+            }
+            let mut aside = self.aside();
+            let content = aside.entry(page).or_insert_with(|| {
+                let first = self.at_home(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
+                // SAFETY: one whole page of the mapping, which is lent: nobody changes it.
+                Box::new(unsafe { first.read() })
+            });
+            locked.set_aside();
+            let inside = start % PAGE_BYTES;
+            f(start - at, &mut content[inside..inside + n]);
+        }
+    }
+
+    /// Copies the bytes at `at` into all of `to`, from wherever they are.
+    fn copy(&self, at: usize, to: &mut [u8]) {
+        cost::count_copied(to.len());
+        for (start, n) in parts(at, to.len()) {
+            let page = start / PAGE_BYTES;
+            let locked = self.pages[page].lock();
+            let to = &mut to[start - at..start - at + n];
+            if locked.is_aside() {
+                let inside = start % PAGE_BYTES;
+                to.copy_from_slice(&self.aside()[&page][inside..inside + n]);
+                continue;
+            }
+            // SAFETY: in one page of the mapping, whose lock is held: nobody changes it.
+            to.copy_from_slice(unsafe {
+                std::slice::from_raw_parts(self.at_home(start).as_ptr(), n)
+            });
+        }
+    }
+
+    /// Has the CPU bring the first page of a read into its cache, without waiting for it: the
+    /// system copies it into a socket soon.
+    fn fetch(&self, at: usize, len: usize) {
+        for line in (at..at + len.min(PAGE_BYTES)).step_by(64) {
+            past_cache::fetch(self.memory.as_ptr().wrapping_add(line));
         }
     }
 
@@ -142,35 +225,135 @@ impl Region {
         let end = at + len;
         let first_whole = at.next_multiple_of(PAGE_BYTES).min(end);
         let end_whole = (end / PAGE_BYTES * PAGE_BYTES).max(first_whole);
-        self.for_pages(at, first_whole - at, |_, part| part.fill(0));
+        let clear = |at, len| self.change(at, len, false, |_, part| part.fill(0));
+        clear(at, first_whole - at);
         let mut page = first_whole / PAGE_BYTES;
         while page < end_whole / PAGE_BYTES {
-            // Up to the next multiple, so that the locks of one go are distinct and ascending.
             let next = (page / DISCARD_PAGES + 1) * DISCARD_PAGES;
             let next = next.min(end_whole / PAGE_BYTES);
-            self.discard_pages(page, next);
+            if !self.discard_pages(page, next) {
+                clear(page * PAGE_BYTES, (next - page) * PAGE_BYTES);
+            }
             page = next;
         }
-        self.for_pages(end_whole, end - end_whole, |_, part| part.fill(0));
+        clear(end_whole, end - end_whole);
     }
 
-    fn discard_pages(&self, first: usize, end: usize) {
-        // Distinct locks in ascending order, so that two discards cannot wait for each other: at
-        // most 512 pages of one aligned group, or of a region with a lock for every page.
-        let _locked: Vec<Locked<'_>> = (first..end).map(|page| self.lock(page)).collect();
-        let len = (end - first) * PAGE_BYTES;
-        for written in &self.written[first..end] {
-            written.store(false, Ordering::Relaxed);
+    /// Gives whole pages back to the system, after which they are zero; not when any is lent.
+    fn discard_pages(&self, first: usize, end: usize) -> bool {
+        // In ascending order, so that two discards cannot wait for each other.
+        let pages = self.pages[first..end].iter();
+        let mut locked: Vec<Locked<'_>> = pages.map(Page::lock).collect();
+        if !locked.iter().all(Locked::is_at_home_alone) {
+            return false;
         }
+        let len = (end - first) * PAGE_BYTES;
+        locked.iter_mut().for_each(|page| page.set_written(false));
+        let start = self.at_home(first * PAGE_BYTES).as_ptr();
         // SAFETY: whole pages of the mapping, all locked: nobody looks at them meanwhile.
-        let start = unsafe { self.memory.as_ptr().add(first * PAGE_BYTES) };
-        // SAFETY: as above.
         let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
         if failed != 0 {
             // Locked memory (mlockall) is not given back; it can still be cleared.
             // SAFETY: as above.
             unsafe { std::ptr::write_bytes(start, 0, len) };
         }
+        true
+    }
+}
+
+/// The pages that the `len` bytes at `at` touch.
+fn pages_of(at: usize, len: usize) -> Range<usize> {
+    at / PAGE_BYTES..(at + len).div_ceil(PAGE_BYTES)
+}
+
+/// The `len` bytes at `at` in parts that lie in one page each: offset and length.
+fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    pages_of(at, len).map(move |page| {
+        let start = at.max(page * PAGE_BYTES);
+        (start, (at + len).min((page + 1) * PAGE_BYTES) - start)
+    })
+}
+
+/// What is known of a page: how many loans look at it, whether its content is aside because it was
+/// written meanwhile, whether it was written since it was last given back to the system, and whether
+/// somebody has it locked.
+#[derive(Default, Debug)]
+struct Page(AtomicU16);
+
+impl Page {
+    const WRITTEN: u16 = 1 << 15;
+    const ASIDE: u16 = 1 << 14;
+    const LOCKED: u16 = 1 << 13;
+    const LOANS_MAX: u16 = Page::LOCKED - 1;
+
+    fn lock(&self) -> Locked<'_> {
+        let mut spins = 0;
+        loop {
+            let state = self.0.fetch_or(Page::LOCKED, Ordering::Acquire);
+            if state & Page::LOCKED == 0 {
+                return Locked { page: self, state };
+            }
+            spins += 1;
+            if spins % 64 == 0 {
+                // The holder was taken off its CPU: let it run.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// As it was at some time while somebody asked.
+    fn was_written(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Page::WRITTEN != 0
+    }
+}
+
+/// A locked page and what it is going to be when it is unlocked.
+struct Locked<'a> {
+    page: &'a Page,
+    state: u16,
+}
+
+impl Locked<'_> {
+    fn set_written(&mut self, is_written: bool) {
+        self.state &= !Page::WRITTEN;
+        self.state |= if is_written { Page::WRITTEN } else { 0 };
+    }
+
+    fn is_aside(&self) -> bool {
+        self.state & Page::ASIDE != 0
+    }
+
+    fn set_aside(&mut self) {
+        self.state |= Page::ASIDE;
+    }
+
+    /// Whether it may be changed where it is.
+    fn is_at_home_alone(&self) -> bool {
+        self.state & !Page::WRITTEN == 0
+    }
+
+    /// One loan more, if it is at home and there are not too many.
+    fn lend(&mut self) -> bool {
+        let may = !self.is_aside() && self.state & Page::LOANS_MAX < Page::LOANS_MAX;
+        self.state += u16::from(may);
+        may
+    }
+
+    /// One loan less. Whether that was the last and the page is to come home.
+    fn take_back(&mut self) -> bool {
+        self.state -= 1;
+        let comes_home = self.state & !Page::WRITTEN == Page::ASIDE;
+        if comes_home {
+            self.state &= !Page::ASIDE;
+        }
+        comes_home
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.page.0.store(self.state, Ordering::Release);
     }
 }
 
@@ -181,79 +364,74 @@ impl Drop for Region {
     }
 }
 
-#[derive(Default, Debug)]
-#[repr(align(64))]
-struct PageLock(AtomicBool);
+/// A region as one lane lends from it.
+#[derive(Debug)]
+struct Home(Arc<Region>);
 
-impl PageLock {
-    fn lock(&self) -> Locked<'_> {
-        let mut spins = 0;
-        while self.0.swap(true, Ordering::Acquire) {
-            spins += 1;
-            if spins % 64 == 0 {
-                // The holder was taken off its CPU: let it run.
-                std::thread::yield_now();
-            }
-            std::hint::spin_loop();
-        }
-        Locked(self)
-    }
-}
-
-struct Locked<'a>(&'a PageLock);
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Release);
+impl Lender for Home {
+    fn give_back(&self, memory: NonNull<u8>, len: usize) {
+        let at = memory.as_ptr() as usize - self.0.memory.as_ptr() as usize;
+        self.0.take_back(pages_of(at, len));
     }
 }
 
 /// A `ram` volume on one lane.
 #[derive(Debug)]
 pub struct Ram {
-    region: Arc<Region>,
+    region: Rc<Home>,
+}
+
+impl Ram {
+    fn region(&self) -> &Region {
+        &self.region.0
+    }
 }
 
 impl Volume for Ram {
     fn shape(&self) -> &Shape {
-        &self.region.shape
+        &self.region().shape
     }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {
-            self.region.shape.check(at, len as u64)?;
+            let region = self.region();
+            region.shape.check(at, len as u64)?;
+            let at = at as usize;
+            if region.lend(at, len) {
+                region.fetch(at, len);
+                let lender = self.region.clone();
+                // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
+                // they are until it gets them back.
+                return Ok(unsafe { Slice::lent(region.at_home(at), len, lender) }.into());
+            }
             let mut buf = Buf::new(len);
-            cost::count_copied(len);
-            self.region.for_pages(at as usize, len, |done, part| {
-                buf[done..done + part.len()].copy_from_slice(part);
-            });
+            region.copy(at, &mut buf);
             Ok(buf.into())
         })
     }
 
     fn write(&self, at: u64, data: Payload, _durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.region.shape.check_write(at, data.len() as u64)?;
+            self.region().shape.check_write(at, data.len() as u64)?;
             cost::count_copied(data.len());
             let mut slices = data.slices().iter();
             let mut left: &[u8] = &[];
-            self.region
-                .for_pages(at as usize, data.len(), |done, part| {
-                    let page = (at as usize + done) / PAGE_BYTES;
-                    self.region.written[page].store(true, Ordering::Relaxed);
-                    // One walk over the slices, whatever their boundaries are.
-                    let mut done = 0;
-                    while done < part.len() {
-                        if left.is_empty() {
-                            left = slices
-                                .next()
-                                .expect("the slices are as long as the payload");
-                        }
-                        let n = left.len().min(part.len() - done);
-                        part[done..done + n].copy_from_slice(&left[..n]);
-                        (left, done) = (&left[n..], done + n);
+            let copy_next = |_, part: &mut [u8]| {
+                // One walk over the slices, whatever their boundaries are.
+                let mut done = 0;
+                while done < part.len() {
+                    if left.is_empty() {
+                        left = slices
+                            .next()
+                            .expect("the slices are as long as the payload");
                     }
-                });
+                    let n = left.len().min(part.len() - done);
+                    past_cache::copy(&mut part[done..done + n], &left[..n]);
+                    (left, done) = (&left[n..], done + n);
+                }
+            };
+            self.region()
+                .change(at as usize, data.len(), true, copy_next);
             Ok(())
         })
     }
@@ -264,16 +442,16 @@ impl Volume for Ram {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.region.shape.check_write(at, len)?;
-            self.region.zero(at as usize, len as usize);
+            self.region().shape.check_write(at, len)?;
+            self.region().zero(at as usize, len as usize);
             Ok(())
         })
     }
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(async move {
-            self.region.shape.check(at, len)?;
-            let is_written = |page: u64| self.region.written[page as usize].load(Ordering::Relaxed);
+            self.region().shape.check(at, len)?;
+            let is_written = |page: u64| self.region().pages[page as usize].was_written();
             let page_bytes = PAGE_BYTES as u64;
             let is_mapped = is_written(at / page_bytes);
             let mut end = (at / page_bytes + 1) * page_bytes;
@@ -290,7 +468,7 @@ impl Volume for Ram {
 
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         Some(AtomicWrites {
-            unit_bytes: self.region.shape.block_size_bytes,
+            unit_bytes: self.region().shape.block_size_bytes,
             max_bytes: None,
         })
     }
@@ -313,91 +491,5 @@ impl Volume for Ram {
         _durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         self.discard(at, len)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::contract;
-
-    #[test]
-    fn keeps_the_contract() {
-        for (len, block) in [(1 << 20, 512), (3 << 20, 4096), (5 * 512, 512), (512, 512)] {
-            contract::run(move |_| {
-                LaneFuture::new(async move {
-                    Ok(std::rc::Rc::new(Region::new(len, block)?.on_lane()) as _)
-                })
-            });
-        }
-    }
-
-    #[test]
-    fn lanes_see_whole_blocks_of_each_other() {
-        let region = Region::new(4096, 4096).expect("4 KiB");
-        let config = engine::LaneConfig::default();
-        std::thread::scope(|scope| {
-            for writer in 0..2u8 {
-                let region = &region;
-                let config = &config;
-                scope.spawn(move || {
-                    let lane = engine::Lane::new(config).expect("a ring");
-                    let ram = region.on_lane();
-                    lane.block_on(async {
-                        for round in 0..100_000u32 {
-                            let mut buf = Buf::new(4096);
-                            buf.fill((2 * round) as u8 + writer);
-                            ram.write(0, buf.into(), Durability::Cached)
-                                .await
-                                .expect("it fits");
-                            let seen = ram.read(0, 4096).await.expect("it fits").into_buf();
-                            assert!(seen[..] == [seen[0]; 4096], "a torn block");
-                        }
-                    });
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn discard_gives_memory_back() {
-        let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
-        lane.block_on(async {
-            let region = Region::new(64 << 20, 512).expect("64 MiB");
-            let ram = region.on_lane();
-            let ones = Payload::from({
-                let mut buf = Buf::new(1 << 20);
-                buf.fill(1);
-                buf
-            });
-            for mib in 0..64 {
-                ram.write(mib << 20, ones.clone(), Durability::Cached)
-                    .await
-                    .expect("it fits");
-            }
-            assert_eq!(resident_pages(&region), 64 << 8);
-            ram.discard(512, (64 << 20) - 1024).await.expect("it fits");
-            assert_eq!(
-                resident_pages(&region),
-                2,
-                "the first and last page are not whole"
-            );
-            let first = ram.read(0, 4096).await.expect("it fits").to_vec();
-            assert!(first[..512].iter().all(|&b| b == 1) && first[512..].iter().all(|&b| b == 0));
-        });
-    }
-
-    fn resident_pages(region: &Region) -> usize {
-        let mut present = vec![0u8; region.mapped_bytes / PAGE_BYTES];
-        // SAFETY: one byte for each page of a live mapping.
-        let failed = unsafe {
-            libc::mincore(
-                region.memory.as_ptr().cast(),
-                region.mapped_bytes,
-                present.as_mut_ptr(),
-            )
-        };
-        assert_eq!(failed, 0);
-        present.iter().filter(|&&byte| byte & 1 == 1).count()
     }
 }

@@ -37,12 +37,12 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     let mut usable_bytes = u64::MAX;
     for child in children {
         let shape = child.volume.shape();
-        let usable = shape.len_bytes.saturating_sub(RESERVED_BYTES) / unit * unit;
+        let usable = shape.len_bytes().saturating_sub(RESERVED_BYTES) / unit * unit;
         if usable == 0 {
             return Err(child.refuse(format!(
                 "it has {} bytes; a child needs its first {RESERVED_BYTES} for the superblock and \
                  at least one unit of {unit} for data",
-                shape.len_bytes
+                shape.len_bytes()
             )));
         }
         if shape.physical_block_bytes > options.unit_bytes {

@@ -58,11 +58,11 @@ impl Child {
     }
 
     async fn read_superblock(&self) -> Result<Superblock> {
-        if self.volume.shape().len_bytes < RESERVED_BYTES {
+        if self.volume.shape().len_bytes() < RESERVED_BYTES {
             return Err(self.refuse(format!(
                 "it has {} bytes and cannot even hold a superblock; look for the child that \
                  belongs here",
-                self.volume.shape().len_bytes
+                self.volume.shape().len_bytes()
             )));
         }
         let block = self.volume.read(0, SUPERBLOCK_BYTES).await;

@@ -12,7 +12,7 @@ use super::{
     superblock::{RESERVED_BYTES, Superblock},
     unflushed::Unflushed,
 };
-use crate::{Discard, Error, ErrorKind, Result, Shape, SharedVolume};
+use crate::{Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
 
 /// A stripe whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
 /// what a lane does I/O with.
@@ -169,10 +169,10 @@ fn check_child(
     }
     let shape = child.volume.shape();
     let needed = RESERVED_BYTES + superblock.usable_bytes;
-    if shape.len_bytes < needed {
+    if shape.len_bytes() < needed {
         return Err(child.refuse(format!(
             "it has {} bytes, but had at least {needed} when the stripe was created; grow it back",
-            shape.len_bytes
+            shape.len_bytes()
         )));
     }
     if shape.physical_block_bytes > superblock.unit_bytes {
@@ -193,7 +193,8 @@ fn shape(children: &[Child], superblock: &Superblock) -> Shape {
     Shape {
         block_size_bytes: most(|shape| shape.block_size_bytes),
         physical_block_bytes: most(|shape| shape.physical_block_bytes),
-        len_bytes: superblock.usable_bytes * u64::from(count),
+        // Its own: more room on a child is not the stripe's, whose superblocks say how much is.
+        len: Len::new(superblock.usable_bytes * u64::from(count)),
         volatile_cache: shapes().any(|shape| shape.volatile_cache),
         read_only: shapes().any(|shape| shape.read_only),
         discard: shapes()

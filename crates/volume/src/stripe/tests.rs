@@ -80,7 +80,7 @@ fn it_looks_like_the_sum_of_its_children() {
         let expected = Shape {
             block_size_bytes: 4096,
             physical_block_bytes: 4096,
-            len_bytes: 3 * 2 * MIB as u64,
+            len: crate::Len::new(3 * 2 * MIB as u64),
             volatile_cache: true,
             read_only: false,
             discard: Some(Discard {
@@ -93,7 +93,7 @@ fn it_looks_like_the_sum_of_its_children() {
         assert_eq!(stripe.uuid(), Uuid::from_u128(7));
 
         let (stripe, _) = new_stripe(1, UNIT).await;
-        assert_eq!(stripe.shape().len_bytes, MIB as u64, "a stripe of one");
+        assert_eq!(stripe.shape().len_bytes(), MIB as u64, "a stripe of one");
     });
 }
 
@@ -148,7 +148,7 @@ fn it_reads_what_was_written_over_children_that_delay_and_reorder() {
             let random = Random::new(seed);
             let (stripe, volumes) = new_stripe(1 + seed as usize % 4, UNIT).await;
             volumes.iter().for_each(|v| v.pause_us_max.set(200));
-            let len = stripe.shape().len_bytes;
+            let len = stripe.shape().len_bytes();
             let mut model = vec![0; len as usize];
             for _ in 0..40 {
                 // Writes to eight disjoint lanes of the volume run together; then all is compared.
@@ -198,7 +198,7 @@ fn it_reads_what_was_written_over_children_that_delay_and_reorder() {
 fn bad_ranges_and_writes_to_a_read_only_child_change_nothing() {
     on_lane(async {
         let (stripe, volumes) = new_stripe(2, UNIT).await;
-        let len = stripe.shape().len_bytes;
+        let len = stripe.shape().len_bytes();
         for (at, n) in [(0, 0), (1, 512), (0, 513), (len, 512), (len - 512, 1024)] {
             assert!(stripe.read(at, n).await.is_err());
             let write = stripe.write(at, Payload::zeroes(n), Durability::Cached);

@@ -13,6 +13,7 @@
 
 mod extents;
 mod flushes;
+mod growth;
 mod medium;
 mod open;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use engine::{Buf, LaneFuture, Payload, op::AllocateMode};
 use self::{extents::Extents, flushes::LaneFlushes};
 use crate::{Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, Volume};
 
+pub use growth::Grown;
 pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
 
@@ -61,6 +63,14 @@ impl<M: Medium> FileVolume<M> {
 
     fn failed(&self, what: &str, at: u64, len: u64, error: &io::Error) -> Error {
         let path = self.file.path.display();
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            tracing::error!(
+                file = %path,
+                at,
+                "the file ends before this byte of its disk: it was cut short while it was served. \
+                 What is behind its end is lost; stop serving it and restore it"
+            );
+        }
         Error::io(
             format_args!("{what} of {len} bytes at {at} of {path}"),
             error,

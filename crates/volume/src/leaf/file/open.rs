@@ -9,13 +9,13 @@ use std::{
 
 use engine::{
     Duration, Payload,
-    fs::{OpenOptions, SharedFile},
+    fs::{OpenOptions, SharedFile, remove},
     op::AllocateMode,
     time,
 };
 
 use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
-use crate::{AtomicWrites, Discard, Error, ErrorKind, Result, Shape, config::Caching};
+use crate::{AtomicWrites, Discard, Error, ErrorKind, Len, Result, Shape, config::Caching};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
 const PHYSICAL_BYTES: u32 = 4096;
@@ -53,7 +53,11 @@ pub struct OpenFile {
     pub(super) excludes: bool,
     pub(super) flushes: Arc<Flushes>,
     pub(super) atomic_writes: Option<AtomicWrites>,
-    medium: SharedMedium,
+    /// The file's own length when it was opened.
+    pub(super) opened_bytes: u64,
+    /// The configuration says how long the volume is, whatever the file's length.
+    pub(super) has_size: bool,
+    pub(super) medium: SharedMedium,
 }
 
 impl OpenFile {
@@ -72,18 +76,18 @@ impl OpenFile {
     /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
     pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
         let shown = options.path.display();
-        let medium = open_twice(options).await?;
+        let (medium, is_new) = open_twice(options).await?;
         let align_bytes = medium.io.io_align_bytes().max(align_bytes);
         let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
             (0, Some(len)) if !options.read_only => {
                 let unit = u64::from(align_bytes.max(options.block_size_bytes));
-                make(
-                    &medium.on_lane(),
-                    &options.path,
-                    len.next_multiple_of(unit),
-                    unit,
-                )
-                .await?
+                let len = len.next_multiple_of(unit);
+                let made = make(&medium.on_lane(), &options.path, len, unit).await;
+                if made.is_err() && is_new {
+                    // Of the two errors the first one counts.
+                    let _ = remove(&options.path);
+                }
+                made?
             }
             (0, _) => {
                 return Err(configuration(format!(
@@ -93,6 +97,15 @@ impl OpenFile {
             (found, _) => found,
         };
         let len_bytes = volume_len(options, file_bytes, align_bytes)?;
+        let unseen_bytes = file_bytes - len_bytes;
+        if unseen_bytes >= u64::from(align_bytes.max(options.block_size_bytes)) {
+            tracing::warn!(
+                file = %shown,
+                file_bytes,
+                size_bytes = len_bytes,
+                "the file is longer than the size that is configured: its end is not served"
+            );
+        }
         let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
         let synchronous = options.caching.is_synchronous();
         let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
@@ -105,7 +118,7 @@ impl OpenFile {
             shape: Shape {
                 block_size_bytes: options.block_size_bytes,
                 physical_block_bytes,
-                len_bytes,
+                len: Len::new(len_bytes),
                 volatile_cache: !synchronous && !options.read_only,
                 read_only: options.read_only,
                 discard: can_discard.then_some(Discard {
@@ -119,6 +132,8 @@ impl OpenFile {
             excludes: !options.caching.is_direct() && !options.read_only,
             flushes: Arc::default(),
             atomic_writes,
+            opened_bytes: file_bytes,
+            has_size: options.len_bytes.is_some(),
             medium,
         }))
     }
@@ -154,20 +169,21 @@ impl OpenFile {
     }
 }
 
-fn configuration(message: String) -> Error {
+pub(super) fn configuration(message: String) -> Error {
     Error::new(ErrorKind::Configuration, message)
 }
 
-async fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
+/// Opens the file for I/O and for flushes; says whether it was not there before.
+async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
     let explain = |error: io::Error| explain_open(options, &error);
-    let locked = OpenOptions {
+    let mut locked = OpenOptions {
         write: !options.read_only,
         direct: options.caching.is_direct(),
         durable: options.caching.is_synchronous() && !options.read_only,
-        create: options.len_bytes.is_some() && !options.read_only,
         lock: true,
         ..OpenOptions::default()
     };
+    let may_make = options.len_bytes.is_some() && !options.read_only;
     let begun = time::now();
     let io = loop {
         match SharedFile::open(&options.path, &locked) {
@@ -178,6 +194,18 @@ async fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
                     && time::now() - begun < LOCKED_LIMIT =>
             {
                 time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && may_make
+                    && !(locked.create_new || locked.create) =>
+            {
+                locked.create_new = true;
+            }
+            // Somebody else has made it just now, or a link leads to where it is to be.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                locked.create_new = false;
+                locked.create = true;
             }
             opened => break opened.map_err(explain)?,
         }
@@ -190,7 +218,7 @@ async fn open_twice(options: &FileOptions) -> Result<SharedMedium> {
         },
     )
     .map_err(explain)?;
-    Ok(SharedMedium { io, sync })
+    Ok((SharedMedium { io, sync }, locked.create_new))
 }
 
 fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
@@ -198,6 +226,9 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
     let why = match error.kind() {
         io::ErrorKind::NotFound if options.len_bytes.is_some() && !options.read_only => {
             "its directory does not exist; make it first".to_owned()
+        }
+        io::ErrorKind::NotFound if options.len_bytes.is_some() => {
+            "it does not exist; make it, or take read_only out to have it made".to_owned()
         }
         io::ErrorKind::NotFound => {
             "it does not exist; give it a size to have it made, as size = \"20GiB\"".to_owned()
@@ -238,9 +269,13 @@ pub(super) fn atomic_unit(
 /// Makes the empty file `len_bytes` long, in whole units. Durable, its name included.
 async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
     let failed = |error: io::Error| {
+        let mend = match error.kind() {
+            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => "; write a smaller size",
+            _ => "",
+        };
         Error::io(
             format_args!(
-                "{} could not be made {len_bytes} bytes long",
+                "{} could not be made {len_bytes} bytes long{mend}",
                 path.display()
             ),
             &error,
@@ -252,6 +287,7 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         .await
         .map_err(failed)?;
     medium.sync().await.map_err(failed)?;
+    tracing::info!(file = %path.display(), len_bytes, "made a new, blank file");
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -273,6 +309,12 @@ fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Resul
         return Err(configuration(format!(
             "{shown} has {file_bytes} bytes, fewer than the size of {len} that is configured; write \
              the smaller size, or make the file longer (truncate -s {len})"
+        )));
+    }
+    if len < block {
+        return Err(configuration(format!(
+            "{shown} has {len} bytes, less than a block of {block}; name a longer file, or make it \
+             longer (truncate -s 1G)"
         )));
     }
     if len % block != 0 {

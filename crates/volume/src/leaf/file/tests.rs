@@ -113,6 +113,84 @@ fn the_cache_that_is_reported_follows_from_the_mode() {
     }
 }
 
+fn set_len(path: &std::path::Path, len_bytes: u64) {
+    let file = fs::File::options().write(true).open(path);
+    file.and_then(|file| file.set_len(len_bytes))
+        .expect("a file of ours");
+}
+
+#[test]
+fn a_file_that_grew_is_followed_when_somebody_says_so() {
+    for caching in MODES {
+        let scratch = Scratch::new();
+        let options = FileOptions {
+            len_bytes: None,
+            ..options(&scratch, caching)
+        };
+        let path = scratch.file("disk");
+        fs::write(&path, vec![7; 64 << 10]).expect("a file");
+        on_lane(async {
+            let file = OpenFile::open(&options).await.expect("it opens");
+            let before = file.shape().clone();
+            let volume = file.on_lane();
+            assert!(file.look_at_length().expect("no change").is_none());
+            set_len(&path, 128 << 10);
+            let new = Payload::from(Buf::copy_of(&[9; 4096]));
+            let end = (128 << 10) - 4096;
+            let refused = volume.write(end, new.clone(), Durability::Fua).await;
+            let refused = refused.expect_err("nobody has looked yet");
+            assert_eq!(refused.kind(), ErrorKind::OutOfRange);
+            let grown = file.look_at_length().expect("it may").expect("it grew");
+            assert_eq!((grown.from_bytes, grown.len.bytes()), (64 << 10, 128 << 10));
+            assert_eq!((&grown.path, before.len_bytes()), (&path, 128 << 10));
+            volume.write(end, new, Durability::Fua).await.expect("room");
+            let all = volume.read(0, 128 << 10).await.expect("a read").to_vec();
+            assert!(all[..64 << 10] == [7; 64 << 10] && all[end as usize..] == [9; 4096]);
+            assert!(all[64 << 10..end as usize].iter().all(|&byte| byte == 0));
+            assert!(file.look_at_length().expect("no change").is_none());
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_followed_is_told_with_the_mend() {
+    let refusal = |len_bytes: Option<u64>, new_len: u64| {
+        let scratch = Scratch::new();
+        let options = FileOptions {
+            len_bytes,
+            ..options(&scratch, Caching::WriteBack)
+        };
+        set_len_of_new(&scratch, 1 << 20);
+        on_lane(async {
+            let file = OpenFile::open(&options).await.expect("it opens");
+            set_len(&options.path, new_len);
+            let seen = file.look_at_length();
+            assert_eq!(file.shape().len_bytes(), len_bytes.unwrap_or(1 << 20));
+            seen.map(|grown| assert!(grown.is_none()))
+                .map_err(|error| error.to_string())
+        })
+    };
+    let says = |told: std::result::Result<(), String>, parts: &[&str]| {
+        let told = told.expect_err("it is not followed");
+        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+    };
+    let shorter = ["disk", "524288", "1048576", "truncate -s 1048576"];
+    says(refusal(None, 512 << 10), &shorter);
+    says(refusal(Some(1 << 20), 512 << 10), &shorter);
+    let held = ["disk", "1048576 to 2097153", "size = \"2097152B\""];
+    says(refusal(Some(1 << 20), (2 << 20) + 1), &held);
+    let odd = ["disk", "1048576 to 1048577", "truncate -s 1049088"];
+    says(refusal(None, (1 << 20) + 1), &odd);
+    // A size that was smaller than the file before holds nothing back, nor does its loss matter.
+    assert_eq!(refusal(Some(512 << 10), 1 << 20), Ok(()));
+    assert_eq!(refusal(Some(512 << 10), 600 << 10), Ok(()));
+}
+
+fn set_len_of_new(scratch: &Scratch, len_bytes: u64) {
+    fs::write(scratch.file("disk"), []).expect("a file");
+    set_len(&scratch.file("disk"), len_bytes);
+}
+
 #[test]
 fn a_missing_file_is_made_with_its_size_and_sparse() {
     let scratch = Scratch::new();
@@ -130,14 +208,14 @@ fn a_missing_file_is_made_with_its_size_and_sparse() {
         ..options.clone()
     };
     let file = on_lane(OpenFile::open(&larger)).expect("a larger file will do");
-    assert_eq!(file.shape().len_bytes, 1 << 20);
+    assert_eq!(file.shape().len_bytes(), 1 << 20);
     drop(file);
     let whole = FileOptions {
         len_bytes: None,
         ..options
     };
     let file = on_lane(OpenFile::open(&whole)).expect("it exists");
-    assert_eq!(file.shape().len_bytes, 1 << 30);
+    assert_eq!(file.shape().len_bytes(), 1 << 30);
 }
 
 #[test]
@@ -465,7 +543,7 @@ fn a_hole_is_told_from_data_to_the_block() {
         on_lane(async {
             let file = OpenFile::open(&options(&scratch, caching)).await;
             let volume = file.expect("it is made").on_lane();
-            let len = volume.shape().len_bytes;
+            let len = volume.shape().len_bytes();
             let at = async |at| {
                 let found = volume.allocation(at, len - at).await.expect("it looks");
                 (found.is_mapped, found.len_bytes)

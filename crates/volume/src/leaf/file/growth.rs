@@ -1,0 +1,65 @@
+//! A file that became longer while it is open. Whoever made it so says when to look; the leaf then
+//! has its new length on every lane, and so have the layers that show what the leaf shows.
+
+use std::path::PathBuf;
+
+use super::{OpenFile, open::configuration};
+use crate::{Error, Len, Result};
+
+/// A file whose new length the leaf has taken.
+#[derive(Clone, Debug)]
+pub struct Grown {
+    /// The file.
+    pub path: PathBuf,
+    /// The leaf's length before, in bytes.
+    pub from_bytes: u64,
+    /// Its length now, which volumes that follow it share.
+    pub len: Len,
+}
+
+impl OpenFile {
+    /// Looks how long the file is now, and takes that length if it is longer; `None`: it is not.
+    ///
+    /// # Errors
+    /// Why a length is not followed, and what to do: the file is shorter than the volume, a
+    /// configured size holds it back, or its end lies within a block.
+    pub fn look_at_length(&self) -> Result<Option<Grown>> {
+        let shown = self.path.display();
+        let found = self.medium.io.len_bytes_now();
+        let found =
+            found.map_err(|error| Error::io(format_args!("the length of {shown}"), &error))?;
+        let len = self.shape.len_bytes();
+        let opened = self.opened_bytes;
+        let unit = u64::from(self.align_bytes.max(self.shape.block_size_bytes));
+        if found < len {
+            return Err(configuration(format!(
+                "{shown} has become shorter: it has {found} bytes, and {len} are served. What lay \
+                 behind is lost and its blocks fail; a disk does not shrink: make the file as long \
+                 as it was (truncate -s {len}) and check the data"
+            )));
+        }
+        if self.has_size && found > opened {
+            return Err(configuration(format!(
+                "{shown} has grown from {opened} to {found} bytes, but its configured size keeps the \
+                 volume at {len}; write size = \"{}B\" or no size, and restart",
+                found / unit * unit
+            )));
+        }
+        if self.has_size || found == len {
+            return Ok(None);
+        }
+        if found % unit != 0 {
+            return Err(configuration(format!(
+                "{shown} has grown from {len} to {found} bytes, no whole number of units of {unit}; \
+                 make it longer (truncate -s {}) and look again",
+                found.next_multiple_of(unit)
+            )));
+        }
+        self.shape.len.grow(found);
+        Ok(Some(Grown {
+            path: self.path.clone(),
+            from_bytes: len,
+            len: self.shape.len.clone(),
+        }))
+    }
+}

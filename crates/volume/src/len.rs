@@ -1,0 +1,69 @@
+//! The length of a volume: the one thing of its shape that may change while it is open, and only
+//! upwards. All copies of a shape that stem from one leaf have it in common, so that whoever shows
+//! what the leaf shows (a layer, a volume's home, a remote of it) is as long as the leaf at any
+//! moment, without being told.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// A length in bytes, shared by its clones. Two are equal when they are as long now.
+#[derive(Clone)]
+pub struct Len(Arc<AtomicU64>);
+
+impl Len {
+    /// A length of its own.
+    pub fn new(bytes: u64) -> Self {
+        Len(Arc::new(AtomicU64::new(bytes)))
+    }
+
+    /// The length now. Who was told of a new one by a message or under a lock finds it here.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Makes it longer, for all who share it; never shorter.
+    pub(crate) fn grow(&self, bytes: u64) {
+        self.0.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether what makes one longer makes the other longer.
+    pub fn is_shared_with(&self, other: &Len) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl PartialEq for Len {
+    fn eq(&self, other: &Len) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Len {}
+
+impl fmt::Debug for Len {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.bytes(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_grow_together_and_never_shrink() {
+        let (len, other) = (Len::new(512), Len::new(512));
+        let clone = len.clone();
+        clone.grow(1024);
+        assert_eq!((len.bytes(), other.bytes()), (1024, 512));
+        clone.grow(512);
+        assert_eq!((len.bytes(), &clone), (1024, &len));
+        assert!(clone.is_shared_with(&len) && !clone.is_shared_with(&other));
+        assert_ne!(clone, other);
+    }
+}
