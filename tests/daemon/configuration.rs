@@ -209,3 +209,147 @@ fn a_call_without_its_file_is_an_error_of_the_call() {
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("/nowhere/at-all.toml"), "{ran}");
 }
+
+#[test]
+fn what_serde_finds_comes_with_the_mend() {
+    let table = target_table(3260, &["disk"]);
+    let without = table.replace("allow = [\"*\"]\n", "");
+    refused(&format!("{RAM}{without}"), &["write allow = [\"*\"]"]);
+    let star = table.replace("[\"*\"]", "\"*\"");
+    refused_at(7, &format!("{RAM}{star}"), &["write a list, as [\"*\"]"]);
+    refused_at(
+        1,
+        &format!("lanes = \"two\"\n{RAM}{table}"),
+        &["a whole number"],
+    );
+    refused_at(
+        2,
+        &format!("lanes = 1\nlanes = 2\n{RAM}{table}"),
+        &["write it once"],
+    );
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_with_its_line() {
+    let directory = Directory::new();
+    let file = directory.write("bad.toml", b"lanes = 1\n# gr\xfc\xdfe\n");
+    let ran = call(&["check", "-c", &file.to_string_lossy()]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("bad.toml:2: ") && ran.stderr.contains("save the file as UTF-8"),
+        "{ran}"
+    );
+}
+
+/// Two volumes of these files.
+fn two(first: &str, second: &str) -> String {
+    let table = target_table(3260, &["a"]);
+    let file = |path: &str| format!("file = {{ path = \"{path}\", size = \"1MiB\" }}\n");
+    format!(
+        "[volume.a]\n{}[volume.b]\n{}{table}",
+        file(first),
+        file(second)
+    )
+}
+
+#[test]
+fn two_volumes_on_one_file_are_told_by_name() {
+    let words = ["used by \"a\"", "\"b\" would overwrite it"];
+    refused(&two("one.img", "./one.img"), &words);
+    let directory = Directory::new();
+    let (one, other) = (
+        directory.sparse("one.img", 1 << 20),
+        directory.join("other.img"),
+    );
+    std::fs::hard_link(&one, &other).expect("a second name");
+    refused(
+        &two(&one.to_string_lossy(), &other.to_string_lossy()),
+        &words,
+    );
+}
+
+#[test]
+fn what_is_no_file_is_called_what_it_is() {
+    let directory = Directory::new();
+    let pipe = directory.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    for (path, kind) in [
+        (&*pipe.to_string_lossy(), "is a pipe"),
+        ("/dev/null", "is a character device"),
+        ("/tmp", "is a directory"),
+    ] {
+        let volume = format!("[volume.disk]\nfile = {{ path = \"{path}\" }}\n");
+        let words = [path, kind, "name a regular file or a block device"];
+        refused(
+            &format!("{volume}{}", target_table(3260, &["disk"])),
+            &words,
+        );
+    }
+}
+
+#[test]
+fn a_file_that_may_not_be_made_or_holds_no_block_says_so() {
+    let table = target_table(3260, &["disk"]);
+    let leaf = |rest: &str| format!("[volume.disk]\nfile = {{ {rest} }}\n{table}");
+    refused(
+        &leaf("path = \"a.img\", size = \"1MiB\", read_only = true"),
+        &["a.img", "take read_only out"],
+    );
+    let directory = Directory::new();
+    let short = directory.sparse("short.img", 100);
+    refused(
+        &leaf(&format!("path = \"{}\"", short.display())),
+        &["100 bytes", "less than a block of 512"],
+    );
+}
+
+#[test]
+fn a_port_that_cannot_be_known_or_bound_is_told_with_the_mend() {
+    let at = |portal: &str| {
+        let table = target_table(3260, &["disk"]);
+        format!("{RAM}{}", table.replace("127.0.0.1:3260", portal))
+    };
+    refused(&at("127.0.0.1:0"), &["127.0.0.1:0", "127.0.0.1:3260"]);
+    refused(
+        &at("255.255.255.255:3260"),
+        &["255.255.255.255", "no portal"],
+    );
+    let ran = call_with("serve", &Directory::new(), &at("192.0.2.1:3260"));
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("does not have that address"), "{ran}");
+}
+
+#[test]
+fn a_bench_of_nothing_is_refused_with_the_names() {
+    let ran = call(&["lab", "bench", "--only", "zzz"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("\"zzz\"") && ran.stderr.contains("4K random read, depth 32"),
+        "{ran}"
+    );
+}
+
+#[test]
+fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nfile = { path = \"a.img\", size = \"8000000TiB\", cache = \"write-back\" }\n";
+    let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
+    let ran = call_with("serve", &directory, &configuration);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(
+        ran.stderr.contains("a.img") && ran.stderr.contains("write a smaller size"),
+        "{ran}"
+    );
+    assert!(
+        !directory.join("a.img").exists(),
+        "an empty file is left behind"
+    );
+    // Whose it was before keeps it.
+    directory.write("a.img", "");
+    assert_eq!(
+        call_with("serve", &directory, &configuration).code(),
+        Some(1)
+    );
+    assert!(directory.join("a.img").exists());
+}

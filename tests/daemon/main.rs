@@ -2,9 +2,14 @@
 
 mod atomic;
 mod configuration;
+mod files;
+mod growth;
 mod idle;
 mod limits;
+mod log;
 mod memory;
+mod names;
+mod refusals;
 mod reservations;
 mod secrets;
 mod sigterm;

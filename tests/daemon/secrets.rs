@@ -110,10 +110,9 @@ fn no_log_holds_a_secret_and_a_failed_login_names_its_peer() {
     let chap = "chap = { user = \"host\", secret_file = \"s\" }\n";
     let configuration = format!("{RAM}{}{chap}", target_table(port, &["disk"]));
     let file = directory.write("chap.toml", configuration);
-    let log = directory.join("sanstone.log");
     let mut command = Command::new(binary());
     command.args(["--log", "trace", "serve", "-c"]).arg(file);
-    let mut daemon = Daemon::start(&command, log.clone());
+    let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
     daemon.wait_for_port(port);
     let inquiry = |secret: &str| {
         let url = format!("iscsi://host%{secret}@127.0.0.1:{port}/{IQN}/0");
@@ -122,7 +121,7 @@ fn no_log_holds_a_secret_and_a_failed_login_names_its_peer() {
     };
     inquiry(SECRET).success();
     assert_ne!(inquiry("mistyped-horse-battery").code(), Some(0));
-    let log = std::fs::read_to_string(log).expect("a log");
+    let log = daemon.log_with("authentication failed");
     assert!(!log.contains(SECRET) && !log.contains("mistyped"), "{log}");
     let bytes = format!("{:?}", SECRET.as_bytes());
     assert!(!log.contains(bytes.trim_matches(['[', ']'])), "{log}");

@@ -1,10 +1,5 @@
 //! SIGUSR1 writes to the log where the time of commands has gone.
 
-use std::{
-    thread::sleep,
-    time::{Duration, Instant},
-};
-
 use harness::{
     directory::Directory,
     sanstone::{IQN, Sanstone},
@@ -30,14 +25,7 @@ fn sigusr1_tells_where_the_time_went() {
         assert_eq!(answer.opcode(), opcode::DATA_IN);
     }
     server.daemon().signal("USR1");
-    let began = Instant::now();
-    let log = loop {
-        let log = server.daemon().log();
-        if log.contains("initiator ") || began.elapsed() > Duration::from_secs(20) {
-            break log;
-        }
-        sleep(Duration::from_millis(20));
-    };
+    let log = server.daemon().log_with("initiator ");
     assert!(log.contains("volume disk"), "{log}");
     let reads = log.lines().find(|line| line.trim().starts_with("read "));
     let words: Vec<_> = reads.expect("reads").split_whitespace().collect();

@@ -127,6 +127,23 @@ impl Daemon {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    /// All that it has printed once `text` is in it. It writes its log in its own time: a line may
+    /// come after the answer that it is about.
+    ///
+    /// # Panics
+    /// If `text` is not in it within 20 seconds.
+    pub fn log_with(&self, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let log = self.log();
+            if log.contains(text) {
+                return log;
+            }
+            assert!(Instant::now() < deadline, "no {text:?} in\n{log}");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child

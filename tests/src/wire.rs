@@ -19,6 +19,8 @@ pub mod opcode {
     pub const LOGIN_RESPONSE: u8 = 0x23;
     /// SCSI Data-In (§11.7).
     pub const DATA_IN: u8 = 0x25;
+    /// Logout Response (§11.15).
+    pub const LOGOUT_RESPONSE: u8 = 0x26;
     /// Ready To Transfer (§11.8).
     pub const R2T: u8 = 0x31;
     /// Asynchronous Message (§11.9).
@@ -368,6 +370,22 @@ impl Session {
         header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
         header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
         self.send(&mut header, &[])
+    }
+
+    /// Sends a Logout Request for the session and waits for its response.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn log_out(&mut self) -> io::Result<()> {
+        let mut header = [0; 48];
+        header[0] = 0x46; // immediate
+        header[1] = 0x80; // close the session
+        header[16..20].copy_from_slice(&self.next_task.to_be_bytes());
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
+        self.send(&mut header, &[])?;
+        while self.receive()?.opcode() != opcode::LOGOUT_RESPONSE {}
+        Ok(())
     }
 
     /// Waits for the next PDU and takes its StatSN and MaxCmdSN.

@@ -4,6 +4,7 @@
 mod access;
 mod limits;
 mod portals;
+mod syntax;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,7 @@ use std::{
 
 use anyhow::anyhow;
 use serde::{Deserialize, Deserializer, de};
-use target::{Chap, Limits, PortalGroup, Prefix, Redirect};
+use target::{Chap, Limits, PortalGroup, Prefix, Redirect, folded_name};
 use toml::Spanned;
 use volume::{
     config::{
@@ -25,7 +26,7 @@ use volume::{
     graph::Graph,
 };
 
-use crate::failure::Failure;
+use crate::{failure::Failure, log, state};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
@@ -202,11 +203,13 @@ pub(crate) struct TargetTable {
 impl Config {
     /// Reads and checks `path`.
     pub(crate) fn load(path: &Path) -> Result<Config, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::Wrong(format!("{}: {error}", path.display())))?;
+        let shown = path.display();
+        let bytes =
+            std::fs::read(path).map_err(|error| Failure::Wrong(format!("{shown}: {error}")))?;
+        let text =
+            syntax::text(bytes).map_err(|message| Failure::Wrong(format!("{shown}:{message}")))?;
         let wrong = |error: ConfigError| Failure::Wrong(error.located(path, &text).to_string());
-        let file: File = toml::from_str(&text)
-            .map_err(|error| wrong(ConfigError::new(error.span(), error.message())))?;
+        let file: File = toml::from_str(&text).map_err(|error| wrong(syntax::explain(&error)))?;
         let config = Config {
             path: path.to_owned(),
             text: String::new(),
@@ -220,6 +223,12 @@ impl Config {
         config.discovery().map_err(wrong)?;
         config.limits().map_err(wrong)?;
         Ok(Config { text, ..config })
+    }
+
+    /// Refuses portals whose ports nobody would know.
+    pub(crate) fn check_ports(&self) -> Result<(), Failure> {
+        let places = self.file.target.values().map(Target::place);
+        portals::check_ports(places).map_err(|error| self.wrong(&error))
     }
 
     /// What is configured, in a line.
@@ -250,9 +259,11 @@ impl Config {
 
     /// Looks whether the volumes would open, without touching them.
     pub(crate) fn check_system(&self) -> Result<(), Failure> {
-        let findings = self.graph()?.check();
+        let served = state::served(&self.state_directory())?;
+        let findings = self.graph()?.check(&served);
         for note in &findings.notes {
-            eprintln!("note: {}", note.located(&self.path, &self.text));
+            let note = note.located(&self.path, &self.text);
+            log::say(format_args!("note: {note}"));
         }
         match findings.errors.first() {
             Some(error) => Err(self.wrong(error)),
@@ -357,7 +368,9 @@ impl Config {
     }
 
     fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
-        check_name(name, "a target")?;
+        let may_hold = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
+        let write = "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"";
+        check_name(name, "a target", may_hold, write)?;
         let chap = ChapSettings {
             chap: target.chap.as_ref(),
             mutual: target.mutual.as_ref(),
@@ -451,21 +464,29 @@ fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
         })
 }
 
-/// An iSCSI name in one of the three formats (RFC 7143 §4.2.7).
-fn check_name(name: &Spanned<String>, whose: &str) -> Result<(), ConfigError> {
+/// An iSCSI name in one of the three formats (RFC 7143 §4.2.7), of characters that it may hold.
+fn check_name(
+    name: &Spanned<String>,
+    whose: &str,
+    may_hold: impl Fn(char) -> bool,
+    write: &str,
+) -> Result<(), ConfigError> {
     let text = name.get_ref();
-    let known = ["iqn.", "eui.", "naa."]
+    let folded = folded_name(text);
+    let why = if let Some(wrong) = text.chars().find(|c| !may_hold(*c)) {
+        format!("{wrong:?} cannot be in it")
+    } else if !["iqn.", "eui.", "naa."]
         .iter()
-        .any(|prefix| text.starts_with(prefix));
-    let allowed = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
-    if known && text.len() <= NAME_BYTES_MAX && text.chars().all(allowed) {
+        .any(|p| folded.starts_with(p))
+    {
+        "it begins with none of iqn. eui. naa.".to_owned()
+    } else if text.len() > NAME_BYTES_MAX {
+        format!("it is longer than {NAME_BYTES_MAX} bytes")
+    } else {
         return Ok(());
-    }
-    Err(wrong_value(
-        name.span(),
-        format_args!("\"{text}\" cannot name {whose}"),
-        "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"",
-    ))
+    };
+    let what = format_args!("\"{text}\" cannot name {whose}: {why}");
+    Err(wrong_value(name.span(), what, write))
 }
 
 fn wrong_value(span: Range<usize>, what: impl Display, write: &str) -> ConfigError {

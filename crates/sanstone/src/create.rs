@@ -9,7 +9,7 @@ use engine::{Lane, LaneConfig};
 use uuid::Uuid;
 use volume::graph::NewStripe;
 
-use crate::{config::Config, failure::Failure};
+use crate::{config::Config, failure::Failure, output};
 
 /// Makes the stripe in the volume called `name`.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
@@ -27,6 +27,6 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let home = lane.handle();
     lane.block_on(graph.create_stripe(name, &home, &new))
         .map_err(|error| config.failed(&error))?;
-    println!("volume \"{name}\" is created: {}", new.uuid);
-    Ok(())
+    let line = format!("volume \"{name}\" is created: {}\n", new.uuid);
+    Ok(output::print(line)?)
 }

@@ -26,7 +26,7 @@ use signal_hook::{
 };
 use volume::config::Size;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, log, output};
 
 #[derive(Args)]
 pub(crate) struct DemoCall {
@@ -83,7 +83,7 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let directory = Directory::new_in(&parent).map_err(wrong)?;
     remove_when_interrupted(signals, directory.path())?;
     let report = demo::run(&options, &survey, &directory, progress)?;
-    print!("{}", report::table(&report));
+    output::print(report::table(&report))?;
     let texts = [
         report::html(&report),
         serde_json::to_string_pretty(&report::json(&report))?,
@@ -92,7 +92,7 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
         file.set_len(0)
             .and_then(|()| file.write_all(text.as_bytes()))
             .with_context(|| path.display().to_string())?;
-        eprintln!("written: {}", path.display());
+        log::say(format_args!("written: {}", path.display()));
     }
     Ok(())
 }

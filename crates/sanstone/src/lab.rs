@@ -10,7 +10,7 @@ use ::lab::bench::{self, Other, Settings, file};
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, log, output};
 
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
@@ -65,6 +65,8 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             history,
             with,
         } => {
+            bench::check_only(&only)
+                .map_err(|message| Failure::Wrong(format!("--only: {message}")))?;
             let settings = Settings {
                 binary: std::env::current_exe().context("finding our own binary")?,
                 rounds: at_least_one("--rounds", rounds)?,
@@ -72,8 +74,8 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 only,
                 others: with,
             };
-            let report = bench::run(&settings, |line| eprintln!("{line}"))?;
-            print!("{}", report.table());
+            let report = bench::run(&settings, |line| log::say(line))?;
+            output::print(report.table())?;
             write_json(json.as_deref(), &report.json())?;
             if let Some(path) = history {
                 report.append_history(&path)?;
@@ -90,8 +92,8 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 pairs,
                 duration: duration(seconds)?,
             };
-            let report = file::run(&settings, |line| eprintln!("{line}"))?;
-            print!("{}", report.table());
+            let report = file::run(&settings, |line| log::say(line))?;
+            output::print(report.table())?;
             write_json(json.as_deref(), &report.json())?;
         }
     }

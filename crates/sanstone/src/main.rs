@@ -16,6 +16,8 @@ mod descriptors;
 mod failure;
 mod lab;
 mod lanes;
+mod log;
+mod output;
 mod serve;
 mod state;
 
@@ -34,7 +36,8 @@ struct Call {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the targets of a configuration until SIGTERM.
+    /// Serve the targets of a configuration until SIGTERM. On SIGHUP, follow files and devices that
+    /// became longer; on SIGUSR1, write to the log where the time went.
     Serve {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
@@ -84,22 +87,21 @@ enum VolumeVerb {
 fn main() -> ExitCode {
     // clap itself ends with code 2 when the call is wrong.
     let call = Call::parse();
-    let filter = match tracing_subscriber::EnvFilter::try_new(&call.log) {
-        Ok(filter) => filter,
-        Err(error) => {
-            eprintln!(
-                "sanstone: --log \"{}\": {error}; write --log info",
-                call.log
-            );
-            return ExitCode::from(2);
-        }
+    let begun = log::start(&call.log);
+    let (code, message) = match begun.and_then(|()| run(call.verb)) {
+        Ok(()) => (0, None),
+        Err(Failure::Wrong(message)) => (2, Some(message)),
+        Err(Failure::Failed(error)) => (1, Some(format!("{error:#}"))),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
-    let outcome = match call.verb {
+    if let Some(message) = message {
+        log::say(format_args!("sanstone: {message}"));
+    }
+    log::flush();
+    ExitCode::from(code)
+}
+
+fn run(verb: Verb) -> Result<(), Failure> {
+    match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Check { config } => check(&config),
         Verb::Volume {
@@ -112,23 +114,13 @@ fn main() -> ExitCode {
         } => create::run(&config, &name, force),
         Verb::Demo(call) => demo::run(call),
         Verb::Lab { verb } => lab::run(verb),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Wrong(message)) => {
-            eprintln!("sanstone: {message}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Failed(error)) => {
-            eprintln!("sanstone: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 
 fn check(path: &Path) -> Result<(), Failure> {
     let config = config::Config::load(path)?;
+    config.check_ports()?;
     config.check_system()?;
-    println!("{}: {}", path.display(), config.summary());
-    Ok(())
+    let line = format!("{}: {}\n", path.display(), config.summary());
+    Ok(output::print(line)?)
 }

@@ -1,7 +1,9 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
 //! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends.
+//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     collections::{BTreeMap, BTreeSet},
     io::{self, Write},
     path::Path,
@@ -15,29 +17,39 @@ use engine::{
     cross::{Receiver, channel},
 };
 use signal_hook::{
-    consts::{SIGINT, SIGTERM, SIGUSR1},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
 };
 use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
 use volume::graph::{Graph, Tree};
 
-use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, state::State};
+use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, log, state::State};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
+    // First of all: until then a SIGHUP ends the process.
+    let told = listen(supervised)?;
     let config = Config::load(path)?;
     if config.targets().map_err(|e| config.wrong(&e))?.is_empty() {
         let message = "there is no target to serve; write a [target.\"iqn.…\"] table".to_owned();
         return Err(Failure::Wrong(format!("{}: {message}", path.display())));
     }
+    if !supervised {
+        config.check_ports()?;
+    }
     config.check_system()?;
     // A lane that panics has lost its connections' state: ending the process tells everyone.
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("a nameless thread");
+        log::say(format_args!("sanstone: {name} {panic}"));
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            log::say(backtrace);
+        }
+        log::flush();
         std::process::abort();
     }));
-    let told = listen(supervised)?;
     let mut graph = config.graph()?;
     let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
     let lanes = Lanes::start(config.lanes())?;
@@ -53,8 +65,17 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         if supervised {
             announce(&server)?;
         }
-        while let Some(Told::Report) = told.receive().await {
-            tracing::info!("where the time went\n{}", server.stage_times());
+        loop {
+            match told.receive().await {
+                Some(Told::Report) => {
+                    tracing::info!("where the time went\n{}", server.stage_times());
+                }
+                Some(Told::LookAgain) => {
+                    follow_lengths(&graph, &trees);
+                    server.tell_lengths();
+                }
+                Some(Told::Stop) | None => break,
+            }
         }
         tracing::info!("told to stop: finishing what was accepted");
         server.stop().await;
@@ -70,9 +91,35 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
 enum Told {
     Stop,
     Report,
+    LookAgain,
 }
 
-/// Listens for SIGTERM and SIGINT (stop) and SIGUSR1 (report).
+/// Lets the volumes follow files that became longer, and says what was found.
+fn follow_lengths(graph: &Graph, trees: &[Tree]) {
+    let found = graph.look_at_lengths();
+    if found.is_empty() {
+        tracing::info!("told to look at the lengths again: no file has another one");
+    }
+    for file in found {
+        let grown = match file {
+            Ok(grown) => grown,
+            Err(error) => {
+                tracing::error!("{error}");
+                continue;
+            }
+        };
+        let path = grown.path.display();
+        let (from, to) = (grown.from_bytes, grown.len.bytes());
+        tracing::info!(%path, from, to, "a file has grown");
+        let follows = |tree: &Tree| tree.shape().len.is_shared_with(&grown.len);
+        if !trees.iter().any(follows) {
+            let why = "a stripe stays as long as it was created; to make it longer, make a new one";
+            tracing::warn!(%path, "no served volume grows with this file: {why}");
+        }
+    }
+}
+
+/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
 fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
     let (teller, told) = channel();
     if supervised {
@@ -86,13 +133,14 @@ fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
             .name("supervisor".into())
             .spawn(watch)?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1]).context("catching signals")?;
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).context("catching signals")?;
     let watch = move || {
         for signal in signals.forever() {
-            let what = if signal == SIGUSR1 {
-                Told::Report
-            } else {
-                Told::Stop
+            let what = match signal {
+                SIGUSR1 => Told::Report,
+                SIGHUP => Told::LookAgain,
+                _ => Told::Stop,
             };
             if teller.send(what).is_err() {
                 break;

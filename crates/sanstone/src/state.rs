@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use volume::graph::Served;
 
 const VERSION: u32 = 1;
 /// First line of a logical unit's file, with its version.
@@ -34,6 +35,38 @@ struct Identities {
     volume: BTreeMap<String, Uuid>,
 }
 
+impl Identities {
+    /// What `file` holds; nothing if it does not exist.
+    fn read(file: &Path) -> Result<Identities> {
+        let shown = file.display();
+        let identities: Identities = match fs::read_to_string(file) {
+            Ok(text) => toml::from_str(&text)
+                .with_context(|| format!("{shown} is damaged; restore it from a copy"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Identities {
+                version: VERSION,
+                volume: BTreeMap::new(),
+            },
+            Err(error) => return Err(error).with_context(|| format!("reading {shown}")),
+        };
+        if identities.version != VERSION {
+            let version = identities.version;
+            bail!("{shown} has version {version}; this sanstone reads version {VERSION}");
+        }
+        Ok(identities)
+    }
+}
+
+/// The volumes that have been served from `directory`, which is neither made nor locked. A volume
+/// has its identity when it has been opened well, so that whoever has one has been there.
+pub(crate) fn served(directory: &Path) -> Result<Served> {
+    let record = directory.join("volumes.toml");
+    let identities = Identities::read(&record)?;
+    Ok(Served {
+        names: identities.volume.into_keys().collect(),
+        record,
+    })
+}
+
 impl State {
     /// Opens `directory`, which is made if it does not exist, and locks it.
     ///
@@ -44,8 +77,12 @@ impl State {
         fs::create_dir_all(directory).with_context(|| {
             format!("the state directory {shown} cannot be made; name another with state = \"…\"")
         })?;
-        let lock = File::create(directory.join("lock"))
-            .with_context(|| format!("the state directory {shown} cannot be written"))?;
+        let lock = File::create(directory.join("lock")).with_context(|| {
+            format!(
+                "the state directory {shown} cannot be written; give this user the right, or name \
+                     another with state = \"…\""
+            )
+        })?;
         if rustix::fs::flock(
             lock.as_fd(),
             rustix::fs::FlockOperation::NonBlockingLockExclusive,
@@ -57,23 +94,7 @@ impl State {
             );
         }
         let file = directory.join("volumes.toml");
-        let identities = match fs::read_to_string(&file) {
-            Ok(text) => toml::from_str(&text).with_context(|| {
-                format!("{} is damaged; restore it from a copy", file.display())
-            })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Identities {
-                version: VERSION,
-                volume: BTreeMap::new(),
-            },
-            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
-        };
-        if identities.version != VERSION {
-            let version = identities.version;
-            bail!(
-                "{} has version {version}; this sanstone reads version {VERSION}",
-                file.display()
-            );
-        }
+        let identities = Identities::read(&file)?;
         Ok(State {
             file,
             identities,

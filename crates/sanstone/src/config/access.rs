@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use serde::Deserialize;
-use target::{Chap, Prefix};
+use target::{Chap, Prefix, folded_name};
 use toml::Spanned;
 use volume::config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials};
 
@@ -45,12 +45,15 @@ pub(super) fn allow(
     if names.iter().any(|name| name.get_ref() == "*") {
         return Ok(None);
     }
+    // Whoever may log in under "*" can be named: initiators have names that the standard does not
+    // allow, with underscores above all.
+    let may_hold = |c: char| !c.is_whitespace() && !c.is_control();
+    let write = "its iSCSI name, as \"iqn.1993-08.org.debian:01:dbhost\"";
     names
         .iter()
-        .try_for_each(|name| check_name(name, "an initiator"))?;
-    Ok(Some(
-        names.iter().map(|name| name.get_ref().clone()).collect(),
-    ))
+        .try_for_each(|name| check_name(name, "an initiator", may_hold, write))?;
+    let folded = names.iter().map(|name| folded_name(name.get_ref()));
+    Ok(Some(folded.collect()))
 }
 
 /// The networks in `allow_from`; none: from anywhere.

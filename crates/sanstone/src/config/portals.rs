@@ -152,6 +152,23 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), C
     Ok(())
 }
 
+/// Refuses a port that the system would choose: only a program that starts this one hears of it.
+pub(super) fn check_ports<'a>(
+    mut places: impl Iterator<Item = Place<'a>>,
+) -> Result<(), ConfigError> {
+    places.try_for_each(|place| {
+        let all = place.all()?;
+        let Some((portal, span)) = all.into_iter().find(|(portal, _)| portal.port() == 0) else {
+            return Ok(());
+        };
+        let message = format!(
+            "\"{portal}\" has a port that nobody would know; write one, as \"{}\"",
+            SocketAddr::new(portal.ip(), PORT)
+        );
+        Err(ConfigError::new(span, message))
+    })
+}
+
 /// Whether a socket on `wide` takes connections to `narrow`, another address.
 fn takes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     let other = wide != narrow && wide.port() == narrow.port() && wide.port() != 0;
@@ -169,7 +186,10 @@ fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
     }
     let parse = |portal: &Spanned<String>| {
         let text = portal.get_ref();
-        let usable = address(text).filter(|address| !address.ip().is_multicast());
+        let usable = address(text).filter(|address| match address.ip() {
+            IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast(),
+            IpAddr::V6(ip) => !ip.is_multicast(),
+        });
         usable.ok_or_else(|| {
             wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM)
         })
@@ -274,6 +294,10 @@ mod tests {
                 &["\"0\"", "1 to 65535"],
             ),
             ("portal_groups = { 65536 = [\"10.0.0.1\"] }", &["\"65536\""]),
+            (
+                "portals = [\"255.255.255.255\"]",
+                &["255.255.255.255", "write"],
+            ),
             ("portal_groups = { a = [\"10.0.0.1\"] }", &["\"a\""]),
             (
                 "portals = [\"::1\"]\nportal_groups = { 1 = [\"::1\"] }",
@@ -310,6 +334,20 @@ mod tests {
             }
             assert!(error.span().is_some(), "{text} has a place");
         }
+    }
+
+    #[test]
+    fn a_port_that_nobody_knows_is_refused_with_one_that_is_known() {
+        let table = Table::parse("portals = [\"[::1]:3260\", \"[::1]:0\"]");
+        let error = check_ports([table.place()].into_iter()).expect_err("no port");
+        assert!(
+            error.message().contains("as \"[::1]:3260\""),
+            "{}",
+            error.message()
+        );
+        assert!(error.span().is_some());
+        let table = Table::parse("");
+        check_ports([table.place()].into_iter()).expect("the default is known");
     }
 
     #[test]

@@ -1,0 +1,319 @@
+//! The log on standard error. Whoever has a line to say never waits for whoever reads it: lines go
+//! through a bounded queue to one thread that writes them. A line that finds no room or cannot be
+//! written is left out, and the next one that is written says how many were. At the end of the
+//! process what is queued gets a moment.
+
+use std::{
+    collections::VecDeque,
+    fmt::Display,
+    io::{self, Write},
+    mem,
+    str::FromStr,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+use crate::failure::Failure;
+
+/// What waits at most to be written.
+const QUEUE_MAX_BYTES: usize = 1 << 20;
+/// How long the end of the process waits for a reader.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// What `--log` can set a level for: our crates.
+const PARTS: [&str; 7] = [
+    "engine", "iscsi", "lab", "sanstone", "scsi", "target", "volume",
+];
+
+static QUEUE: Queue = Queue::new();
+
+/// Reads what `--log` says: a level, or `PART=LEVEL`, or several of them.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    for directive in text.split(',') {
+        let (part, level) = match directive.split_once('=') {
+            Some((part, level)) => (Some(part), level),
+            None => (None, directive),
+        };
+        // An empty level would be `error`.
+        if level.is_empty() || LevelFilter::from_str(level).is_err() {
+            return Err(format!(
+                "--log \"{text}\": \"{level}\" is no level; write off, error, warn, info, debug or \
+                 trace, as in --log info"
+            ));
+        }
+        let known = |part: &str| PARTS.contains(&part.split("::").next().unwrap_or_default());
+        if let Some(part) = part.filter(|part| !known(part)) {
+            return Err(format!(
+                "--log \"{text}\": there is no part \"{part}\"; write one of {}, as in --log \
+                 target=debug",
+                PARTS.join(", ")
+            ));
+        }
+    }
+    EnvFilter::try_new(text).map_err(|error| format!("--log \"{text}\": {error}; write --log info"))
+}
+
+/// Starts the thread that writes, and takes in what the program logs from here on.
+pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
+    thread::Builder::new()
+        .name("log".into())
+        .spawn(|| QUEUE.write_to(&mut io::stderr()))
+        .inspect_err(|error| {
+            // Nobody is going to write what is queued.
+            let _ = writeln!(io::stderr(), "sanstone: starting the log's thread: {error}");
+        })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter(wanted).map_err(Failure::Wrong)?)
+        .with_writer(|| Entry)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Says a line that is not a log's, and too seldom said to be left out.
+pub(crate) fn say(line: impl Display) {
+    let mut state = QUEUE.lock();
+    QUEUE.push(&mut state, format!("{line}\n").into_bytes());
+}
+
+/// Waits until all is written, for a second at most.
+pub(crate) fn flush() {
+    QUEUE.flush(FLUSH_TIMEOUT);
+}
+
+/// Takes one formatted event, which comes as one write.
+struct Entry;
+
+impl Write for Entry {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        QUEUE.offer(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lines on their way to the thread that writes them.
+struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+    emptied: Condvar,
+}
+
+struct State {
+    lines: VecDeque<Line>,
+    /// Of the lines.
+    bytes: usize,
+    /// Lines that found no room since the last one in the queue.
+    lost: u64,
+    /// The thread has taken something that it has not written yet.
+    writing: bool,
+}
+
+struct Line {
+    /// Lines that were left out before it.
+    lost: u64,
+    text: Vec<u8>,
+}
+
+impl Queue {
+    const fn new() -> Queue {
+        Queue {
+            state: Mutex::new(State {
+                lines: VecDeque::new(),
+                bytes: 0,
+                lost: 0,
+                writing: false,
+            }),
+            filled: Condvar::new(),
+            emptied: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a line if there is room.
+    fn offer(&self, text: &[u8]) {
+        let mut state = self.lock();
+        if state.bytes + text.len() > QUEUE_MAX_BYTES {
+            state.lost += 1;
+        } else {
+            self.push(&mut state, text.to_vec());
+        }
+    }
+
+    fn push(&self, state: &mut State, text: Vec<u8>) {
+        state.bytes += text.len();
+        let lost = mem::take(&mut state.lost);
+        state.lines.push_back(Line { lost, text });
+        self.filled.notify_one();
+    }
+
+    /// Writes lines as they come, for ever.
+    fn write_to(&self, out: &mut impl Write) {
+        let mut lost = 0;
+        loop {
+            let line = self.next();
+            lost = write_line(out, lost, &line);
+            self.lock().writing = false;
+        }
+    }
+
+    /// Waits for the next line; the last one is written. Lines that were lost behind it make one.
+    fn next(&self) -> Line {
+        let mut state = self.lock();
+        loop {
+            if let Some(line) = state.lines.pop_front() {
+                state.bytes -= line.text.len();
+                state.writing = true;
+                return line;
+            }
+            if state.lost > 0 {
+                state.writing = true;
+                let lost = mem::take(&mut state.lost);
+                let text = Vec::new();
+                return Line { lost, text };
+            }
+            self.emptied.notify_all();
+            state = self
+                .filled
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn flush(&self, timeout: Duration) {
+        let busy = |state: &mut State| state.writing || !state.lines.is_empty();
+        // Whether it was in time or not: the process ends.
+        drop(self.emptied.wait_timeout_while(self.lock(), timeout, busy));
+    }
+}
+
+/// Writes a line and before it how many were lost. Returns how many are lost now.
+fn write_line(out: &mut impl Write, lost: u64, line: &Line) -> u64 {
+    let lost = lost + line.lost;
+    let mut text = Vec::new();
+    if lost > 0 {
+        let lines = if lost == 1 { "line was" } else { "lines were" };
+        text =
+            format!("sanstone: {lost} {lines} lost: nobody took them from standard error\n").into();
+    }
+    text.extend_from_slice(&line.text);
+    match out.write_all(&text) {
+        Ok(()) => 0,
+        Err(_) => lost + u64::from(!line.text.is_empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refuses as many writes, then takes all.
+    struct Reluctant {
+        refusals: usize,
+        taken: Vec<u8>,
+    }
+
+    impl Write for Reluctant {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.refusals > 0 {
+                self.refusals -= 1;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.taken.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Writes what waits in the queue.
+    fn drain(queue: &Queue, out: &mut Reluctant) -> String {
+        let mut lost = 0;
+        while !queue.lock().lines.is_empty() || queue.lock().lost > 0 {
+            lost = write_line(out, lost, &queue.next());
+        }
+        String::from_utf8(out.taken.clone()).expect("text")
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_the_rest_goes_on() {
+        let queue = Queue::new();
+        for line in ["one\n", "two\n", "three\n"] {
+            queue.offer(line.as_bytes());
+        }
+        let mut out = Reluctant {
+            refusals: 2,
+            taken: Vec::new(),
+        };
+        let said = drain(&queue, &mut out);
+        assert_eq!(
+            said,
+            "sanstone: 2 lines were lost: nobody took them from standard error\nthree\n"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_loses_lines_and_says_so_where_they_were() {
+        let queue = Queue::new();
+        let long = [b'x'; QUEUE_MAX_BYTES];
+        queue.offer(&long);
+        queue.offer(b"lost\n");
+        let mut out = Reluctant {
+            refusals: 0,
+            taken: Vec::new(),
+        };
+        let written = drain(&queue, &mut out);
+        assert!(
+            written.ends_with("xsanstone: 1 line was lost: nobody took them from standard error\n")
+        );
+        queue.offer(b"found\n");
+        assert!(drain(&queue, &mut out).ends_with("error\nfound\n"));
+    }
+
+    #[test]
+    fn what_nobody_writes_does_not_hold_up_the_end() {
+        let queue = Queue::new();
+        queue.offer(b"line\n");
+        queue.flush(Duration::ZERO);
+        assert_eq!(queue.lock().lines.len(), 1);
+    }
+
+    #[test]
+    fn a_filter_is_levels_for_our_parts() {
+        for right in [
+            "info",
+            "DEBUG",
+            "off",
+            "target=debug,volume=warn",
+            "info,target::login=trace",
+        ] {
+            assert!(filter(right).is_ok(), "{right}");
+        }
+        for (wrong, said) in [
+            (
+                "debg",
+                "--log \"debg\": \"debg\" is no level; write off, error, warn, info",
+            ),
+            ("", "--log \"\": \"\" is no level; write off"),
+            ("info,", "\"\" is no level"),
+            ("target=", "\"\" is no level"),
+            (
+                "tagret=debug",
+                "there is no part \"tagret\"; write one of engine, ",
+            ),
+        ] {
+            let message = filter(wrong).expect_err(wrong);
+            assert!(message.contains(said), "{message}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The log when nobody takes it: whatever becomes of standard error, and however much is logged, the
+//! daemon serves and stops.
+
+use harness::directory::Directory;
+use harness::process::Daemon;
+use harness::sanstone::{IQN, binary, call, target_table};
+use harness::wire::Session;
+use std::process::Command;
+use std::time::Duration;
+
+/// Serves with standard error as the shell's `redirection` makes it, with `before` run first; logs
+/// more than a pipe holds, stops, and expects that all went well.
+fn serve_without_a_log(before: &str, redirection: &str) {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(port, &["disk"]));
+    let file = directory.join("sanstone.toml");
+    std::fs::write(&file, configuration).expect("a configuration");
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("{before}\nexec \"$0\" \"$@\" {redirection}"))
+        .arg(binary())
+        .args(["--log", "debug", "serve", "-c"])
+        .arg(&file)
+        .current_dir(directory.path());
+    let mut daemon = Daemon::start(&command, directory.join("output.log"));
+    daemon.wait_for_port(port);
+    let address = format!("127.0.0.1:{port}");
+    for isid in 1..=200 {
+        Session::login(&address, IQN, 0, isid, &[]).expect("a login");
+    }
+    daemon.signal("TERM");
+    let status = daemon.wait(Duration::from_secs(20)).expect("it stops");
+    assert_eq!(status.code(), Some(0), "{}", daemon.log());
+}
+
+#[test]
+fn a_full_log_is_no_reason_to_stop() {
+    serve_without_a_log("", "2>/dev/full");
+}
+
+#[test]
+fn a_closed_log_is_no_reason_to_stop() {
+    serve_without_a_log("", "2>&-");
+}
+
+#[test]
+fn a_log_whose_reader_has_gone_is_no_reason_to_stop() {
+    let reader = "mkfifo log\n(read -r line <log) &";
+    serve_without_a_log(reader, "2>log");
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    serve_without_a_log("mkfifo log", "2<>log");
+}
+
+#[test]
+fn what_cannot_be_said_is_an_error_and_no_panic() {
+    let directory = Directory::new();
+    let file = directory.join("sanstone.toml");
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(3260, &["disk"]));
+    std::fs::write(&file, configuration).expect("a configuration");
+    let check = |redirection: &str| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("exec \"$0\" check -c \"$1\" {redirection}")])
+            .arg(binary())
+            .arg(&file);
+        harness::run::run(&mut command, Duration::from_secs(60))
+    };
+    let full = check(">/dev/full");
+    assert_eq!(full.code(), Some(1), "{full}");
+    let message = "sanstone: writing to standard output: No space left on device (os error 28)\n";
+    assert!(full.stderr.ends_with(message), "{full}");
+    assert!(!full.stderr.contains("panicked"), "{full}");
+    assert_eq!(check(">/dev/full 2>/dev/full").code(), Some(1));
+}
+
+#[test]
+fn a_log_filter_that_would_log_nothing_is_refused() {
+    for (filter, said) in [
+        (
+            "debg",
+            "sanstone: --log \"debg\": \"debg\" is no level; write off, ",
+        ),
+        ("", "--log \"\": \"\" is no level; write off, "),
+    ] {
+        let ran = call(&["--log", filter, "check", "-c", "nowhere.toml"]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains(said), "{ran}");
+    }
+}

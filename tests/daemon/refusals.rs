@@ -1,0 +1,181 @@
+//! What the log says of logins and sessions that did not go as they should: a line for each, with who
+//! it was and the reason in words.
+
+use harness::directory::Directory;
+use harness::process::Daemon;
+use harness::run::run;
+use harness::sanstone::{IQN, Sanstone, binary, target_table};
+use harness::wire::{Session, login_header, send};
+use std::fs::Permissions;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+const NAMELESS: [&str; 2] = [
+    "InitiatorName=iqn.2026-11.io.sanstone:host",
+    "SessionType=Normal",
+];
+
+fn serve() -> Sanstone {
+    let directory = Directory::new();
+    Sanstone::serve(directory.path(), RAM, &["disk"]).owning(directory)
+}
+
+/// Sends a request with this text in place of a login and waits for the end of the connection.
+fn log_in_wrongly(server: &Sanstone, mut header: [u8; 48], text: &[&str]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+    let limit = Some(Duration::from_secs(20));
+    stream.set_read_timeout(limit).expect("a time limit");
+    let text: String = text.iter().map(|pair| format!("{pair}\0")).collect();
+    send(&mut stream, &mut header, text.as_bytes()).expect("a request");
+    let mut answer = Vec::new();
+    stream
+        .read_to_end(&mut answer)
+        .expect("an answer and the end");
+}
+
+/// The line of the log with `text` in it.
+fn line(daemon: &Daemon, text: &str) -> String {
+    let log = daemon.log_with(text);
+    let line = log.lines().find(|line| line.contains(text));
+    line.expect("a whole line").to_owned()
+}
+
+#[test]
+fn a_refused_login_leaves_a_line_with_its_reason() {
+    let mut server = serve();
+    let target = format!("TargetName={IQN}");
+    let mut new_version = login_header(1);
+    new_version[3] = 1;
+    let mut nowhere = login_header(1);
+    nowhere[1] = 0x8c;
+    let mut no_login = login_header(1);
+    no_login[0] = 0x40; // NOP-Out
+    let whole = [NAMELESS[0], &target];
+    for (header, text, said) in [
+        (
+            new_version,
+            &whole[..],
+            "unsupported version (status 0x0205)",
+        ),
+        (
+            login_header(1),
+            &NAMELESS,
+            "missing parameter (status 0x0207)",
+        ),
+        (
+            login_header(1),
+            &["SessionType=Boot"],
+            "session type not supported (status 0x0209)",
+        ),
+        (no_login, &whole, "PDU invalid during login (status 0x020b)"),
+        (
+            nowhere,
+            &whole,
+            "initiator error (status 0x0200): its request names a stage that is not possible",
+        ),
+        (
+            login_header(1),
+            &[NAMELESS[0], &target, "CHAP_A=5"],
+            "initiator error (status 0x0200): it sent CHAP keys without AuthMethod=CHAP",
+        ),
+    ] {
+        log_in_wrongly(&server, header, text);
+        let line = line(server.daemon(), &format!("login refused: {said}"));
+        assert!(line.contains("peer=127.0.0.1:"), "{line}");
+    }
+    let line = line(server.daemon(), "missing parameter");
+    assert!(
+        line.contains("initiator=\"iqn.2026-11.io.sanstone:host\""),
+        "{line}"
+    );
+    let mut security = login_header(1);
+    security[1] = 0x81;
+    log_in_wrongly(
+        &server,
+        security,
+        &[NAMELESS[0], &target, "AuthMethod=CHAP"],
+    );
+    server
+        .daemon()
+        .log_with("authentication failed: it insists on a method");
+    let log = server.daemon().log();
+    assert!(!log.contains("unsaid"), "nothing was left out:\n{log}");
+    let lines = log.matches("WARN").count();
+    assert_eq!(lines, 7, "one line each:\n{log}");
+}
+
+#[test]
+fn a_login_that_the_initiator_gives_up_leaves_a_line() {
+    let mut server = serve();
+    let mut header = login_header(1);
+    header[1] = 0x04;
+    let target = format!("TargetName={IQN}\0");
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+    let text = format!("{}\0{target}", NAMELESS[0]);
+    send(&mut stream, &mut header, text.as_bytes()).expect("a request");
+    stream.read_exact(&mut [0; 48]).expect("an answer");
+    drop(stream);
+    let line = line(server.daemon(), "login given up: ");
+    assert!(
+        line.contains("sanstone:host") && !line.contains("mutual"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_target_that_cannot_prove_itself_says_where_to_look() {
+    let directory = Directory::new();
+    let secret = |name: &str, text: &str| {
+        let path = directory.write(name, text);
+        std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("its mode");
+    };
+    secret("host", "correct-horse-battery");
+    secret("target", "staple-of-the-target");
+    secret("mistaken", "another-secret-of-it");
+    let chap = "chap = { user = \"host\", secret_file = \"host\" }";
+    let mutual = |file: &str| format!("mutual = {{ user = \"t\", secret_file = \"{file}\" }}");
+    let port = harness::free_port();
+    let table = target_table(port, &["disk"]);
+    let served = format!("{RAM}{table}{chap}\n{}\n", mutual("target"));
+    let mut server = Sanstone::serve_configuration(directory.path(), &served, port);
+    let url = format!("url = \"iscsi://127.0.0.1:{port}/{IQN}/0\"");
+    let leaf = format!("iscsi = {{ {url}, {chap}, {} }}", mutual("mistaken"));
+    let table = target_table(harness::free_port(), &["far"]);
+    let file = directory.write("client.toml", format!("[volume.far]\n{leaf}\n{table}"));
+    let mut client = Command::new(binary());
+    let ran = run(
+        client.args(["serve", "-c"]).arg(file),
+        Duration::from_secs(60),
+    );
+    assert_ne!(ran.code(), Some(0), "{ran}");
+    let line = line(server.daemon(), "login given up: ");
+    assert!(
+        line.contains("look at user and secret of `mutual`"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
+    let mut server = serve();
+    let address = format!("127.0.0.1:{}", server.port());
+    let login = |number| Session::login(&address, IQN, 0, number, &[]).expect("a login");
+    drop(login(1));
+    let lost = line(server.daemon(), "connection lost: the peer has closed it");
+    assert!(lost.contains("sanstone:wire-1"), "{lost}");
+    assert!(!server.daemon().log().contains("logged out"));
+    let mut polite = login(2);
+    polite.log_out().expect("a Logout Response");
+    let line = line(server.daemon(), "logged out");
+    assert!(line.contains("sanstone:wire-2"), "{line}");
+    let _third = login(3);
+    let _again = login(3);
+    server
+        .daemon()
+        .log_with("connection lost: the initiator has logged in again");
+    assert!(!server.daemon().log().contains("unsaid"));
+}
