@@ -112,7 +112,7 @@ pub async fn fill(volume: &dyn Volume) -> volume::Result<()> {
     let mut buf = Buf::new(PIECE_BYTES as usize);
     buf.fill(0x5a);
     let piece = Payload::from(buf);
-    let end = volume.shape().len_bytes;
+    let end = volume.shape().len_bytes();
     for at in (0..end).step_by(PIECE_BYTES as usize) {
         let len = PIECE_BYTES.min(end - at) as usize;
         volume
@@ -134,7 +134,7 @@ struct Places {
 impl Places {
     fn new(volume: &dyn Volume, load: Load, seed: u64) -> Places {
         let size_bytes = load.size_bytes as u64;
-        let count = (volume.shape().len_bytes / size_bytes).max(1);
+        let count = (volume.shape().len_bytes() / size_bytes).max(1);
         Places {
             order: load.order,
             size_bytes,

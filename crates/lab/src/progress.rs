@@ -2,7 +2,7 @@
 //! stderr when it is done.
 
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     time::{Duration, Instant},
 };
 
@@ -87,7 +87,9 @@ impl Stage {
         if self.progress != Progress::Silent {
             let seconds = self.begun.elapsed().as_secs_f64();
             let colon = if outcome.is_empty() { "" } else { ": " };
-            eprintln!("  {seconds:6.1} s  {}{colon}{outcome}", self.name);
+            let line = format!("  {seconds:6.1} s  {}{colon}{outcome}\n", self.name);
+            // The work goes on also when nobody can be told.
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
 }

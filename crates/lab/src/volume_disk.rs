@@ -76,7 +76,7 @@ impl VolumeDisk {
             let message = "a database needs a volume that takes writes";
             return Err(volume::Error::new(ErrorKind::ReadOnly, message));
         }
-        let len_bytes = shape.len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let len_bytes = shape.len_bytes() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let flight = Rc::new(Flight {
             volume,
             budget: Budget::new(in_flight_bytes),

@@ -30,7 +30,7 @@ impl SlowVolume {
             shape: Shape {
                 block_size_bytes: 512,
                 physical_block_bytes: 4096,
-                len_bytes: LEN as u64 + 1024,
+                len: volume::Len::new(LEN as u64 + 1024),
                 volatile_cache: true,
                 read_only: false,
                 discard: None,

@@ -25,7 +25,7 @@ use volume::{
 use super::{
     interval::{Median, SAMPLES_MIN},
     peers::{cores, pin},
-    report::host,
+    report::{host, tell},
     usage::process_ns,
 };
 use crate::{
@@ -296,9 +296,7 @@ impl Report {
     /// Medians and the ratios with their intervals, for people.
     pub fn table(&self) -> String {
         let mut out = String::new();
-        for (key, value) in &self.machine {
-            let _ = writeln!(out, "{key}: {value}");
-        }
+        tell(&self.machine, &mut out);
         let _ = writeln!(
             out,
             "{} pairs of {} s, in turn; medians, 95 % intervals of the ratio ours / fio's by the \

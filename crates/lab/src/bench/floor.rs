@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// When nothing can be bound.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    println!("{}", listener.local_addr()?);
+    writeln!(io::stdout(), "{}", listener.local_addr()?)?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || drop(answer(stream)));

@@ -194,6 +194,22 @@ pub const CASES: [Case; 10] = [
     ),
 ];
 
+/// Refuses a part of a name that no load has.
+///
+/// # Errors
+/// The message lists the names.
+pub fn check_only(only: &str) -> std::result::Result<(), String> {
+    let names = CASES.iter().map(|case| case.name);
+    let names: Vec<_> = names.chain([cross_check::NAME, lanes::NAME]).collect();
+    if names.iter().any(|name| name.contains(only)) {
+        return Ok(());
+    }
+    Err(format!(
+        "no load has \"{only}\" in its name; write a part of one of these:\n  {}",
+        names.join("\n  ")
+    ))
+}
+
 /// Runs the benchmark; `told` is called with a line on what is happening.
 ///
 /// # Errors

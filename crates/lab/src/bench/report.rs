@@ -174,9 +174,7 @@ impl Report {
     /// Medians, the range of the target's CPU time, and the ratio to the first tgt, for people.
     pub fn table(&self) -> String {
         let mut out = String::new();
-        for (key, value) in &self.machine {
-            let _ = writeln!(out, "{key}: {value}");
-        }
+        tell(&self.machine, &mut out);
         let _ = writeln!(
             out,
             "{} rounds of {} s, in turn; medians, [least … most] of the target's CPU time",
@@ -293,6 +291,13 @@ fn machine(cores: &Cores) -> BTreeMap<String, String> {
         tell("tgt", String::from_utf8_lossy(&output.stdout).trim().into());
     }
     machine
+}
+
+/// Writes what a measurement was taken on, a line each.
+pub(super) fn tell(machine: &BTreeMap<String, String>, out: &mut String) {
+    for (key, value) in machine {
+        let _ = writeln!(out, "{key}: {value}");
+    }
 }
 
 /// What is the same for every measurement on this machine.
