@@ -47,6 +47,18 @@ fn listen(session: &mut Session) {
     while session.receive().is_ok() {}
 }
 
+/// Takes what the target says up to its answer to `last`; false if it is silent before that, perhaps
+/// in the middle of a PDU.
+fn listen_for(session: &mut Session, last: u32) -> bool {
+    loop {
+        match session.receive() {
+            Ok(pdu) if pdu.task() == last => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
 /// Bytes that mean nothing.
 fn babble(site: &Site, number: u16, _: Instant) -> io::Result<()> {
     let mut session = login(site, number)?;
@@ -189,7 +201,9 @@ fn abort(site: &Site, number: u16, end: Instant) -> io::Result<()> {
         }
         let last = session.task_management(ABORT_TASK_SET, None)?;
         site.did();
-        while session.receive().is_ok_and(|pdu| pdu.task() != last) {}
+        if !listen_for(&mut session, last) {
+            session = login(site, number)?;
+        }
     }
     Ok(())
 }
@@ -206,7 +220,9 @@ fn reset(site: &Site, number: u16, end: Instant) -> io::Result<()> {
         session.task_management(CLEAR_TASK_SET, None)?;
         let last = session.task_management(LOGICAL_UNIT_RESET, None)?;
         site.did();
-        while session.receive().is_ok_and(|pdu| pdu.task() != last) {}
+        if !listen_for(&mut session, last) {
+            session = login(site, number)?;
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use harness::run::{Ran, run};
 use harness::sanstone::{IQN, Sanstone, binary, target_table};
 use harness::tgt::Tgt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -133,6 +134,20 @@ fn a_target_shows_itself_to_those_who_may_use_it() {
     let_in(&inquiry(&[], &url(&server, "", "")));
 }
 
+/// Has qemu-io log in as `host` with what is in the file `secret`, and do these commands.
+#[track_caller]
+fn qemu_io(port: u16, secret: &Path, options: &str, commands: &[&str]) {
+    let object = format!("secret,id=s0,file={}", secret.display());
+    let disk = format!(
+        "driver=iscsi,transport=tcp,portal=127.0.0.1:{port},target={IQN},lun=0,user=host,\
+         password-secret=s0{options}"
+    );
+    let mut qemu = Command::new(program("qemu-io", "qemu-utils"));
+    qemu.args(["--object", &object, "--image-opts", &disk]);
+    qemu.args(commands.iter().flat_map(|command| ["-c", command]));
+    run(&mut qemu, Duration::from_secs(30)).success();
+}
+
 #[test]
 fn qemu_gets_the_header_digest_that_it_prefers_behind_a_secret() {
     for (settings, wish, header) in [
@@ -150,32 +165,19 @@ fn qemu_gets_the_header_digest_that_it_prefers_behind_a_secret() {
         let log = directory.join("sanstone.log");
         let mut command = Command::new(binary());
         command.args(["--log", "debug", "serve", "-c"]).arg(file);
-        let mut daemon = Daemon::start(&command, log.clone());
+        let mut daemon = Daemon::start(&command, log);
         daemon.wait_for_port(port);
-        let object = format!("secret,id=s0,file={}", secret.display());
-        let disk = format!(
-            "driver=iscsi,transport=tcp,portal=127.0.0.1:{port},target={IQN},lun=0,user=host,\
-             password-secret=s0,header-digest={wish}"
+        let options = format!(",header-digest={wish}");
+        qemu_io(
+            port,
+            &secret,
+            &options,
+            &["write -P 7 0 1M", "read -P 7 0 1M"],
         );
-        let (write, read) = ("write -P 7 0 1M", "read -P 7 0 1M");
-        let mut qemu = Command::new(program("qemu-io", "qemu-utils"));
-        qemu.args([
-            "--object",
-            &object,
-            "--image-opts",
-            &disk,
-            "-c",
-            write,
-            "-c",
-            read,
-        ]);
-        run(&mut qemu, Duration::from_secs(30)).success();
-        let log = std::fs::read_to_string(log).expect("a log");
-        let agreed = format!("digests: Digests {{ header: {header}, data: false }}");
-        assert!(
-            log.contains(&agreed),
-            "no {agreed:?} for {wish:?} in\n{log}"
-        );
+        println!("{wish:?}");
+        daemon.log_with(&format!(
+            "digests: Digests {{ header: {header}, data: false }}"
+        ));
     }
 }
 
@@ -232,4 +234,22 @@ fn our_initiator_proves_itself_to_tgt_and_the_other_way_round() {
         assert_eq!(ran.code(), Some(1), "{ran}");
         assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
     }
+}
+
+#[test]
+fn one_secret_file_made_as_the_guide_says_serves_both_ends() {
+    let guide = include_str!("../../docs/guide/authentication.md");
+    let line = guide.lines().find(|line| line.contains("openssl rand"));
+    let line = line.expect("the guide makes a secret");
+    let directory = Directory::new();
+    let mut make = Command::new("sh");
+    let _ = program("openssl", "openssl");
+    make.args(["-c", line]).current_dir(directory.path());
+    run(&mut make, Duration::from_secs(20)).success();
+    let chap = "chap = { user = \"host\", secret_file = \"dbhost.secret\" }\n";
+    let port = harness::free_port();
+    let configuration = format!("{RAM}{}{chap}", target_table(port, &["disk"]));
+    let _server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let secret = directory.join("dbhost.secret");
+    qemu_io(port, &secret, "", &["read 0 1M"]);
 }

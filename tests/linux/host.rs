@@ -102,15 +102,8 @@ impl Host {
         )
     }
 
-    /// Ends the daemon the way an administrator does.
-    pub(crate) fn stop(&mut self) {
-        self.daemon.signal("TERM");
-        let ended = self.daemon.wait(Duration::from_secs(30));
-        assert!(ended.expect("it ends").success(), "{}", self.log());
-    }
-
     /// Starts it again where it was.
-    pub(crate) fn restart(&mut self) {
+    fn restart(&mut self) {
         self.daemon = start(&self.directory, self.portals[0]);
     }
 
@@ -120,6 +113,11 @@ impl Host {
         let ended = self.daemon.wait(Duration::from_secs(30));
         assert!(!ended.expect("it is killed").success());
         self.restart();
+    }
+
+    /// Sends the daemon a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        self.daemon.signal(name);
     }
 
     /// Makes the file behind the disk larger.
@@ -139,9 +137,10 @@ impl Host {
         format!("{} {}", self.iqn, self.portals[0])
     }
 
-    /// All that the daemon has printed since it started.
-    pub(crate) fn log(&self) -> String {
-        self.daemon.log()
+    /// All that the daemon has printed since it started, once `text` is in it.
+    #[track_caller]
+    pub(crate) fn log_with(&self, text: &str) -> String {
+        self.daemon.log_with(text)
     }
 }
 

@@ -27,8 +27,7 @@ fn login_at_the_old_place_shows_the_disk_at_the_new_one() {
             .success();
         let io = format!("write_and_verify $(disks {iqn}) 64k libaio");
         check.run(&io).success();
-        let log = here.log();
-        assert!(log.contains("login redirected"), "{log}");
+        here.log_with("login redirected");
         check.end();
     }
 }

@@ -13,7 +13,7 @@ fn hold(url: &str, block_size_bytes: u32) {
     on_lane(async {
         let disk = IscsiDisk::open(at_url(url)).await.expect("a login");
         assert_eq!(disk.shape().block_size_bytes, block_size_bytes);
-        assert_eq!(disk.shape().len_bytes, DISK_BYTES);
+        assert_eq!(disk.shape().len_bytes(), DISK_BYTES);
         contract::hold(disk.clone(), 7).await;
         disk.close().await;
     });

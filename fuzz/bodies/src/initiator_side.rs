@@ -9,6 +9,7 @@ use iscsi::{
 };
 
 use crate::held::held;
+use crate::peer::check_parameters;
 use crate::stream::Side;
 use crate::wire;
 
@@ -100,7 +101,10 @@ impl InitiatorSide {
         assert_eq!(self.closed, None, "Closed is the last event, not {event:?}");
         match event {
             InitiatorEvent::LoggedIn { parameters, .. } => {
-                self.check_parameters(parameters);
+                let wanted = &self.config.operational;
+                check_parameters(parameters, wanted);
+                // Who offers can insist on No; a target that is offered nothing cannot.
+                assert!(!parameters.immediate_data || wanted.immediate_data);
                 assert_eq!(self.logged_in.replace(parameters.clone()), None, "twice");
                 self.max_cmd_sn = self.next_cmd_sn.wrapping_sub(1);
                 self.take_window();
@@ -178,29 +182,6 @@ impl InitiatorSide {
             end,
             data_sn: 0,
         });
-    }
-
-    /// What both sides agreed on keeps to the standard and to what we want.
-    fn check_parameters(&self, agreed: &SessionParameters) {
-        let wanted = &self.config.operational;
-        let segment = 512..1 << 24;
-        assert!(segment.contains(&agreed.max_send_data_segment_length));
-        assert!(segment.contains(&agreed.max_burst_length));
-        assert!((1..=agreed.max_burst_length).contains(&agreed.first_burst_length));
-        assert!(agreed.max_outstanding_r2t >= 1);
-        assert!(
-            agreed.initial_r2t || !wanted.initial_r2t,
-            "one No against our Yes"
-        );
-        assert!(
-            !agreed.digests.header || wanted.header_digest,
-            "a digest against our will"
-        );
-        assert!(
-            !agreed.digests.data || wanted.data_digest,
-            "a digest against our will"
-        );
-        assert!(!agreed.immediate_data || wanted.immediate_data);
     }
 
     fn check(&self) {

@@ -1,8 +1,10 @@
 //! What the peers of both roles share: how the choices of an input become limits and parameters,
 //! and what becomes of a PDU on its way: mostly nothing, sometimes harm.
 
+use std::fmt::Debug;
+
 use iscsi::frame::Digests;
-use iscsi::{InitiatorConfig, OperationalConfig, TargetConfig};
+use iscsi::{InitiatorConfig, OperationalConfig, SessionParameters, TargetConfig};
 
 use crate::input::{Input, Sizes};
 use crate::stream::{Side, Stream};
@@ -105,4 +107,46 @@ impl Way {
     pub(crate) fn waiting_len(&self) -> usize {
         self.stream.len()
     }
+}
+
+/// Runs a session on `input` twice, its bytes arriving whole and cut anywhere: all that is seen of
+/// it, step by step, is the same.
+pub(crate) fn whole_and_cut<T: PartialEq + Debug>(
+    input: &[u8],
+    run: impl Fn(&[u8], Way) -> Vec<T>,
+) {
+    let whole = run(input, Way::default());
+    let seed = input.iter().fold(1, |seed: u64, byte| {
+        seed.wrapping_mul(31) + u64::from(*byte)
+    });
+    let cut = run(input, Way::cut(seed));
+    for (at, (whole, cut)) in whole.iter().zip(&cut).enumerate() {
+        assert_eq!(whole, cut, "step {at} depends on how the bytes were cut");
+    }
+    assert_eq!(
+        whole.len(),
+        cut.len(),
+        "the end depends on how the bytes were cut"
+    );
+}
+
+/// What both sides agreed on keeps to the standard and to what we want.
+pub(crate) fn check_parameters(agreed: &SessionParameters, wanted: &OperationalConfig) {
+    let segment = 512..1 << 24;
+    assert!(segment.contains(&agreed.max_send_data_segment_length));
+    assert!(segment.contains(&agreed.max_burst_length));
+    assert!((1..=agreed.max_burst_length).contains(&agreed.first_burst_length));
+    assert!(agreed.max_outstanding_r2t >= 1);
+    assert!(
+        agreed.initial_r2t || !wanted.initial_r2t,
+        "one No against our Yes"
+    );
+    assert!(
+        !agreed.digests.header || wanted.header_digest,
+        "a digest against our will"
+    );
+    assert!(
+        !agreed.digests.data || wanted.data_digest,
+        "a digest against our will"
+    );
 }

@@ -12,6 +12,7 @@ use iscsi::{
 };
 
 use crate::held::held;
+use crate::peer::check_parameters;
 use crate::stream::Side;
 use crate::wire;
 
@@ -611,27 +612,6 @@ impl TargetSide {
 
 /// The most that a machine with the limits of these targets may hold, written out.
 const HELD_MAX: usize = 2 << 20;
-
-/// What both sides agreed on keeps to the standard and to what we want.
-fn check_parameters(agreed: &SessionParameters, wanted: &iscsi::OperationalConfig) {
-    let segment = 512..1 << 24;
-    assert!(segment.contains(&agreed.max_send_data_segment_length));
-    assert!(segment.contains(&agreed.max_burst_length));
-    assert!((1..=agreed.max_burst_length).contains(&agreed.first_burst_length));
-    assert!(agreed.max_outstanding_r2t >= 1);
-    assert!(
-        agreed.initial_r2t || !wanted.initial_r2t,
-        "one No against our Yes"
-    );
-    assert!(
-        !agreed.digests.header || wanted.header_digest,
-        "a digest against our will"
-    );
-    assert!(
-        !agreed.digests.data || wanted.data_digest,
-        "a digest against our will"
-    );
-}
 
 impl Side for TargetSide {
     fn frame_limits(&self) -> FrameLimits {

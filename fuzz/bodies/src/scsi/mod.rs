@@ -168,7 +168,7 @@ impl Disk {
                     self.go_on(input, waiting);
                 }
             }
-            12 => self.reshape(input),
+            12 => self.resize(input),
             13 | 14 => self.happen(input),
             _ => self.sanitize_goes_on(input),
         }
@@ -306,17 +306,11 @@ impl Disk {
         copy.ended(&self.views[nexus.view], nexus.id, done, &ending);
     }
 
-    /// The volume was resized or became read-only: every view learns of it.
-    fn reshape(&mut self, input: &mut Input<'_>) {
-        let (choice, len) = (input.u8(), u64::from(input.u16()) + 1);
-        for view in &mut self.views {
-            let mut shape = view.shape().clone();
-            if choice & 1 != 0 {
-                shape.len_blocks = len;
-            }
-            shape.read_only = choice & 2 != 0;
-            assert_eq!(view.set_shape(shape), Ok(()));
-        }
+    /// The volume was resized: one view is told for all.
+    fn resize(&mut self, input: &mut Input<'_>) {
+        let (view, len) = (input.below(self.views.len()), u64::from(input.u16()) + 1);
+        let old = self.views[view].resize(len);
+        assert!(old.expect("any length will do") != Some(len));
     }
 
     /// Something happens to nexuses.
