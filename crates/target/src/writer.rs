@@ -8,7 +8,10 @@ use iscsi::{Transmit, TransmitData, frame::DataDigest};
 
 use crate::{connection::Connection, open::Permits, stages::Sent};
 
-/// A send takes further PDUs until it has so many bytes or pieces.
+/// A send takes further PDUs until it has so many bytes or pieces. The first after a pause takes
+/// fewer, each further one twice as many: the initiator begins with its next commands while the rest
+/// of a burst is being sent, and a long queue goes out in few sends.
+const FIRST_SEND_BYTES: usize = 64 << 10;
 const SEND_BYTES: usize = 1 << 20;
 const SEND_PIECES: usize = 960;
 const PADDING: [u8; 3] = [0; 3];
@@ -17,9 +20,10 @@ const PADDING: [u8; 3] = [0; 3];
 pub(crate) async fn run(connection: Rc<Connection>) {
     let mut gather = Gather::new();
     let (mut permits, mut sent) = (Vec::new(), Vec::new());
+    let mut send_bytes = FIRST_SEND_BYTES;
     while !connection.is_ended() {
         let notified = connection.transmit.notified();
-        while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
+        while gather.len() < send_bytes && gather.pieces() < SEND_PIECES {
             let pdu = connection.machine.borrow_mut().poll_transmit();
             let Some(pdu) = pdu else { break };
             let ended = add(&connection, &pdu, &mut gather);
@@ -33,9 +37,11 @@ pub(crate) async fn run(connection: Rc<Connection>) {
                 connection.end("all was sent");
                 break;
             }
+            send_bytes = FIRST_SEND_BYTES;
             notified.await;
             continue;
         }
+        send_bytes = (2 * send_bytes).min(SEND_BYTES);
         connection.sending_since.set(Some(time::turn_began()));
         let (result, back) = connection.stream.send_all(gather).await;
         connection.sending_since.set(None);
