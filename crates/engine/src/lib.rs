@@ -9,6 +9,7 @@
 pub mod buf;
 mod chunk;
 mod clock;
+mod congestion;
 pub mod cost;
 pub mod cross;
 pub mod extent;

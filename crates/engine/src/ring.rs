@@ -21,7 +21,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::{
     clock::Clock,
-    cost, extent,
+    congestion, cost, extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
@@ -428,6 +428,7 @@ impl Reactor for Ring {
         // it full tries again a second later. No memory arguments; without it the old one stays.
         // SAFETY: the descriptor is a listening socket of ours.
         unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
+        congestion::choose(listener.as_raw_fd());
         let addr = listener.local_addr()?;
         Ok((owned(listener.into()), addr))
     }
@@ -443,6 +444,7 @@ impl Reactor for Ring {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
+        congestion::choose(raw);
         Ok(self.adopt(raw))
     }
 
