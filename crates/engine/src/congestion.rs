@@ -36,3 +36,63 @@ pub(crate) fn choose(socket: RawFd) {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ffi::CStr,
+        net::{TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
+    use super::*;
+
+    fn set(socket: RawFd, name: &CStr) -> bool {
+        let len = name.count_bytes() as libc::socklen_t;
+        let value = name.as_ptr().cast();
+        // SAFETY: passes a live string and its length.
+        let failed = unsafe {
+            libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len)
+        };
+        failed == 0
+    }
+
+    fn name_of(socket: RawFd) -> String {
+        let mut name = [0_u8; 16];
+        let mut len = name.len() as libc::socklen_t;
+        // SAFETY: passes a live array and its true size.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket,
+                libc::IPPROTO_TCP,
+                libc::TCP_CONGESTION,
+                name.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        assert_eq!(failed, 0);
+        let name = CStr::from_bytes_until_nul(&name).expect("it ends");
+        name.to_str().expect("a name").to_owned()
+    }
+
+    /// What a listener accepts that had `name` before the choice; `None` where there is no such.
+    fn accepted_after_choice(name: &CStr) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        if !set(listener.as_raw_fd(), name) {
+            println!("this kernel has no {name:?}");
+            return None;
+        }
+        choose(listener.as_raw_fd());
+        let address = listener.local_addr().expect("it listens");
+        let _client = TcpStream::connect(address).expect("it listens");
+        let accepted = listener.accept().expect("somebody has connected").0;
+        Some(name_of(accepted.as_raw_fd()))
+    }
+
+    #[test]
+    fn what_is_paced_is_replaced_and_nothing_else() {
+        let replaced = accepted_after_choice(c"bbr");
+        assert!(replaced.is_none_or(|name| name == "cubic"));
+        assert_eq!(accepted_after_choice(c"reno").as_deref(), Some("reno"));
+    }
+}
