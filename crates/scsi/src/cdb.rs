@@ -11,10 +11,11 @@ impl Cdb {
     const LEN: usize = 16;
 
     pub(crate) fn new(bytes: &[u8]) -> Cdb {
-        let mut cdb = [0; Cdb::LEN];
-        for (to, from) in cdb.iter_mut().zip(bytes) {
-            *to = *from;
+        if let Some(whole) = bytes.first_chunk() {
+            return Cdb(*whole);
         }
+        let mut cdb = [0; Cdb::LEN];
+        cdb[..bytes.len()].copy_from_slice(bytes);
         Cdb(cdb)
     }
 

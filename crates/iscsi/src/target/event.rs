@@ -1,7 +1,5 @@
 //! What a target's connection tells its driver, and what the driver answers with.
 
-use smallvec::SmallVec;
-
 use crate::error::CloseReason;
 use crate::login::{Isid, SessionType};
 use crate::lun::Lun;
@@ -122,12 +120,34 @@ pub enum SendTargets {
 
 /// A command descriptor block of 16 bytes or, with an extended CDB, more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cdb(pub(super) SmallVec<[u8; 16]>);
+pub struct Cdb {
+    first: First,
+    /// All of it, where there is more.
+    whole: Option<Box<[u8]>>,
+}
+
+/// Aligned, so that wherever it goes it is stored in one piece: whoever loads these 16 bytes at once
+/// would otherwise wait until the pieces have left the CPU for its cache, and all stores before them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(align(16))]
+struct First([u8; 16]);
+
+impl Cdb {
+    /// The bytes of the header, and those of the Extended CDB AHS, if there are any (§11.2.2.3).
+    pub(super) fn new(first: [u8; 16], extended: &[u8]) -> Cdb {
+        let whole = match extended {
+            [] => None,
+            more => Some([&first, more].concat().into()),
+        };
+        let first = First(first);
+        Cdb { first, whole }
+    }
+}
 
 impl std::ops::Deref for Cdb {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.whole.as_deref().unwrap_or(&self.first.0)
     }
 }
 

@@ -1,7 +1,5 @@
 //! What a target does with each PDU it receives: the login phase, then full feature phase.
 
-use smallvec::SmallVec;
-
 use super::event::{Cdb, CommandRequest, TargetEvent, TaskManagementRequest};
 use super::queue::StatSn;
 use super::task::Task;
@@ -261,12 +259,10 @@ impl TargetConnection {
         let Some(task) = self.insert(bhs, Entry::Command(task)) else {
             return;
         };
-        let mut cdb = SmallVec::from(request.cdb);
-        cdb.extend_from_slice(shape.extended_cdb);
         self.events.push_back(TargetEvent::Command(CommandRequest {
             task,
             lun: Lun(request.lun.get()),
-            cdb: Cdb(cdb),
+            cdb: Cdb::new(request.cdb, shape.extended_cdb),
             attribute: request.flags & pdu::ScsiCommand::ATTRIBUTE,
             direction: shape.direction,
             read_len: shape.read_len,
