@@ -75,6 +75,11 @@ impl SharedUnit {
         (!text.is_empty()).then_some(text)
     }
 
+    /// The number of logical blocks that its initiators know; `None` before anybody has reached it.
+    pub fn len_blocks(&self) -> Option<u64> {
+        self.look().len_blocks
+    }
+
     /// Takes what [`SharedUnit::save`] gave before a restart. Lines that make no sense are left out.
     pub fn restore(&self, text: &str) {
         self.change(|state| {

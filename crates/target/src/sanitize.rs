@@ -48,7 +48,12 @@ async fn passes(
     overwrite: &Overwrite,
     unit: &scsi::SharedUnit,
 ) -> volume::Result<()> {
-    let len = volume.shape().len_bytes();
+    // What initiators know: the volume itself may have grown already, and they hear of it after this.
+    let shape = volume.shape();
+    let known = unit
+        .len_blocks()
+        .map(|n| n * u64::from(shape.block_size_bytes));
+    let len = known.unwrap_or(shape.len_bytes());
     let total = len * u64::from(overwrite.passes);
     if overwrite.erase {
         const ERASE_BYTES: u64 = 64 << 20;
