@@ -7,7 +7,7 @@
 //! at it. A write to a page that is lent goes *aside*, to a copy of the page which everybody finds
 //! there until the last of those readers is gone and the copy comes home. All of this happens under
 //! a lock of the page: without it two lanes at the same block would race, and a reader could see
-//! half of a write where the contract promises whole blocks. It is held for the copy of one page at
+//! half of a write where the contract promises whole blocks. It is held for the copy of a few pages at
 //! most and almost never contended. Lock and counts are one word, so that a read of a page touches
 //! one cache line beside its blocks.
 
@@ -28,12 +28,16 @@ use std::{
 };
 
 use engine::{Buf, LaneFuture, Payload, Slice, buf::Lender, cost};
+use smallvec::SmallVec;
 
 use crate::{
     Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
 };
 
 const PAGE_BYTES: usize = 4096;
+/// Pages changed at once, all of them locked: taking a lock waits until what went past the cache has
+/// arrived, which for each page alone took as long as copying it.
+const CHANGED_PAGES: usize = 8;
 /// Pages freed at once, all of them locked.
 const DISCARD_PAGES: usize = 512;
 
@@ -167,31 +171,49 @@ impl Region {
     /// Runs `f` on each page's part of the `len` bytes at `at`, in order, to change it; its first
     /// argument is where in the range the part begins. `is_data`: whether that counts as written.
     fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
-        for (start, n) in parts(at, len) {
-            let page = start / PAGE_BYTES;
-            let mut locked = self.pages[page].lock();
-            if is_data {
-                locked.set_written(true);
+        let mut parts = parts(at, len);
+        loop {
+            let group = parts.by_ref().take(CHANGED_PAGES);
+            // In ascending order, as everybody does who locks several.
+            let mut group: SmallVec<[_; CHANGED_PAGES]> = group
+                .map(|(start, n)| (start, n, self.pages[start / PAGE_BYTES].lock()))
+                .collect();
+            if group.is_empty() {
+                return;
             }
-            let home = self.at_home(start);
-            if locked.is_at_home_alone() {
-                // SAFETY: in one page of the mapping; its lock is held and nobody has it lent, so
-                // that no other reference to it exists.
-                f(start - at, unsafe {
-                    std::slice::from_raw_parts_mut(home.as_ptr(), n)
-                });
-                continue;
+            for (start, n, locked) in &mut group {
+                if is_data {
+                    locked.set_written(true);
+                }
+                self.change_part(locked, *start, *n, |part| f(*start - at, part));
             }
-            let mut aside = self.aside();
-            let content = aside.entry(page).or_insert_with(|| {
-                let first = self.at_home(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
-                // SAFETY: one whole page of the mapping, which is lent: nobody changes it.
-                Box::new(unsafe { first.read() })
-            });
-            locked.set_aside();
-            let inside = start % PAGE_BYTES;
-            f(start - at, &mut content[inside..inside + n]);
+            past_cache::settle();
         }
+    }
+
+    /// Runs `f` on the `len` bytes at `start`, in one page that is locked, to change it.
+    fn change_part(
+        &self,
+        locked: &mut Locked<'_>,
+        start: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]),
+    ) {
+        let home = self.at_home(start);
+        if locked.is_at_home_alone() {
+            // SAFETY: in one page of the mapping; its lock is held and nobody has it lent, so that
+            // no other reference to it exists.
+            return f(unsafe { std::slice::from_raw_parts_mut(home.as_ptr(), len) });
+        }
+        let (page, inside) = (start / PAGE_BYTES, start % PAGE_BYTES);
+        let mut aside = self.aside();
+        let content = aside.entry(page).or_insert_with(|| {
+            let first = self.at_home(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
+            // SAFETY: one whole page of the mapping, which is lent: nobody changes it.
+            Box::new(unsafe { first.read() })
+        });
+        locked.set_aside();
+        f(&mut content[inside..inside + len]);
     }
 
     /// Copies the bytes at `at` into all of `to`, from wherever they are.

@@ -3,7 +3,7 @@
 //! the time and of the traffic. What is written so is read from memory again.
 //! And the opposite: a line fetched into the cache before it is needed.
 
-/// Copies `from` into all of `to`, which is as long.
+/// Copies `from` into all of `to`, which is as long. Others find it there after [`settle`] only.
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len());
     #[cfg(target_arch = "x86_64")]
@@ -46,8 +46,6 @@ unsafe fn copy_lines(to: &mut [u8], from: &[u8]) {
             "add {to}, 64",
             "cmp {to}, {end}",
             "jb 2b",
-            // Other lanes are to find it there once they have the page's lock.
-            "sfence",
             from = inout(reg) from.as_ptr() => _,
             to = inout(reg) to.start => _,
             end = in(reg) to.end,
@@ -55,6 +53,16 @@ unsafe fn copy_lines(to: &mut [u8], from: &[u8]) {
             second = out(ymm_reg) _,
             options(nostack),
         );
+    }
+}
+
+/// Has what was copied be there for all who find out later that it should be. Until then such stores
+/// may come after stores that follow them.
+pub(super) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every processor of this kind has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 
