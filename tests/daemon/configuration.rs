@@ -331,6 +331,21 @@ fn a_bench_of_nothing_is_refused_with_the_names() {
 }
 
 #[test]
+fn a_disk_larger_than_the_memory_it_is_in_is_refused() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nram = { size = \"4000TiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
+    for command in ["check", "serve"] {
+        let ran = call_with(command, &directory, &configuration);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(
+            ran.stderr.contains(":2:") && ran.stderr.contains("\"4000TiB\" is more than"),
+            "{ran}"
+        );
+    }
+}
+
+#[test]
 fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
     let directory = Directory::new();
     let volume = "[volume.disk]\nfile = { path = \"a.img\", size = \"8000000TiB\", cache = \"write-back\" }\n";

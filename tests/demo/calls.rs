@@ -22,6 +22,7 @@ fn a_wrong_call_is_refused_with_what_to_write() {
     refused(&["--stripe-unit", "1000B"], 2, "a power of two");
     refused(&["--days", "60"], 2, "--data");
     refused(&["--rows", "20"], 2, "no full month");
+    refused(&["--rows", "99999999999"], 2, "write at most 100000000");
     refused(
         &["--rows", "20000", "--report", "/nowhere/r.html"],
         2,

@@ -3,6 +3,7 @@
 
 mod access;
 mod limits;
+mod machine;
 mod portals;
 mod syntax;
 
@@ -259,6 +260,7 @@ impl Config {
 
     /// Looks whether the volumes would open, without touching them.
     pub(crate) fn check_system(&self) -> Result<(), Failure> {
+        machine::check(&self.file).map_err(|error| self.wrong(&error))?;
         let served = state::served(&self.state_directory())?;
         let findings = self.graph()?.check(&served);
         for note in &findings.notes {

@@ -28,6 +28,9 @@ use volume::config::Size;
 
 use crate::{failure::Failure, log, output};
 
+/// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
+const ROWS_MAX: u64 = 100_000_000;
+
 #[derive(Args)]
 pub(crate) struct DemoCall {
     /// Shares in the stripe; each is a process.
@@ -100,6 +103,10 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
 fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
     if !(1..=SHARES_MAX).contains(&call.shares) {
         let message = format!("--shares {}: write 1 to {SHARES_MAX}", call.shares);
+        return Err(Failure::Wrong(message));
+    }
+    if let Some(rows) = call.rows.filter(|rows| *rows > ROWS_MAX) {
+        let message = format!("--rows {rows}: write at most {ROWS_MAX}");
         return Err(Failure::Wrong(message));
     }
     let unit = call.stripe_unit.bytes();

@@ -1,0 +1,70 @@
+//! What a configuration asks of the memory that this machine has. More than there is would be taken
+//! bit by bit, until the system ends whoever it likes.
+
+use toml::Spanned;
+use volume::config::{ConfigError, Kind, Node, Size, What};
+
+use super::File;
+
+/// Looks whether every RAM disk, every cache and `memory` could be filled.
+pub(super) fn check(file: &File) -> Result<(), ConfigError> {
+    let system = rustix::system::sysinfo();
+    let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
+    check_for(file, has_bytes)
+}
+
+fn check_for(file: &File, has_bytes: u64) -> Result<(), ConfigError> {
+    let mut nodes: Vec<&Node> = file.volume.0.values().collect();
+    let mut sizes: Vec<&Spanned<Size>> = file.memory.iter().collect();
+    while let Some(node) = nodes.pop() {
+        if let What::Inline(kind) = &node.what {
+            match &**kind {
+                Kind::Ram(ram) => sizes.push(&ram.size),
+                Kind::Cache(cache) => sizes.push(&cache.size),
+                _ => {}
+            }
+            nodes.extend(kind.children());
+        }
+    }
+    for size in sizes {
+        if size.get_ref().bytes() > has_bytes {
+            let message = format!(
+                "\"{}\" is more than the {} MiB of memory that this machine has; write a smaller size",
+                size.get_ref(),
+                has_bytes >> 20
+            );
+            return Err(ConfigError::new(size.span(), message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Result<(), String> {
+        let file: File = toml::from_str(text).expect("a configuration");
+        check_for(&file, 1 << 30).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_larger_than_the_machine_is_named_wherever_it_stands() {
+        for (text, size) in [
+            ("memory = \"2GiB\"", "\"2GiB\""),
+            ("[volume.a]\nram = { size = \"1025MiB\" }", "\"1025MiB\""),
+            (
+                "[volume.a]\nstats = { of = { cache = { size = \"3GiB\", of = { ram = { size = \"1MiB\" } } } } }",
+                "\"3GiB\"",
+            ),
+        ] {
+            let error = found(text).expect_err(text);
+            assert!(
+                error.contains(size) && error.contains("1024 MiB"),
+                "{error}"
+            );
+        }
+        let file = "memory = \"1GiB\"\n[volume.a]\nfile = { path = \"a\", size = \"9TiB\" }";
+        assert_eq!(found(file), Ok(()));
+    }
+}
