@@ -1,8 +1,7 @@
 //! What a configuration asks of the memory that this machine has. More than there is would be taken
 //! bit by bit, until the system ends whoever it likes.
 
-use toml::Spanned;
-use volume::config::{ConfigError, Kind, Node, Size, What};
+use volume::config::{ConfigError, Kind, Node, What};
 
 use super::File;
 
@@ -14,19 +13,16 @@ pub(super) fn check(file: &File) -> Result<(), ConfigError> {
 }
 
 fn check_for(file: &File, has_bytes: u64) -> Result<(), ConfigError> {
-    let mut nodes: Vec<&Node> = file.volume.0.values().collect();
-    let mut sizes: Vec<&Spanned<Size>> = file.memory.iter().collect();
-    while let Some(node) = nodes.pop() {
-        if let What::Inline(kind) = &node.what {
-            match &**kind {
-                Kind::Ram(ram) => sizes.push(&ram.size),
-                Kind::Cache(cache) => sizes.push(&cache.size),
-                _ => {}
-            }
-            nodes.extend(kind.children());
-        }
-    }
-    for size in sizes {
+    let nodes = file.volume.0.values().flat_map(Node::all);
+    let held = nodes.filter_map(|node| match &node.what {
+        What::Inline(kind) => match &**kind {
+            Kind::Ram(ram) => Some(&ram.size),
+            Kind::Cache(cache) => Some(&cache.size),
+            _ => None,
+        },
+        What::Named(_) => None,
+    });
+    for size in file.memory.iter().chain(held) {
         if size.get_ref().bytes() > has_bytes {
             let message = format!(
                 "\"{}\" is more than the {} MiB of memory that this machine has; write a smaller size",

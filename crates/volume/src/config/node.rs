@@ -62,6 +62,17 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
+impl Node {
+    /// This one and all that is described in it, parents first; references are not followed.
+    pub fn all(&self) -> Vec<&Node> {
+        let mut all = vec![self];
+        if let What::Inline(kind) = &self.what {
+            all.extend(kind.children().iter().flat_map(Node::all));
+        }
+        all
+    }
+}
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:literal => $variant:ident,)*) => {
         /// Every kind of volume with its settings.

@@ -72,7 +72,9 @@ impl Graph {
                     served.record.display()
                 )
             });
-            self.check_node(name, node, lost.as_deref(), &mut paths, &mut findings);
+            for node in node.all() {
+                self.check_node(name, node, lost.as_deref(), &mut paths, &mut findings);
+            }
         }
         findings
     }
@@ -89,13 +91,10 @@ impl Graph {
                 if parts.insert(name, whole.as_str()) == Some(whole) {
                     continue;
                 }
-                let mut nodes = vec![node];
-                while let Some(node) = nodes.pop() {
-                    match &node.what {
-                        What::Named(name) => names.push(name),
-                        What::Inline(kind) => nodes.extend(kind.children()),
-                    }
-                }
+                names.extend(node.all().into_iter().filter_map(|node| match &node.what {
+                    What::Named(name) => Some(name.as_str()),
+                    What::Inline(_) => None,
+                }));
             }
         }
         parts
@@ -125,9 +124,6 @@ impl Graph {
             }
             Kind::Iscsi(iscsi) => findings.errors.extend(iscsi.chap().read(&self.base).err()),
             _ => {}
-        }
-        for child in kind.children() {
-            self.check_node(name, child, lost, paths, findings);
         }
     }
 
