@@ -146,12 +146,7 @@ async fn write_same(
     extent: &Extent,
     block: &[u8],
 ) -> Result<Payload, MediumError> {
-    let longest = PIECE_BYTES.min(extent.len_bytes()) as usize;
-    let mut pattern = Buf::new(longest);
-    for place in pattern.chunks_mut(block.len()) {
-        place.copy_from_slice(block);
-    }
-    let pattern = Payload::from(pattern);
+    let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
     for (at, len) in pieces(extent) {
         let written = volume.write(at, pattern.slice(0..len), Durability::Cached);
         written.await.map_err(not_written)?;
@@ -232,6 +227,15 @@ async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, M
         .read(at, len)
         .await
         .map_err(|e| told(&e, MediumErrorKind::Read))
+}
+
+/// `len` bytes of `block` again and again, whole ones.
+pub(crate) fn repeated(block: &[u8], len: usize) -> Payload {
+    let mut pattern = Buf::new(len);
+    for place in pattern.chunks_mut(block.len()) {
+        place.copy_from_slice(block);
+    }
+    pattern.into()
 }
 
 fn nothing((): ()) -> Payload {

@@ -4,11 +4,14 @@
 
 use std::{rc::Rc, time::Duration};
 
-use engine::{Buf, Payload, time};
+use engine::time;
 use scsi::{Ending, Overwrite};
 use volume::{Durability, Volume};
 
-use crate::front::{Front, Target};
+use crate::{
+    front::{Front, Target},
+    medium,
+};
 
 /// Blocks are written in pieces of this, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -70,11 +73,7 @@ async fn passes(
     }
     for pass in 0..overwrite.passes {
         let block = overwrite.block(pass);
-        let mut pattern = Buf::new(PIECE_BYTES.min(len) as usize);
-        for place in pattern.chunks_mut(block.len()) {
-            place.copy_from_slice(&block);
-        }
-        let pattern = Payload::from(pattern);
+        let pattern = medium::repeated(&block, PIECE_BYTES.min(len) as usize);
         let mut at = 0;
         while at < len {
             let piece = PIECE_BYTES.min(len - at);
