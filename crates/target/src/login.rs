@@ -39,25 +39,26 @@ pub(crate) async fn begin(connection: Rc<Connection>, request: LoginRequest) {
     sessions.admission.begin(connection.id, name);
     *connection.initiator.borrow_mut() = name.clone();
     let patience = connection.front.limits.login_timeout;
-    let wait = match check(&connection, &request) {
+    let mut checked = check(&connection, &request);
+    let wait = match checked {
         Ok(Some(_)) => sessions.failures.wait(peer, name, time::now(), patience),
         _ => Some(Duration::ZERO),
     };
     match wait {
-        Some(Duration::ZERO) => answer(&connection, &request),
+        Some(Duration::ZERO) => {}
         Some(wait) => {
             if time::timeout(wait, connection.over()).await.is_some() {
                 return;
             }
-            answer(&connection, &request);
+            checked = check(&connection, &request);
         }
-        None => refuse(&connection, LoginStatus::OUT_OF_RESOURCES),
+        None => checked = Err(LoginStatus::OUT_OF_RESOURCES.into()),
     }
+    answer(&connection, checked);
     connection.go_on_with_login();
 }
 
-fn answer(connection: &Connection, request: &LoginRequest) {
-    let checked = check(connection, request);
+fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, Refusal>) {
     let checked = checked.and_then(|chap| Ok(chap.map(authentication).transpose()?));
     let tag = connection.target().map_or(0, |target| target.portals.tag);
     let mut machine = connection.machine.borrow_mut();
