@@ -2,10 +2,11 @@
 //! in memory, and ended with it.
 
 use std::{
-    fs,
+    env, fs,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{self, Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -51,14 +52,14 @@ pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
     sched_setaffinity(None, &set).map_err(|e| Error::bench_io("pinning to a CPU", e))
 }
 
-/// A directory in memory that goes with the run.
+/// A directory for what the targets are started with, which goes with the run.
 pub(super) struct Directory(PathBuf);
 
 impl Directory {
     pub(super) fn new() -> Result<Directory> {
-        let path = PathBuf::from(format!("/dev/shm/sanstone-bench-{}", std::process::id()));
+        let path = env::temp_dir().join(format!("sanstone-bench-{}", process::id()));
         fs::create_dir_all(&path)
-            .map_err(|e| Error::bench_io("making a directory in /dev/shm", e))?;
+            .map_err(|e| Error::bench_io(format!("making {}", path.display()), e))?;
         Ok(Directory(path))
     }
 }
@@ -111,10 +112,7 @@ impl Peer {
     /// Debian's tgt over a file in memory.
     pub(super) fn tgt(name: &str, flags: &[&str], directory: &Directory) -> Result<Peer> {
         let address = free_address()?;
-        let disk = directory.0.join(format!("{name}.img"));
-        fs::File::create(&disk)
-            .and_then(|file| file.set_len(DISK_BYTES))
-            .map_err(|e| Error::bench_io("making a disk in /dev/shm", e))?;
+        let disk_file = memory_file()?;
         let socket = directory.0.join(format!("{name}.ctl"));
         // It goes with us, however we end.
         let mut command = Command::new("setpriv");
@@ -125,7 +123,8 @@ impl Peer {
             .args(flags);
         command.arg("--iscsi").arg(format!("portal={address}"));
         let peer = Peer::start(name, &mut command, address, 1)?;
-        let disk = disk.to_string_lossy();
+        // tgtd opens it by our descriptor, and is the only one that keeps it.
+        let disk = format!("/proc/{}/fd/{}", process::id(), disk_file.as_raw_fd());
         for arguments in [
             format!("--op new --mode target --tid 1 -T {IQN}"),
             format!("--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr -b|{disk}"),
@@ -184,6 +183,16 @@ impl Drop for Peer {
             let _ = child.wait();
         }
     }
+}
+
+/// A disk in memory without a name: it goes with its last user, however that one ends.
+fn memory_file() -> Result<fs::File> {
+    let file = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC)
+        .map(fs::File::from)
+        .map_err(|e| Error::bench_io("making a disk in memory", e))?;
+    file.set_len(DISK_BYTES)
+        .map_err(|e| Error::bench_io("making a disk in memory", e))?;
+    Ok(file)
 }
 
 fn free_address() -> Result<SocketAddr> {
