@@ -331,6 +331,16 @@ fn a_bench_of_nothing_is_refused_with_the_names() {
 }
 
 #[test]
+fn a_bench_whose_figures_cannot_be_kept_is_refused_before_it_runs() {
+    for option in ["--json", "--history"] {
+        let ran = call(&["lab", "bench", option, "/nowhere/figures"]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("/nowhere/figures: No such"), "{ran}");
+        assert!(!ran.stderr.contains("round"), "{ran}");
+    }
+}
+
+#[test]
 fn a_disk_larger_than_the_memory_it_is_in_is_refused() {
     let directory = Directory::new();
     let volume = "[volume.disk]\nram = { size = \"4000TiB\" }\n";

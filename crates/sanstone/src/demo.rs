@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -26,7 +25,11 @@ use signal_hook::{
 };
 use volume::config::Size;
 
-use crate::{failure::Failure, log, output};
+use crate::{
+    failure::Failure,
+    log,
+    output::{self, OutputFile},
+};
 
 /// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
 const ROWS_MAX: u64 = 100_000_000;
@@ -75,10 +78,9 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let progress = Progress::for_stderr();
     // Whatever is wrong with the data is wrong with the call.
     let survey = Survey::of(&options.source, progress).map_err(wrong)?;
-    // Before the work: a report that cannot be written is better known now.
-    let mut outputs = vec![open_output(&call.report)?];
+    let mut outputs = vec![OutputFile::open(&call.report)?];
     if let Some(json) = &call.json {
-        outputs.push(open_output(json)?);
+        outputs.push(OutputFile::open(json)?);
     }
     let parent = call.dir.clone().unwrap_or_else(std::env::temp_dir);
     // First of all: a signal that comes before anyone looks for it waits.
@@ -91,11 +93,10 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
         report::html(&report),
         serde_json::to_string_pretty(&report::json(&report))?,
     ];
-    for ((path, mut file), text) in outputs.into_iter().zip(texts) {
-        file.set_len(0)
-            .and_then(|()| file.write_all(text.as_bytes()))
-            .with_context(|| path.display().to_string())?;
-        log::say(format_args!("written: {}", path.display()));
+    for (output, text) in outputs.into_iter().zip(texts) {
+        let written = format!("written: {}", output.path().display());
+        output.write(&text)?;
+        log::say(written);
     }
     Ok(())
 }
@@ -148,19 +149,6 @@ fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
 
 fn wrong(error: Error) -> Failure {
     Failure::Wrong(error.to_string())
-}
-
-/// Opens a file to write, and leaves what is in it until there is something new.
-fn open_output(path: &Path) -> Result<(PathBuf, fs::File), Failure> {
-    let opened = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path);
-    match opened {
-        Ok(file) => Ok((path.to_owned(), file)),
-        Err(error) => Err(Failure::Wrong(format!("{}: {error}", path.display()))),
-    }
 }
 
 /// On a signal that ends us, removes `directory` before it does. The shares end with us.

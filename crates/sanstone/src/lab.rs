@@ -1,16 +1,16 @@
 //! `sanstone lab …`: measurements.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ::lab::bench::{self, Other, Settings, file};
 use anyhow::{Context, anyhow};
 use clap::Subcommand;
 
-use crate::{failure::Failure, log, output};
+use crate::{
+    failure::Failure,
+    log,
+    output::{self, OutputFile},
+};
 
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
@@ -74,9 +74,12 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 only,
                 others: with,
             };
+            let json = json.as_deref().map(OutputFile::open).transpose()?;
+            // Asked for now; the run is appended to whatever it is then.
+            history.as_deref().map(OutputFile::open).transpose()?;
             let report = bench::run(&settings, |line| log::say(line))?;
             output::print(report.table())?;
-            write_json(json.as_deref(), &report.json())?;
+            write_json(json, &report.json())?;
             if let Some(path) = history {
                 report.append_history(&path)?;
             }
@@ -92,9 +95,10 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 pairs,
                 duration: duration(seconds)?,
             };
+            let json = json.as_deref().map(OutputFile::open).transpose()?;
             let report = file::run(&settings, |line| log::say(line))?;
             output::print(report.table())?;
-            write_json(json.as_deref(), &report.json())?;
+            write_json(json, &report.json())?;
         }
     }
     Ok(())
@@ -116,10 +120,9 @@ fn duration(seconds: f64) -> Result<Duration, Failure> {
     )))
 }
 
-fn write_json(path: Option<&Path>, value: &serde_json::Value) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let text = serde_json::to_string_pretty(value)?;
-    std::fs::write(path, text).with_context(|| path.display().to_string())
+fn write_json(file: Option<OutputFile>, value: &serde_json::Value) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    file.write(&serde_json::to_string_pretty(value)?)
 }
 
 fn other(text: &str) -> anyhow::Result<Other> {

@@ -1,11 +1,52 @@
-//! What a verb found out, on standard output, which can be full or closed like any other file.
+//! What a verb found out: on standard output, which can be full or closed like any other file, and in
+//! files.
 
 use std::{
     fmt::Display,
+    fs,
     io::{self, Write},
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
+
+use crate::failure::Failure;
+
+/// A file for what a verb finds out. It is opened before the work: one that cannot be written is
+/// better known then. It keeps what is in it until there is something new.
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    file: fs::File,
+}
+
+impl OutputFile {
+    pub(crate) fn open(path: &Path) -> Result<OutputFile, Failure> {
+        let opened = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        match opened {
+            Ok(file) => Ok(OutputFile {
+                path: path.to_owned(),
+                file,
+            }),
+            Err(error) => Err(Failure::Wrong(format!("{}: {error}", path.display()))),
+        }
+    }
+
+    /// Replaces what is in it.
+    pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .with_context(|| self.path.display().to_string())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
 
 /// Writes all of `text`.
 pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
