@@ -331,6 +331,23 @@ fn a_bench_of_nothing_is_refused_with_the_names() {
 }
 
 #[test]
+fn a_bench_takes_no_target_for_another() {
+    let peer = |name: &str| format!("{name}=127.0.0.1:3260/iqn.2026-11.io.example:d/0,1");
+    let twice = [peer("istgt"), peer("istgt")];
+    for with in [&twice[..], &[peer("tgt")], &[peer("floor")]] {
+        let options = with.iter().flat_map(|peer| ["--with", peer.as_str()]);
+        let ran = call(
+            &["lab", "bench"]
+                .into_iter()
+                .chain(options)
+                .collect::<Vec<_>>(),
+        );
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("already; give this one"), "{ran}");
+    }
+}
+
+#[test]
 fn a_bench_whose_figures_cannot_be_kept_is_refused_before_it_runs() {
     for option in ["--json", "--history"] {
         let ran = call(&["lab", "bench", option, "/nowhere/figures"]);

@@ -67,6 +67,8 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
         } => {
             bench::check_only(&only)
                 .map_err(|message| Failure::Wrong(format!("--only: {message}")))?;
+            bench::check_others(&with)
+                .map_err(|message| Failure::Wrong(format!("--with: {message}")))?;
             let settings = Settings {
                 binary: std::env::current_exe().context("finding our own binary")?,
                 rounds: at_least_one("--rounds", rounds)?,

@@ -210,6 +210,22 @@ pub fn check_only(only: &str) -> std::result::Result<(), String> {
     ))
 }
 
+/// Refuses further targets that would be taken for one another or for those of every run.
+///
+/// # Errors
+/// The message names the one.
+pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
+    for (index, Other { name, .. }) in others.iter().enumerate() {
+        let is_ours = ["floor", "Sanstone"].contains(&name.as_str()) || name.starts_with("tgt");
+        if is_ours || others[..index].iter().any(|other| other.name == *name) {
+            return Err(format!(
+                "another target is called \"{name}\" already; give this one a name of its own"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Runs the benchmark; `told` is called with a line on what is happening.
 ///
 /// # Errors
