@@ -13,7 +13,7 @@ use std::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Other;
-use crate::{Error, Result};
+use crate::{Error, Result, nameless::nameless_file};
 
 /// Length of every disk that is measured.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
@@ -112,7 +112,10 @@ impl Peer {
     /// Debian's tgt over a file in memory.
     pub(super) fn tgt(name: &str, flags: &[&str], directory: &Directory) -> Result<Peer> {
         let address = free_address()?;
-        let disk_file = memory_file()?;
+        let disk_file = nameless_file(Path::new("/dev/shm"))?;
+        disk_file
+            .set_len(DISK_BYTES)
+            .map_err(|e| Error::bench_io("making a disk in /dev/shm", e))?;
         let socket = directory.0.join(format!("{name}.ctl"));
         // It goes with us, however we end.
         let mut command = Command::new("setpriv");
@@ -123,7 +126,7 @@ impl Peer {
             .args(flags);
         command.arg("--iscsi").arg(format!("portal={address}"));
         let peer = Peer::start(name, &mut command, address, 1)?;
-        // tgtd opens it by our descriptor, and is the only one that keeps it.
+        // tgtd opens it by our descriptor and is the only one that keeps it, so it goes with tgtd.
         let disk = format!("/proc/{}/fd/{}", process::id(), disk_file.as_raw_fd());
         for arguments in [
             format!("--op new --mode target --tid 1 -T {IQN}"),
@@ -183,16 +186,6 @@ impl Drop for Peer {
             let _ = child.wait();
         }
     }
-}
-
-/// A disk in memory without a name: it goes with its last user, however that one ends.
-fn memory_file() -> Result<fs::File> {
-    let file = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC)
-        .map(fs::File::from)
-        .map_err(|e| Error::bench_io("making a disk in memory", e))?;
-    file.set_len(DISK_BYTES)
-        .map_err(|e| Error::bench_io("making a disk in memory", e))?;
-    Ok(file)
 }
 
 fn free_address() -> Result<SocketAddr> {
