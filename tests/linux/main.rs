@@ -46,6 +46,11 @@ const ALWAYS: &[Expected] = &[
         "the emulated processor had to wait for a busy real one",
     ),
     (
+        "Login/Text in progress. Cannot start new task",
+        "an answer came before the thread that had sent the request let go of it, so iscsid could \
+         not send the next and logged in anew (open-iscsi issue 424); that login must succeed",
+    ),
+    (
         "workqueue: WQ_MEM_RECLAIM iscsi_ctrl_",
         "Linux 6.1 warns of its own order of work, once, when a session's end removes a sleeping disk",
     ),
