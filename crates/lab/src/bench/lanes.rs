@@ -5,7 +5,7 @@
 //! its client as each of two lanes has to. The first says what two lanes cost in all, the second what
 //! the sharing of the LUN alone costs.
 
-use std::{rc::Rc, thread, time::Duration};
+use std::{path::Path, rc::Rc, thread, time::Duration};
 
 use engine::{Lane, LaneConfig, task};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::{
     Case, Settings, case, fill,
     interval::Median,
     open,
-    peers::{Cores, Directory, Peer, pin, pin_to},
+    peers::{Cores, Peer, pin, pin_to},
     usage,
 };
 use crate::{
@@ -77,7 +77,7 @@ impl Lanes {
 pub(super) fn run(
     settings: &Settings,
     cores: &Cores,
-    directory: &Directory,
+    directory: &Path,
     told: &mut impl FnMut(&str),
 ) -> Result<Lanes> {
     let setups = [

@@ -232,15 +232,18 @@ pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
 /// When a peer cannot be started or an I/O fails.
 pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let cores = peers::cores()?;
-    let directory = peers::Directory::new()?;
+    // What the targets are started with.
+    let directory =
+        tempfile::tempdir().map_err(|e| Error::bench_io("making a temporary directory", e))?;
+    let directory = directory.path();
     let mut peers = Vec::new();
     pin(cores.target)?;
     let floor = Floor::start(&settings.binary)?;
-    peers.push(Peer::sanstone(&settings.binary, 1, &directory)?);
-    match Peer::tgt("tgt", &[], &directory) {
+    peers.push(Peer::sanstone(&settings.binary, 1, directory)?);
+    match Peer::tgt("tgt", &[], directory) {
         Ok(tgt) => {
             peers.push(tgt);
-            peers.push(Peer::tgt("tgt -t 1", &["-t", "1"], &directory)?);
+            peers.push(Peer::tgt("tgt -t 1", &["-t", "1"], directory)?);
         }
         Err(error) => told(&format!("without tgt: {error}")),
     }
@@ -292,7 +295,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     }
     drop(peers);
     if lanes::NAME.contains(&settings.only) {
-        report.lanes(lanes::run(settings, &cores, &directory, &mut told)?);
+        report.lanes(lanes::run(settings, &cores, directory, &mut told)?);
     }
     Ok(report)
 }

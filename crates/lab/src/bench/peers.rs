@@ -2,10 +2,10 @@
 //! in memory, and ended with it.
 
 use std::{
-    env, fs,
+    fs,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    path::{Path, PathBuf},
+    path::Path,
     process::{self, Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -52,24 +52,6 @@ pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
     sched_setaffinity(None, &set).map_err(|e| Error::bench_io("pinning to a CPU", e))
 }
 
-/// A directory for what the targets are started with, which goes with the run.
-pub(super) struct Directory(PathBuf);
-
-impl Directory {
-    pub(super) fn new() -> Result<Directory> {
-        let path = env::temp_dir().join(format!("sanstone-bench-{}", process::id()));
-        fs::create_dir_all(&path)
-            .map_err(|e| Error::bench_io(format!("making {}", path.display()), e))?;
-        Ok(Directory(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A target under measurement.
 pub(super) struct Peer {
     pub(super) name: String,
@@ -93,9 +75,9 @@ impl Peer {
     }
 
     /// Our own target with a RAM volume.
-    pub(super) fn sanstone(binary: &Path, lanes: usize, directory: &Directory) -> Result<Peer> {
+    pub(super) fn sanstone(binary: &Path, lanes: usize, directory: &Path) -> Result<Peer> {
         let address = free_address()?;
-        let config = directory.0.join(format!("{}.toml", address.port()));
+        let config = directory.join(format!("{}.toml", address.port()));
         let text = format!(
             "lanes = {lanes}\n[volume.disk]\nram = {{ size = \"{}MiB\" }}\n\
              [target.\"{IQN}\"]\nportals = [\"{address}\"]\nluns = [\"disk\"]\nallow = [\"*\"]\n",
@@ -110,13 +92,13 @@ impl Peer {
     }
 
     /// Debian's tgt over a file in memory.
-    pub(super) fn tgt(name: &str, flags: &[&str], directory: &Directory) -> Result<Peer> {
+    pub(super) fn tgt(name: &str, flags: &[&str], directory: &Path) -> Result<Peer> {
         let address = free_address()?;
         let disk_file = nameless_file(Path::new("/dev/shm"))?;
         disk_file
             .set_len(DISK_BYTES)
             .map_err(|e| Error::bench_io("making a disk in /dev/shm", e))?;
-        let socket = directory.0.join(format!("{name}.ctl"));
+        let socket = directory.join(format!("{name}.ctl"));
         // It goes with us, however we end.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "tgtd"]);

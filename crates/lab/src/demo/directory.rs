@@ -7,12 +7,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tempfile::TempDir;
+
 use crate::{Error, Result, nameless::nameless_file};
 
 /// The directory; removed when this is dropped, if it still exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// Removes it.
+    _own: TempDir,
 }
 
 impl Directory {
@@ -21,15 +25,18 @@ impl Directory {
     /// # Errors
     /// The system's, with the path.
     pub fn new_in(parent: &Path) -> Result<Directory> {
-        let path = parent.join(format!("sanstone-demo-{}", std::process::id()));
-        let failed = |source| Error::File {
-            path: path.clone(),
-            source,
+        let make = || {
+            let own = tempfile::Builder::new()
+                .prefix("sanstone-demo-")
+                .tempdir_in(parent)?;
+            // The shares' configurations need it whole, wherever they are read from.
+            let path = fs::canonicalize(own.path())?;
+            Ok(Directory { path, _own: own })
         };
-        fs::create_dir(&path).map_err(failed)?;
-        // The shares' configurations need it whole, wherever they are read from.
-        let path = fs::canonicalize(&path).map_err(failed)?;
-        Ok(Directory { path })
+        make().map_err(|source| Error::File {
+            path: parent.to_owned(),
+            source,
+        })
     }
 
     /// Where it is.
@@ -78,22 +85,15 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Most often it has been removed long ago.
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn it_goes_with_its_files_and_says_how_much_space_is_needed() {
-        let parent = std::env::temp_dir().join(format!("sanstone-lab-dir-{}", std::process::id()));
-        fs::create_dir(&parent).unwrap();
-        let directory = Directory::new_in(&parent).unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let parent = parent.path();
+        let directory = Directory::new_in(parent).unwrap();
         let path = directory.path().to_owned();
         fs::write(path.join("share.img"), "x").unwrap();
         assert!(
@@ -116,6 +116,5 @@ mod tests {
         );
         drop(directory);
         assert!(!path.exists());
-        fs::remove_dir(&parent).unwrap();
     }
 }
