@@ -12,6 +12,9 @@ use std::{cell::Cell, sync::OnceLock, time::Instant as KernelInstant};
 const TRUSTED_NS: u64 = 20_000_000;
 /// The shortest time between two looks at the kernel's clock that gives a scale, in nanoseconds.
 const SCALE_MIN_NS: u64 = 1_000_000;
+/// A look at both clocks may take this part of the time since the last one: it is how far off they
+/// may be taken for one.
+const LOOK_PART: u64 = 1000;
 const SCALE_BITS: u32 = 24;
 
 /// A lane's view of the time. It never goes back.
@@ -29,9 +32,13 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Clock {
+        // Whoever is interrupted between the two clocks looks again.
+        let looks = [(); 5].map(|()| Look::now());
+        let first = looks.into_iter().min_by_key(|look| look.took_ticks);
+        let first = first.unwrap_or_else(Look::now);
         Clock {
             has_counter: counter::is_trusted(),
-            anchor: Cell::new((counter::read(), kernel_ns())),
+            anchor: Cell::new((first.ticks, first.ns)),
             scale: Cell::new(0),
             trusted_ticks: Cell::new(0),
             last_ns: Cell::new(0),
@@ -57,16 +64,17 @@ impl Clock {
         if passed < self.trusted_ticks.get() {
             return anchor_ns + ((passed * self.scale.get()) >> SCALE_BITS);
         }
-        self.ask_kernel(ticks)
+        self.ask_kernel(Look::now())
     }
 
+    /// Takes anchor and scale anew from this look, if it is good for that, and gives its time.
     #[cold]
-    fn ask_kernel(&self, ticks: u64) -> u64 {
-        let ns = kernel_ns();
+    fn ask_kernel(&self, look: Look) -> u64 {
+        let Look { ticks, ns, .. } = look;
         let (anchor_ticks, anchor_ns) = self.anchor.get();
         let (passed_ticks, passed_ns) = (ticks.wrapping_sub(anchor_ticks), ns - anchor_ns);
-        if passed_ns < SCALE_MIN_NS {
-            return ns; // too soon for a scale: the anchor stays
+        if passed_ns < SCALE_MIN_NS || look.took_ticks > passed_ticks / LOOK_PART {
+            return ns; // too soon for a scale, or interrupted: the anchor stays
         }
         self.anchor.set((ticks, ns));
         // Ticks of 100 MHz to 10 GHz; what is outside was no count of this time.
@@ -80,6 +88,28 @@ impl Clock {
             self.trusted_ticks.set(0);
         }
         ns
+    }
+}
+
+/// Both clocks at nearly the same time: the kernel's was asked after `ticks` and before `took_ticks`
+/// more.
+#[derive(Clone, Copy)]
+struct Look {
+    ticks: u64,
+    ns: u64,
+    took_ticks: u64,
+}
+
+impl Look {
+    fn now() -> Look {
+        let ticks = counter::read();
+        let ns = kernel_ns();
+        let took_ticks = counter::read().wrapping_sub(ticks);
+        Look {
+            ticks,
+            ns,
+            took_ticks,
+        }
     }
 }
 
@@ -157,6 +187,27 @@ mod tests {
                 .max(now.saturating_sub(after));
         }
         assert!(worst_ns < 100_000, "off by {worst_ns} ns");
+    }
+
+    #[test]
+    fn an_interrupted_look_does_not_move_the_anchor() {
+        let clock = Clock::new();
+        let anchor = clock.anchor.get();
+        // 20 ms at 2 GHz, and 10 ms more between the counter and the kernel's clock.
+        let ns = anchor.1 + 30_000_000;
+        let interrupted = Look {
+            ticks: anchor.0.wrapping_add(40_000_000),
+            ns,
+            took_ticks: 20_000_000,
+        };
+        assert_eq!(clock.ask_kernel(interrupted), ns);
+        assert_eq!((clock.anchor.get(), clock.scale.get()), (anchor, 0));
+        let took_ticks = 100;
+        clock.ask_kernel(Look {
+            took_ticks,
+            ..interrupted
+        });
+        assert_ne!(clock.anchor.get(), anchor);
     }
 
     #[test]
