@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -164,15 +165,16 @@ fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(),
     Ok(())
 }
 
-/// Removes a directory in which shares may just be starting, each of which makes it again with
-/// its files in it; after so many rounds every one has.
+/// Removes a directory in which shares may just be starting and making files. Once it is gone no
+/// share can: none makes it again.
 fn remove_for_good(directory: &Path) {
-    const ROUNDS: u32 = 15;
-    if !directory.exists() {
-        return;
-    }
-    for _ in 0..ROUNDS {
-        let _ = fs::remove_dir_all(directory);
-        thread::sleep(Duration::from_millis(20));
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match fs::remove_dir_all(directory) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            _ => return,
+        }
     }
 }

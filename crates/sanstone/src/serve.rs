@@ -51,7 +51,10 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         std::process::abort();
     }));
     let mut graph = config.graph()?;
-    let state = Arc::new(Mutex::new(State::open(&config.state_directory())?));
+    let state = Arc::new(Mutex::new(State::open(
+        &config.state_directory(),
+        !supervised,
+    )?));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
         let trees = open(&config, &mut graph, &lanes.handles()).await?;

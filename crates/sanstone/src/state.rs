@@ -68,13 +68,19 @@ pub(crate) fn served(directory: &Path) -> Result<Served> {
 }
 
 impl State {
-    /// Opens `directory`, which is made if it does not exist, and locks it.
+    /// Opens `directory`, which is made if it does not exist, and locks it. What leads there is made
+    /// too `with_parents`: a share of the demo must not bring back what the demo has removed.
     ///
     /// # Errors
     /// When it cannot be written, belongs to a running daemon, or has a newer version.
-    pub(crate) fn open(directory: &Path) -> Result<State> {
+    pub(crate) fn open(directory: &Path, with_parents: bool) -> Result<State> {
         let shown = directory.display();
-        fs::create_dir_all(directory).with_context(|| {
+        let made = match with_parents {
+            true => fs::create_dir_all(directory),
+            false if directory.is_dir() => Ok(()),
+            false => fs::create_dir(directory),
+        };
+        made.with_context(|| {
             format!("the state directory {shown} cannot be made; name another with state = \"…\"")
         })?;
         let lock = File::create(directory.join("lock")).with_context(|| {
@@ -209,14 +215,14 @@ mod tests {
     fn an_identity_stays_and_a_second_daemon_is_refused() {
         let directory = std::env::temp_dir().join(format!("sanstone-state-{}", std::process::id()));
         let first = {
-            let mut state = State::open(&directory).expect("a new state directory");
-            let error = State::open(&directory)
+            let mut state = State::open(&directory, true).expect("a new state directory");
+            let error = State::open(&directory, true)
                 .expect_err("it is in use")
                 .to_string();
             assert!(error.contains("another daemon"), "{error}");
             state.identity("db").expect("a new identity")
         };
-        let mut state = State::open(&directory).expect("the same directory again");
+        let mut state = State::open(&directory, true).expect("the same directory again");
         assert_eq!(state.identity("db").expect("the kept identity"), first);
         assert_ne!(state.identity("log").expect("another identity"), first);
         assert_eq!(state.kept("db").expect("nothing yet"), None);
@@ -228,6 +234,7 @@ mod tests {
         state.keep("db", None).expect("kept");
         assert_eq!(state.kept("db").expect("nothing").as_deref(), Some(""));
         fs::remove_dir_all(&directory).expect("a clean-up");
+        State::open(&directory.join("below"), false).expect_err("what leads there is gone");
     }
 
     /// A directory on a disk whose power goes after some steps: names and contents that were not
