@@ -20,7 +20,7 @@ fn login(server: &Sanstone) -> Session {
 
 fn stop(mut server: Sanstone) -> String {
     server.daemon().signal("TERM");
-    let ended = server.daemon().wait(Duration::from_secs(20));
+    let ended = server.daemon().wait(Duration::from_secs(120));
     assert!(
         ended.expect("it ends").success(),
         "{}",

@@ -27,7 +27,7 @@ fn serve(settings: &str) -> Sanstone {
 fn begin_login(server: &Sanstone, host: u8) -> TcpStream {
     let mut stream =
         connect_from(Ipv4Addr::new(127, 0, 0, host), server.port()).expect("a connection");
-    let limit = Some(Duration::from_secs(20));
+    let limit = Some(Duration::from_secs(120));
     stream.set_read_timeout(limit).expect("a time limit");
     let mut header = login_header(u16::from(host));
     header[1] = 0x04; // operational negotiation, and no wish to leave it

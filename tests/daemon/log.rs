@@ -32,7 +32,7 @@ fn serve_without_a_log(before: &str, redirection: &str) {
         Session::login(&address, IQN, 0, isid, &[]).expect("a login");
     }
     daemon.signal("TERM");
-    let status = daemon.wait(Duration::from_secs(20)).expect("it stops");
+    let status = daemon.wait(Duration::from_secs(120)).expect("it stops");
     assert_eq!(status.code(), Some(0), "{}", daemon.log());
 }
 

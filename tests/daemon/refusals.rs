@@ -27,7 +27,7 @@ fn serve() -> Sanstone {
 /// Sends a request with this text in place of a login and waits for the end of the connection.
 fn log_in_wrongly(server: &Sanstone, mut header: [u8; 48], text: &[&str]) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
-    let limit = Some(Duration::from_secs(20));
+    let limit = Some(Duration::from_secs(120));
     stream.set_read_timeout(limit).expect("a time limit");
     let text: String = text.iter().map(|pair| format!("{pair}\0")).collect();
     send(&mut stream, &mut header, text.as_bytes()).expect("a request");

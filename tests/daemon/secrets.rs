@@ -28,7 +28,7 @@ fn call(verb: &str, directory: &Directory, setting: &str, credentials: Option<&D
     if let Some(credentials) = credentials {
         command.env("CREDENTIALS_DIRECTORY", credentials.path());
     }
-    run(&mut command, Duration::from_secs(20))
+    run(&mut command, Duration::from_secs(120))
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_secret_in_a_url_is_refused_and_not_repeated() {
         let mut command = Command::new(binary());
         let ran = run(
             command.args(["check", "-c"]).arg(file),
-            Duration::from_secs(20),
+            Duration::from_secs(120),
         );
         assert_eq!(ran.code(), Some(2), "{ran}");
         assert!(ran.stderr.contains("secret_file"), "{ran}");
@@ -117,7 +117,7 @@ fn no_log_holds_a_secret_and_a_failed_login_names_its_peer() {
     let inquiry = |secret: &str| {
         let url = format!("iscsi://host%{secret}@127.0.0.1:{port}/{IQN}/0");
         let mut command = Command::new(program("iscsi-inq", "libiscsi-bin"));
-        run(command.arg(url), Duration::from_secs(20))
+        run(command.arg(url), Duration::from_secs(120))
     };
     inquiry(SECRET).success();
     assert_ne!(inquiry("mistyped-horse-battery").code(), Some(0));

@@ -24,6 +24,10 @@ fn sigusr1_tells_where_the_time_went() {
         let answer = session.receive().expect("an answer");
         assert_eq!(answer.opcode(), opcode::DATA_IN);
     }
+    // The lane counts a command after its answer has gone, and before the answer to this one goes.
+    session.nop_out(0x77, u32::MAX).expect("the target reads");
+    let pong = session.receive().expect("an answer");
+    assert_eq!(pong.opcode(), opcode::NOP_IN);
     server.daemon().signal("USR1");
     let log = server.daemon().log_with("initiator ");
     assert!(log.contains("volume disk"), "{log}");

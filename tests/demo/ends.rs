@@ -43,7 +43,9 @@ fn an_interrupt_leaves_nothing() {
 
 #[test]
 fn an_interrupt_at_the_start_leaves_nothing() {
-    ended_by("INT", |place| !crate::names(place.shares.path()).is_empty());
+    // The names are there for a moment; on a machine that pauses just then it is one under way.
+    let at_the_start = |place: &Place| !crate::names(place.shares.path()).is_empty();
+    ended_by("INT", |place| at_the_start(place) || under_way(place));
 }
 
 #[test]

@@ -82,14 +82,15 @@ fn serve() -> Sanstone {
     std::fs::set_permissions(directory.join("secret"), mode).expect("a mode");
     let port = harness::free_port();
     let configuration = format!(
-        "memory = \"{}MiB\"\nconnections = {CONNECTIONS}\n[limits]\nlogins = {LOGINS}\nlogin_time = \"5s\"\n\
+        "memory = \"{}MiB\"\nconnections = {CONNECTIONS}\n[limits]\nlogins = {LOGINS}\nlogin_time = \"{}s\"\n\
          [volume.disk]\nfile = {{ path = \"disk.img\", size = \"64MiB\", cache = \"write-back\" }}\n\
          [volume.scratch]\nram = {{ size = \"16MiB\" }}\n\
          [volume.vault]\nram = {{ size = \"1MiB\" }}\n\
          [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"disk\", \"scratch\"]\nallow = [\"*\"]\n\
          [target.\"{GUARDED}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"vault\"]\nallow = [\"*\"]\n\
          chap = {{ user = \"db\", secret_file = \"secret\" }}\n",
-        MEMORY_BYTES >> 20
+        MEMORY_BYTES >> 20,
+        database::LOGIN_TIME.as_secs(),
     );
     Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
 }
@@ -153,6 +154,6 @@ fn a_database_notices_no_attack() {
         log.len()
     );
     server.daemon().signal("TERM");
-    let status = server.daemon().wait(Duration::from_secs(10));
+    let status = server.daemon().wait(Duration::from_secs(60));
     assert_eq!(status.expect("it stops").code(), Some(0));
 }

@@ -38,7 +38,7 @@ const MUTUAL: &str = "mutual = { user = \"disk\", secret_file = \"target.secret\
 fn tool(name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
     let mut command = Command::new(program(name, "libiscsi-bin"));
     command.args(arguments).envs(variables.iter().copied());
-    run(&mut command, Duration::from_secs(20))
+    run(&mut command, Duration::from_secs(120))
 }
 
 #[track_caller]
@@ -145,7 +145,7 @@ fn qemu_io(port: u16, secret: &Path, options: &str, commands: &[&str]) {
     let mut qemu = Command::new(program("qemu-io", "qemu-utils"));
     qemu.args(["--object", &object, "--image-opts", &disk]);
     qemu.args(commands.iter().flat_map(|command| ["-c", command]));
-    run(&mut qemu, Duration::from_secs(30)).success();
+    run(&mut qemu, Duration::from_secs(120)).success();
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn our_initiator_proves_itself_to_tgt_and_the_other_way_round() {
         let mut serve = Command::new(binary());
         let ran = run(
             serve.args(["serve", "-c"]).arg(file),
-            Duration::from_secs(20),
+            Duration::from_secs(120),
         );
         assert_eq!(ran.code(), Some(1), "{ran}");
         assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
@@ -245,7 +245,7 @@ fn one_secret_file_made_as_the_guide_says_serves_both_ends() {
     let mut make = Command::new("sh");
     let _ = program("openssl", "openssl");
     make.args(["-c", line]).current_dir(directory.path());
-    run(&mut make, Duration::from_secs(20)).success();
+    run(&mut make, Duration::from_secs(120)).success();
     let chap = "chap = { user = \"host\", secret_file = \"dbhost.secret\" }\n";
     let port = harness::free_port();
     let configuration = format!("{RAM}{}{chap}", target_table(port, &["disk"]));

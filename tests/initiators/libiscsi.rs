@@ -11,7 +11,7 @@ const DISK_BYTES: u64 = 64 << 20;
 #[track_caller]
 fn tool(name: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(program(name, "libiscsi-bin"));
-    run(command.args(arguments), Duration::from_secs(30)).success()
+    run(command.args(arguments), Duration::from_secs(120)).success()
 }
 
 #[test]

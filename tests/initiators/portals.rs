@@ -37,7 +37,7 @@ fn redirect(port: u16, setting: &str, settings: &str) -> Sanstone {
 #[track_caller]
 fn tool(name: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(program(name, "libiscsi-bin"));
-    run(command.args(arguments), Duration::from_secs(20))
+    run(command.args(arguments), Duration::from_secs(120))
 }
 
 /// The portals that discovery tells, as `ADDRESS:PORT,TAG`.
@@ -326,7 +326,7 @@ fn a_place_that_cannot_be_meant_is_refused_by_name() {
         let mut command = Command::new(binary());
         let ran = run(
             command.args(["check", "-c"]).arg(file),
-            Duration::from_secs(20),
+            Duration::from_secs(120),
         );
         assert_eq!(ran.code(), Some(2), "{ran}");
         assert!(

@@ -93,7 +93,7 @@ fn a_new_login_of_the_same_initiator_port_ends_the_old_session() {
 
 #[test]
 fn a_peer_that_falls_silent_is_asked_and_then_dropped() {
-    let server = serve("ping_interval = \"1s\"\npeer_timeout = \"2s\"\n");
+    let server = serve("ping_interval = \"1s\"\npeer_timeout = \"8s\"\n");
     let login = |number| Session::login(&server.address, IQN, 0, number, &[]).expect("a login");
     let (mut silent, mut alive) = (login(1), login(2));
     let asked = |session: &mut Session| {
@@ -112,7 +112,7 @@ fn a_peer_that_falls_silent_is_asked_and_then_dropped() {
         .receive()
         .expect_err("nobody answered, and it goes on");
     assert!(is_closed(&error), "{error}");
-    server.daemon.log_with("no answer to a ping within 2s");
+    server.daemon.log_with("no answer to a ping within 8s");
     let tag = asked(&mut alive);
     alive.nop_out(u32::MAX, tag).expect("the target reads");
     alive.wait_until_ready().expect("who answers stays");

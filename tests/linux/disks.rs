@@ -1,9 +1,7 @@
 //! What every user of a disk does: find it, log in, make a file system and trust it.
 
 use crate::{Check, QUIET, host::Host};
-use std::time::Duration;
-
-const FILES: Duration = Duration::from_secs(100);
+use harness::guest::LONG;
 
 #[test]
 fn boot_brings_up_a_kernel_of_6_1_or_newer() {
@@ -82,7 +80,7 @@ fn ext4_keeps_what_it_was_given() {
         return;
     };
     check
-        .start(&format!("files ext4 {}", host.node()), FILES)
+        .start(&format!("files ext4 {}", host.node()), LONG)
         .finish()
         .success();
     check.end();
@@ -97,7 +95,7 @@ fn xfs_on_blocks_of_4096_bytes_keeps_what_it_was_given() {
         return;
     };
     check
-        .start(&format!("files xfs {}", host.node()), FILES)
+        .start(&format!("files xfs {}", host.node()), LONG)
         .finish()
         .success();
     check.end();

@@ -2,9 +2,9 @@
 //! the guests reach under the same name.
 
 use harness::directory::Directory;
-use harness::process::Daemon;
+use harness::process::{Daemon, wait_until_free};
 use harness::sanstone::binary;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -104,13 +104,14 @@ impl Host {
 
     /// Starts it again where it was.
     fn restart(&mut self) {
+        wait_until_free(self.portals[0]);
         self.daemon = start(&self.directory, self.portals[0]);
     }
 
     /// Ends the daemon without a warning, and starts it again.
     pub(crate) fn kill_and_restart(&mut self) {
         self.daemon.signal("KILL");
-        let ended = self.daemon.wait(Duration::from_secs(30));
+        let ended = self.daemon.wait(Duration::from_secs(60));
         assert!(!ended.expect("it is killed").success());
         self.restart();
     }
@@ -154,12 +155,8 @@ fn start(directory: &Directory, portal: SocketAddr) -> Daemon {
     daemon
 }
 
-/// A port that was free a moment ago on both addresses.
+/// Two portals at one free port.
 fn portals() -> [SocketAddr; 2] {
-    let first = TcpListener::bind((ADDRESSES[0], 0)).expect("a free port");
-    let port = first
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port();
+    let port = harness::free_port();
     ADDRESSES.map(|address| SocketAddr::new(address.parse().expect("an address"), port))
 }

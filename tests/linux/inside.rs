@@ -2,7 +2,7 @@
 //! the kernel initiator of the same machine, and the demo runs to its table.
 
 use crate::{Check, ROUGH};
-use std::time::Duration;
+use harness::guest::LONG;
 
 #[test]
 fn serve_runs_on_that_kernel() {
@@ -11,7 +11,7 @@ fn serve_runs_on_that_kernel() {
     };
     check.run("serve_inside").success();
     let io = "write_and_verify $(disk $INSIDE) 4k libaio";
-    check.start(io, Duration::from_secs(90)).finish().success();
+    check.start(io, LONG).finish().success();
     check.run("discard_inside").success();
     check.run("logout $INSIDE; stop_inside").success();
     check.end();
@@ -22,10 +22,7 @@ fn demo_runs_on_that_kernel() {
     let Some(check) = Check::begin(&ROUGH, &[]) else {
         return;
     };
-    let said = check
-        .start("demo_inside", Duration::from_secs(170))
-        .finish()
-        .success();
+    let said = check.start("demo_inside", LONG).finish().success();
     assert!(said.contains("speedup") || said.contains("×"), "{said}");
     check.end();
 }

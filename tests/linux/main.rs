@@ -42,6 +42,14 @@ const ALWAYS: &[Expected] = &[
         "the unit attention that SAM-5 has every new nexus get first; Linux logs it for any target",
     ),
     (
+        "sched: RT throttling activated",
+        "multipathd runs before all others, on a processor that is slow",
+    ),
+    (
+        "clocksource: ",
+        "two of the emulated machine's clocks, read with a pause between",
+    ),
+    (
         "hrtimer: interrupt took",
         "the emulated processor had to wait for a busy real one",
     ),

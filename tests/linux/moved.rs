@@ -22,7 +22,7 @@ fn login_at_the_old_place_shows_the_disk_at_the_new_one() {
         check
             .run(&format!(
                 "iscsiadm -m node -T {iqn} -p {old} -l && \
-                 there() {{ [ -n \"$(disks {iqn})\" ]; }} && until_true 20 there"
+                 there() {{ [ -n \"$(disks {iqn})\" ]; }} && until_true 200 there"
             ))
             .success();
         let io = format!("write_and_verify $(disks {iqn}) 64k libaio");

@@ -3,9 +3,7 @@
 
 use crate::{Check, LOST, QUIET, ROUGH, host::Host};
 use harness::forwarder::Forwarder;
-use std::time::Duration;
-
-const LOAD: Duration = Duration::from_secs(120);
+use harness::guest::LONG;
 
 /// The way to a host's first portal through this machine, as the guest's functions take it.
 fn through(host: &Host) -> (Forwarder, String) {
@@ -43,16 +41,16 @@ fn multipath_goes_on_with_one_of_two_sessions_and_takes_the_other_back() {
     };
     check.run(&format!("two_paths {node}")).success();
     check.run(&format!("paths_are {} 2 0", host.iqn)).success();
-    let load = check.start(&format!("load $(map_of {})", host.iqn), LOAD);
+    let load = check.start(&format!("load $(map_of {})", host.iqn), LONG);
     load.wait_for("load: first round written");
     forwarder.break_oldest();
     check
-        .run(&format!("until_true 40 paths_are {} 1 1", host.iqn))
+        .run(&format!("until_true 200 paths_are {} 1 1", host.iqn))
         .success();
     check.run("another_round").success();
     forwarder.mend();
     check
-        .run(&format!("until_true 50 paths_are {} 2 0", host.iqn))
+        .run(&format!("until_true 200 paths_are {} 2 0", host.iqn))
         .success();
     check.run("another_round").success();
     check.run("last_round").success();
@@ -69,19 +67,19 @@ fn link_loss_under_load_is_a_pause_and_no_error() {
     };
     check
         .run(&format!(
-            "login {node} $QUICK node.session.timeo.replacement_timeout=90"
+            "login {node} $QUICK node.session.timeo.replacement_timeout=500"
         ))
         .success();
-    let load = check.start(&format!("load $(disk {node})"), LOAD);
+    let load = check.start(&format!("load $(disk {node})"), LONG);
     load.wait_for("load: first round written");
     forwarder.stall();
     // The kernel notices by its pings that nothing comes any more, and gives the session up.
     check
-        .run(&format!("until_true 40 not logged_in {} 1", host.iqn))
+        .run(&format!("until_true 200 not logged_in {} 1", host.iqn))
         .success();
     forwarder.mend();
     check
-        .run(&format!("until_true 50 logged_in {} 1", host.iqn))
+        .run(&format!("until_true 200 logged_in {} 1", host.iqn))
         .success();
     check.run("another_round").success();
     check.run("last_round").success();

@@ -60,7 +60,7 @@ fn reservations_outlive_the_daemon_with_aptpl() {
         .success();
     host.kill_and_restart();
     check
-        .run(&format!("until_true 50 logged_in {} 2", host.iqn))
+        .run(&format!("until_true 200 logged_in {} 2", host.iqn))
         .success();
     check
         .run(&format!(

@@ -19,7 +19,7 @@ struct Discovery {
 impl Discovery {
     fn begin(address: &str) -> Discovery {
         let stream = TcpStream::connect(address).expect("the target listens");
-        let limit = Some(Duration::from_secs(20));
+        let limit = Some(Duration::from_secs(120));
         stream.set_read_timeout(limit).expect("a timeout above 0");
         let config = InitiatorConfig::new("iqn.2026-11.io.sanstone:tests", None);
         Discovery {

@@ -50,7 +50,7 @@ pub type Outcomes = BTreeMap<String, Outcome>;
 
 /// How long a single test may be silent before it counts as hung. The slowest honest one looks
 /// once a minute whether a sanitize has ended.
-const SILENCE: Duration = Duration::from_secs(90);
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// What may be written in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Emulation on a busy machine is slow: what one command may take if nothing else is said.
-pub const USUAL: Duration = Duration::from_secs(60);
-const BOOT: Duration = Duration::from_secs(120);
+pub const USUAL: Duration = Duration::from_secs(300);
+/// What a command may take that writes and reads much, or starts the machine.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// The kernel's watchdogs wait for as long as an emulated processor may have to.
+const CMDLINE: &str = "console=ttyS0 loglevel=4 panic=-1 watchdog_thresh=60 \
+    rcupdate.rcu_cpu_stall_timeout=300 workqueue.watchdog_thresh=300";
 
 /// A running virtual machine.
 #[derive(Debug)]
@@ -102,7 +107,7 @@ impl Guest {
             waiting: waiting.clone(),
             next: AtomicU32::new(0),
         };
-        let started = guest.running("start", "booting", BOOT);
+        let started = guest.running("start", "booting", LONG);
         let output = child.stdout.take().expect("stdout is piped");
         let log = made.join(format!("{name}.commands.log"));
         let log = File::create(&log).expect("the target directory can be written");
@@ -264,7 +269,7 @@ fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) 
     let mut command = Command::new("sh");
     command.args(["-c", shell, "sh"]);
     command.args([made, scripts, binary, temporary.path()]);
-    run(&mut command, BOOT).success();
+    run(&mut command, LONG).success();
     temporary.join("initramfs")
 }
 
@@ -277,7 +282,7 @@ fn qemu(kernel: &Path, initramfs: &Path, console: &Path) -> Command {
     command.args(["-display", "none", "-monitor", "none"]);
     command.arg("-kernel").arg(kernel);
     command.arg("-initrd").arg(initramfs);
-    command.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+    command.args(["-append", CMDLINE]);
     command
         .arg("-serial")
         .arg(format!("file:{}", console.display()));

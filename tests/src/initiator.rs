@@ -2,10 +2,10 @@
 //! disk by URL, and requests by the dozen.
 
 use crate::sanstone::IQN;
-use engine::{Duration, Lane, LaneConfig, task};
+use engine::{Duration, Lane, LaneConfig, task, time};
 use std::cell::Cell;
 use std::rc::Rc;
-use volume::IscsiConfig;
+use volume::{IscsiConfig, IscsiDisk};
 
 /// Runs a test on a lane of its own, in this thread.
 ///
@@ -39,9 +39,51 @@ pub fn at_url(url: &str) -> IscsiConfig {
         chap: None,
         header_digest: false,
         data_digest: false,
-        connect_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(20),
         request_timeout: Duration::from_secs(20),
         reconnect_timeout: Duration::from_secs(20),
+    }
+}
+
+/// Opens the disk, again if a pause of this machine was longer than the time for a login; for a
+/// minute at most.
+///
+/// # Panics
+/// If it cannot be opened.
+pub async fn opened(config: IscsiConfig) -> Rc<IscsiDisk> {
+    let deadline = time::now() + Duration::from_secs(60);
+    loop {
+        match IscsiDisk::open(config.clone()).await {
+            Ok(disk) => return disk,
+            Err(error) => assert!(time::now() < deadline, "no login: {error}"),
+        }
+    }
+}
+
+/// A clock that stands still while this lane does: for times that the product must keep, and that a
+/// pause of the machine must not lengthen.
+#[derive(Debug)]
+pub struct Awake(Rc<Cell<Duration>>);
+
+impl Awake {
+    /// It starts now.
+    pub fn begin() -> Awake {
+        const TICK: Duration = Duration::from_millis(20);
+        let passed = Rc::new(Cell::new(Duration::ZERO));
+        let ticking = passed.clone();
+        task::spawn(async move {
+            while Rc::strong_count(&ticking) > 1 {
+                let before = time::now();
+                time::sleep(TICK).await;
+                ticking.set(ticking.get() + (time::now() - before).min(2 * TICK));
+            }
+        });
+        Awake(passed)
+    }
+
+    /// How long this lane has been awake since.
+    pub fn elapsed(&self) -> Duration {
+        self.0.get()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -48,6 +48,15 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// Waits until nobody listens at this address; for a minute at most. The kernel lets go of a killed
+/// daemon's ring, and of its port with it, a moment after its end.
+pub fn wait_until_free(address: SocketAddr) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while TcpStream::connect(address).is_ok() && Instant::now() < deadline {
+        sleep(Duration::from_millis(10));
+    }
+}
+
 impl Daemon {
     /// Starts a program whose output goes to `log`. The kernel kills it when the thread that
     /// started it ends, so a daemon belongs to one test and is never shared by several.
@@ -84,7 +93,7 @@ impl Daemon {
     /// Waits until something accepts connections on this port of 127.0.0.1.
     ///
     /// # Panics
-    /// If the daemon ends first or does not listen within 20 seconds; the message holds its log.
+    /// If the daemon ends first or does not listen within a minute; the message holds its log.
     pub fn wait_for_port(&mut self, port: u16) {
         self.wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
     }
@@ -102,14 +111,14 @@ impl Daemon {
     /// # Panics
     /// Like [`Daemon::wait_for_port`].
     pub fn wait_until(&mut self, listens: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !listens() {
             if let Some(status) = self.ended() {
                 panic!("{} ended at start ({status}):\n{}", self.name, self.log());
             }
             assert!(
                 Instant::now() < deadline,
-                "{} does not listen after 20 s:\n{}",
+                "{} does not listen after a minute:\n{}",
                 self.name,
                 self.log()
             );
@@ -131,9 +140,9 @@ impl Daemon {
     /// come after the answer that it is about.
     ///
     /// # Panics
-    /// If `text` is not in it within 20 seconds.
+    /// If `text` is not in it within a minute.
     pub fn log_with(&self, text: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let log = self.log();
             if log.contains(text) {
@@ -160,10 +169,10 @@ impl Daemon {
     /// go on.
     ///
     /// # Panics
-    /// If it does not stand still within 10 seconds.
+    /// If it does not stand still within a minute.
     pub fn stop(&self) {
         self.signal("STOP");
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !crate::procfs::stands_still(self.pid()) {
             assert!(Instant::now() < deadline, "{} does not stop", self.name);
             sleep(Duration::from_millis(1));

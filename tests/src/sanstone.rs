@@ -1,8 +1,9 @@
 //! The `sanstone` binary under test: `SANSTONE_BIN`, or the one that cargo built beside the tests.
 
 use crate::directory::Directory;
-use crate::process::Daemon;
+use crate::process::{Daemon, wait_until_free};
 use crate::run::{Ran, run};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -96,6 +97,7 @@ impl Sanstone {
         std::fs::write(&file, configuration).expect("a test can write its configuration");
         let mut command = Command::new(binary());
         command.args(["serve", "-c"]).arg(&file);
+        wait_until_free((Ipv4Addr::LOCALHOST, port).into());
         let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
         daemon.wait_for_port(port);
         Sanstone {

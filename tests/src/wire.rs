@@ -126,7 +126,7 @@ impl Session {
         keys: &[&str],
     ) -> io::Result<Session> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut session = Session {
             stream,
             lun,

@@ -15,7 +15,7 @@ allow = ["*"]
 END
   sanstone check -c /tmp/inside/sanstone.toml || fail 'check'
   sanstone serve -c /tmp/inside/sanstone.toml >/tmp/inside/log 2>&1 </dev/null &
-  until_true 20 grep -q 'serving portal=127.0.0.1:3260' /tmp/inside/log
+  until_true 200 grep -q 'serving portal=127.0.0.1:3260' /tmp/inside/log
   iscsiadm -m discovery -t sendtargets -p 127.0.0.1:3260 || fail 'discovery'
   iscsiadm -m node -T ${INSIDE% *} -p ${INSIDE#* } --login || fail 'login'
 }
@@ -28,7 +28,7 @@ discard_inside() {
 
 stop_inside() {
   killall -TERM sanstone
-  until_true 20 gone sanstone
+  until_true 200 gone sanstone
   cat /tmp/inside/log
   grep -q stopped /tmp/inside/log || fail 'it did not end in order'
   ! grep -E ' (WARN|ERROR) ' /tmp/inside/log || fail 'a warning'

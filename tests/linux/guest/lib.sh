@@ -21,10 +21,21 @@ login() {
   disk "$1" "$2" >/dev/null
 }
 
-# logout IQN PORTAL. Whoever leaves while udev still looks at the disk makes the kernel complain.
+# logout IQN PORTAL
 logout() {
+  undisturbed iscsiadm -m node -T "$1" -p "$2" -u || fail "no logout from $1"
+}
+
+# undisturbed COMMAND...: with udev at rest. It looks at a disk each time that a writer closes it, and
+# a disk that goes while it does makes the kernel complain.
+undisturbed() {
+  local code=0
   udevadm settle
-  iscsiadm -m node -T "$1" -p "$2" -u || fail "no logout from $1"
+  udevadm control --stop-exec-queue
+  "$@" || code=$?
+  udevadm control --start-exec-queue
+  udevadm settle
+  return $code
 }
 
 # disk IQN PORTAL [LUN]: prints the disk, /dev/sdX, once udev knows it.
@@ -32,7 +43,7 @@ disk() {
   local link=/dev/disk/by-path/ip-$2-iscsi-$1-lun-${3:-0} tries=0
   while [ ! -e "$link" ]; do
     tries=$((tries + 1))
-    [ $tries -lt 200 ] || fail "udev made no $link"
+    [ $tries -lt 1000 ] || fail "udev made no $link"
     sleep 0.1
   done
   realpath "$link"
@@ -70,12 +81,10 @@ tidy() {
   if pidof multipathd >/dev/null; then
     multipath -F
     killall multipathd
-    until_true 20 gone multipathd
+    until_true 200 gone multipathd
   fi
-  udevadm settle
-  if iscsiadm -m session >/dev/null 2>&1; then iscsiadm -m node -U all; fi
+  if iscsiadm -m session >/dev/null 2>&1; then undisturbed iscsiadm -m node -U all; fi
   rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /mnt/*
-  udevadm settle
   ! iscsiadm -m session 2>/dev/null || fail 'a session is left'
 }
 

@@ -4,13 +4,15 @@
 QUICK='node.conn[0].timeo.noop_out_interval=1 node.conn[0].timeo.noop_out_timeout=2
   node.conn[0].timeo.login_timeout=5'
 
-# two_paths IQN PORTAL: two sessions to one portal under multipath, which fail fast.
+# two_paths IQN PORTAL: two sessions to one portal under multipath, which fail fast once a connection
+# is closed. Without quick pings: a pause of the machine would take the other path away, too.
 two_paths() {
   multipathd
-  until_true 20 multipathd show status
-  login "$1" "$2" node.session.nr_sessions=2 node.session.timeo.replacement_timeout=2 $QUICK
-  until_true 20 has_disks "$1" 2
-  until_true 30 map_of "$1"
+  until_true 200 multipathd show status
+  login "$1" "$2" node.session.nr_sessions=2 node.session.timeo.replacement_timeout=2 \
+    node.conn[0].timeo.login_timeout=5
+  until_true 200 has_disks "$1" 2
+  until_true 200 map_of "$1"
 }
 
 map_of() { # map_of IQN: prints the multipath device above the target's disks
@@ -49,7 +51,7 @@ load() {
 # another_round: waits until a round has begun and ended after this moment.
 another_round() {
   local wanted=$(($(cat /tmp/load.rounds) + 2))
-  until_true 50 rounds_reach "$wanted"
+  until_true 200 rounds_reach "$wanted"
 }
 rounds_reach() { [ "$(cat /tmp/load.rounds)" -ge "$1" ]; }
 

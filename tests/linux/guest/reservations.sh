@@ -2,8 +2,8 @@
 
 two_sessions() { # two_sessions IQN PORTAL
   login "$1" "$2" node.session.nr_sessions=2
-  until_true 20 logged_in "$1" 2
-  until_true 20 has_disks "$1" 2
+  until_true 200 logged_in "$1" 2
+  until_true 200 has_disks "$1" 2
 }
 
 # logged_in IQN SESSIONS: so many sessions of this target are up.

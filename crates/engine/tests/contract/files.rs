@@ -274,7 +274,7 @@ async fn a_dropped_write_still_lands(site: Site) {
         let mut write = pin!(file.write_all_at(0, Buf::copy_of(&bytes).into(), true));
         begin(write.as_mut()).await;
     }
-    let landed = timeout(Duration::from_secs(5), async {
+    let landed = timeout(Duration::from_secs(60), async {
         loop {
             let (result, read) = file.read_exact_at(0, Buf::new(1)).await;
             if result.is_ok() && read[0] == bytes[0] {

@@ -140,7 +140,7 @@ pub(crate) fn on_the_ring<F: Future<Output = ()>>(name: &str, test: impl FnOnce(
         end_doomed: Box::new(move || ended.lock().expect("nobody panics here").end()),
     };
     let lane = Lane::new(&small()).expect("a ring");
-    let done = lane.block_on(async { time::timeout(Duration::from_secs(60), test(site)).await });
+    let done = lane.block_on(async { time::timeout(Duration::from_secs(300), test(site)).await });
     assert!(done.is_some(), "the test hangs");
     drop(lane);
     let _ = std::fs::remove_dir_all(&dir);

@@ -56,9 +56,9 @@ pub(crate) fn disk_at(address: SocketAddr) -> IscsiConfig {
         chap: None,
         header_digest: false,
         data_digest: false,
-        connect_timeout: Duration::from_secs(5),
-        request_timeout: Duration::from_secs(10),
-        reconnect_timeout: Duration::from_secs(10),
+        connect_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(120),
+        reconnect_timeout: Duration::from_secs(60),
     }
 }
 

@@ -93,16 +93,22 @@ fn the_wrong_one_is_refused_and_has_to_wait_before_it_tries_again() {
         refused(wrong()).await;
         let waited = time::now() - began;
         assert!(waited >= Duration::from_millis(750), "{waited:?}");
-        // The right one is let in, after its wait; and then nobody waits any more.
-        for (least, most) in [(1750, u128::MAX), (0, 900)] {
-            let began = if least > 0 { began } else { time::now() };
-            let disk = IscsiDisk::open(disk_with(server, one_way(SECRET)))
-                .await
-                .expect("a login");
-            let waited = (time::now() - began).as_millis();
-            assert!((least..most).contains(&waited), "{waited} ms");
-            disk.close().await;
+        // The right one is let in, after its wait; and then nobody waits any more: one login of some
+        // is quick, however busy this machine is.
+        let login = async || {
+            let disk = IscsiDisk::open(disk_with(server, one_way(SECRET)));
+            disk.await.expect("a login").close().await;
+        };
+        login().await;
+        let waited = time::now() - began;
+        assert!(waited >= Duration::from_millis(1750), "{waited:?}");
+        let mut soonest = Duration::MAX;
+        for _ in 0..5 {
+            let began = time::now();
+            login().await;
+            soonest = soonest.min(time::now() - began);
         }
+        assert!(soonest < Duration::from_millis(900), "{soonest:?}");
         assert_eq!(server.failed_logins(), 3);
     });
 }

@@ -98,7 +98,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         scratch.set_len(AFTER);
         file.look_at_length().expect("it may").expect("it grew");
         server.tell_lengths();
-        let all = time::timeout(Duration::from_secs(20), task::join_all(load)).await;
+        let all = time::timeout(Duration::from_secs(60), task::join_all(load)).await;
         assert!(all.is_some(), "somebody has not heard of it");
         for (number, disk) in disks.iter().enumerate() {
             assert_eq!(disk.shape().len_bytes(), AFTER);
