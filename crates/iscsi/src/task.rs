@@ -132,6 +132,15 @@ impl<T> Slab<T> {
         })
     }
 
+    /// All that it holds.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &T)> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(slot, entry)| {
+            let generation = entry.generation;
+            Some((TaskId { slot, generation }, entry.value.as_ref()?))
+        })
+    }
+
     pub(crate) fn get(&self, id: TaskId) -> Option<&T> {
         let slot = self.slots.get(id.slot())?;
         slot.value

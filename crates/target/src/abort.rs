@@ -12,7 +12,7 @@ use scsi::{Attention, NexusId, QueueError, Status};
 use crate::{
     connection::Connection,
     front::{Front, Request, Unit},
-    open::RunningId,
+    open::{Mark, RunningId},
 };
 
 /// Commands to abort.
@@ -24,8 +24,10 @@ pub(crate) struct Abort {
     pub(crate) of: Whose,
     /// but not this one of who causes it.
     pub(crate) spare: Option<TaskId>,
-    /// Who causes it. Its own commands end without a word.
+    /// Who causes it. Its own commands end without a word,
     pub(crate) by: NexusId,
+    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1).
+    pub(crate) before: Mark,
     /// What other nexuses that lose commands hear where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
 }
@@ -67,7 +69,11 @@ impl Front {
             let units = target.units.iter();
             for (&lun, unit) in units.filter(|(_, u)| abort.volumes.contains(&u.volume_name)) {
                 let spare = abort.spare.filter(|_| is_own);
-                let mut tasks = connection.open.tasks(Some(lun));
+                let before = match is_own {
+                    true => abort.before,
+                    false => connection.open.mark(),
+                };
+                let mut tasks = connection.open.tasks(Some(lun), before);
                 tasks.retain(|task| Some(*task) != spare);
                 let told = match !is_own && unit.disk.borrow_mut().tells_aborted() {
                     true => {
@@ -84,9 +90,9 @@ impl Front {
                         Vec::new()
                     }
                 };
-                let running = connection
-                    .open
-                    .running(|io_lun, task| io_lun == lun && Some(task) != spare);
+                let running = connection.open.running(|io_lun, task| {
+                    io_lun == lun && Some(task) != spare && !connection.open.is_after(task, before)
+                });
                 taken.push(Taken {
                     connection: connection.clone(),
                     told,
@@ -152,6 +158,7 @@ pub(crate) fn after_error(connection: &Connection, unit: &Unit, task: TaskId) {
         of: Whose::These(vec![own]),
         spare: Some(task),
         by: own,
+        before: connection.open.mark(),
         attention: Some(Attention::CommandsCleared),
     };
     // At once: what the initiator sends after it has heard of the error is not concerned.

@@ -4,8 +4,8 @@
 use std::{cell::Cell, pin::pin, rc::Rc};
 
 use engine::{Buf, Payload, begin as begin_task, spawn, time};
-use iscsi::{CommandRequest, Outcome, TaskId};
-use scsi::{Action, Changed, Ending, MediumOp, NexusId, Status};
+use iscsi::{CommandRequest, Direction, Outcome, TaskId};
+use scsi::{Action, Asc, Changed, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
 use smallvec::smallvec;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     copy,
     front::{Target, Unit},
     medium,
-    open::{OpenCommand, Pending, Permits, RunningId, WriteParts},
+    open::{Mark, OpenCommand, Pending, Permits, RunningId, WriteParts},
     order::{self, Attribute},
     sanitize,
     stages::{Kind, Times},
@@ -54,6 +54,15 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     };
     if connection.is_finishing() {
         return respond(connection, offer.task, None, &Ending::BUSY, 0);
+    }
+    if request.direction == Direction::Bidirectional {
+        // No command of a disk moves data both ways.
+        let sense = Sense::new(
+            SenseKey::IllegalRequest,
+            Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
+        );
+        let unit = target.units.get(&lun);
+        return respond(connection, offer.task, unit, &Ending::check(sense), 0);
     }
     let attribute = match Attribute::read(request.attribute) {
         Ok(attribute) => attribute,
@@ -238,8 +247,8 @@ fn sanitize(
     });
 }
 
-/// Does an EXTENDED COPY. It is known as running from its first poll on; an abort ends it after
-/// the segment in hand.
+/// Does an EXTENDED COPY. It is known as running on all its logical units from its first poll on; an
+/// abort ends it after the segment in hand.
 async fn extended_copy(
     connection: Rc<Connection>,
     target: Rc<Target>,
@@ -247,7 +256,12 @@ async fn extended_copy(
     plan: scsi::Copy,
     transfer_len: u64,
 ) {
-    let running = connection.open.begin_io(task, lun);
+    let mut luns = copy::luns(&target, &plan);
+    luns.insert(lun);
+    let running: Vec<_> = luns
+        .into_iter()
+        .map(|lun| connection.open.begin_io(task, lun))
+        .collect();
     let mut done = 0;
     let mut ending = Ending::GOOD;
     for segment in &plan.segments {
@@ -260,7 +274,9 @@ async fn extended_copy(
         }
         done += 1;
     }
-    connection.open.end_io(running);
+    for running in running {
+        connection.open.end_io(running);
+    }
     let unit = &target.units[&lun];
     plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     finish(&connection, task, unit, &ending, transfer_len);
@@ -280,6 +296,7 @@ async fn settle(connection: &Connection, unit: &Unit, changed: Changed) -> Endin
             of: Whose::These(nexuses.collect()),
             spare: None,
             by: own,
+            before: connection.open.mark(),
             attention: None, // of the loss of their registrations they hear anyway
         };
         connection.front.abort_everywhere(abort).await;
@@ -291,12 +308,12 @@ impl Offer {
     fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
         OpenCommand {
             task: self.task,
+            mark: Mark::default(),
             lun: self.lun,
             times: Times::at(time::turn_began()),
             kind: None,
             pending,
             transfer_len,
-            awaits_memory: false,
             write,
             read: Payload::new(),
             permits: Permits::new(),
@@ -339,7 +356,6 @@ fn open_write(
     }
     let mut command = offer.open(pending, transfer_len, write);
     command.permits.push(permit);
-    command.awaits_memory = first < len;
     connection.open.insert(command);
     true
 }
@@ -379,7 +395,6 @@ fn collect(
             .with(task, |command| {
                 command.write.push(Buf::new(rest));
                 command.permits.extend(permits);
-                command.awaits_memory = false;
             })
             .is_some()
         {
@@ -389,10 +404,12 @@ fn collect(
     });
 }
 
-fn solicit(connection: &Connection, task: TaskId, len: u32) {
-    if let Err(error) = connection.machine.borrow_mut().solicit(task, len) {
+fn solicit(connection: &Rc<Connection>, task: TaskId, len: u32) {
+    let solicited = connection.machine.borrow_mut().solicit(task, len);
+    if let Err(error) = solicited {
         tracing::debug!(%error, "a command ended while it waited for memory");
     }
+    connection.execute_complete();
 }
 
 /// A medium operation on its way.
@@ -440,32 +457,33 @@ fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: 
         let read_len = op.data_in_len_bytes() as usize;
         let unit = &target.units[&lun];
         let started = Cell::new(None);
+        // The initiator may have been fenced off while its data or turn came, or a sanitize begun.
+        let recheck = || unit.disk.borrow_mut().recheck(NexusId(connection.id), &op);
         let perform = pin!(async {
             match connection.open.with(task, |_| ()) {
                 None => Ok(Payload::new()), // aborted meanwhile
                 Some(()) => {
-                    // The initiator may have been fenced off while its data or turn came.
-                    let nexus = NexusId(connection.id);
-                    unit.disk.borrow_mut().recheck(nexus, &op)?;
+                    recheck()?;
                     started.set(Some(time::now()));
-                    let result = medium::perform(&*unit.volume, &op, data).await;
+                    let steps = &connection.front.steps;
+                    let result = medium::perform(&*unit.volume, &op, data, steps).await;
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
             }
         });
+        // Not behind a sanitize: its end would be waited for by whoever waits for this one's.
+        let exclusively = async |extent, perform| match recheck() {
+            Ok(()) => connection.front.exclusively(unit, extent, perform).await,
+            Err(ending) => Err(ending),
+        };
         let is_ordered = !connection.order.is_free() && connection.order.is_ordered(task);
         let result = match op.span() {
-            _ if is_ordered => {
-                let whole = unit.whole();
-                connection.front.exclusively(unit, whole, perform).await
-            }
-            Some(extent) if op.is_exclusive() => {
-                connection.front.exclusively(unit, extent, perform).await
-            }
-            Some(extent) => {
-                let _at_work = unit.gate.enter(extent).await;
-                perform.await
-            }
+            _ if is_ordered => exclusively(unit.whole(), perform).await,
+            Some(extent) if op.is_exclusive() => exclusively(extent, perform).await,
+            Some(extent) => match unit.gate.enter(extent, recheck).await {
+                Ok(_at_work) => perform.await,
+                Err(ending) => Err(ending),
+            },
             None => perform.await,
         };
         connection.open.end_io(running);

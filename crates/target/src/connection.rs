@@ -21,8 +21,7 @@ use engine::{
 };
 use iscsi::{
     CloseReason, LoginStatus, OperationalConfig, RxData, TargetConfig, TargetConnection,
-    TargetEvent, TaskId,
-    frame::{DataDigest, Frame, frame},
+    TargetEvent, TaskId, frame::frame,
 };
 use smallvec::SmallVec;
 
@@ -33,8 +32,9 @@ use crate::{
     login,
     memory::{SessionMemory, WINDOW_STEP},
     notices::{Notice, Unsaid},
-    open::{OpenCommands, RunningId},
+    open::{Mark, OpenCommands, RunningId},
     order::Order,
+    rest::{Rest, require},
     sessions::SessionKey,
     stages::{Counted, Sent},
     task_management, watchdog, writer,
@@ -87,6 +87,8 @@ pub(crate) struct Connection {
     target: RefCell<Option<Rc<Target>>>,
     logged_in: Cell<bool>,
     pub(crate) last_heard: Cell<Instant>,
+    /// A PDU has reached the machine, and its payload is not all in its place yet.
+    is_receiving: Cell<bool>,
     /// Send what is ready, then end.
     closing: Cell<bool>,
     /// Take no further commands.
@@ -161,6 +163,7 @@ impl Connection {
             target: RefCell::default(),
             logged_in: Cell::new(false),
             last_heard: Cell::new(time::now()),
+            is_receiving: Cell::new(false),
             closing: Cell::new(false),
             finishing: Cell::new(front.stopping.get()),
             ended: Cell::new(false),
@@ -266,7 +269,7 @@ impl Connection {
     }
 
     async fn leave(self: Rc<Self>) {
-        let running = self.abort_tasks(None);
+        let running = self.abort_tasks(None, self.open.mark());
         self.open.wait_ended(&running).await;
         self.open.wait_idle().await;
         for unit in self
@@ -331,14 +334,15 @@ impl Connection {
         }
     }
 
-    /// Forgets open commands (for one LUN, or all) without an answer; gives the I/Os that run for
-    /// such commands, also those forgotten before.
-    pub(crate) fn abort_tasks(&self, lun: Option<u32>) -> Vec<RunningId> {
-        for task in self.open.tasks(lun) {
+    /// Forgets open commands (for one LUN, or all) that came before `mark` without an answer; gives
+    /// the I/Os that run for such commands, also those forgotten before.
+    pub(crate) fn abort_tasks(&self, lun: Option<u32>, mark: Mark) -> Vec<RunningId> {
+        for task in self.open.tasks(lun, mark) {
             self.abort_task(task);
         }
-        self.open
-            .running(|io_lun, _| lun.is_none_or(|lun| lun == io_lun))
+        self.open.running(|io_lun, task| {
+            lun.is_none_or(|lun| lun == io_lun) && !self.open.is_after(task, mark)
+        })
     }
 
     /// Forgets a command without an answer; false if it has been answered already.
@@ -414,6 +418,7 @@ impl Connection {
             return Ok(self.fail(error));
         }
         let mut rest = Rest::new(&pdu);
+        self.is_receiving.set(true);
         {
             let bytes = reader.bytes();
             let bhs = bytes.first_chunk().expect("48 bytes are at hand");
@@ -449,7 +454,8 @@ impl Connection {
                     self.open.remove(task);
                 }
                 TargetEvent::TaskManagement(request) => {
-                    spawn(task_management::run(self.clone(), request));
+                    let before = self.open.mark();
+                    spawn(task_management::run(self.clone(), request, before));
                 }
                 TargetEvent::LoginRequest(request) => {
                     spawn(login::begin(self.clone(), request));
@@ -486,10 +492,22 @@ impl Connection {
         if let Err(error) = rest.finish(reader).await? {
             return Ok(self.fail(error));
         }
+        self.is_receiving.set(false);
         for task in complete {
             command::execute(self, task);
         }
+        self.execute_complete();
         Ok(true)
+    }
+
+    /// Goes on with commands whose data were all there when they were asked for. Not while a PDU's
+    /// payload is on its way to its place, which may be theirs: the reader does it then.
+    pub(crate) fn execute_complete(self: &Rc<Self>) {
+        while !self.is_receiving.get() {
+            let complete = self.machine.borrow_mut().poll_complete();
+            let Some(task) = complete else { break };
+            command::execute(self, task);
+        }
     }
 
     /// Receives the next `len` bytes of the PDU's payload into the command's memory.
@@ -610,81 +628,5 @@ impl Connection {
             }
             other => tracing::debug!(peer = %self.peer, reason = ?other, "connection closed"),
         }
-    }
-}
-
-/// What is left of a PDU's data segment behind the parts that found their place.
-struct Rest {
-    payload: bool,
-    data_left: usize,
-    padding: usize,
-    digest: Option<DataDigest>,
-}
-
-impl Rest {
-    fn new(pdu: &Frame) -> Rest {
-        Rest {
-            payload: pdu.payload,
-            data_left: pdu.data_len,
-            padding: iscsi::frame::padding(pdu.data_len),
-            digest: pdu.data_digest_offset.map(|_| DataDigest::default()),
-        }
-    }
-
-    /// Checks the digest of a PDU that is wholly at hand.
-    fn check_inline(&mut self, pdu: &Frame, bytes: &[u8]) -> Result<(), iscsi::Error> {
-        let (Some(digest), Some(at)) = (self.digest.take(), pdu.data_digest_offset) else {
-            return Ok(());
-        };
-        let mut digest = digest;
-        digest.update(&bytes[pdu.data()]);
-        digest.verify(
-            *bytes[at..]
-                .first_chunk()
-                .expect("the frame counts the digest"),
-        )
-    }
-
-    fn take(&mut self, placed: &[u8]) {
-        self.data_left -= placed.len();
-        if let Some(digest) = &mut self.digest {
-            digest.update(placed);
-        }
-    }
-
-    /// Reads past what nobody wanted and the padding, and checks the digest. The outer error is
-    /// the socket's.
-    async fn finish(self, reader: &mut FramedReader) -> std::io::Result<Result<(), iscsi::Error>> {
-        if !self.payload {
-            return Ok(Ok(()));
-        }
-        let Some(mut digest) = self.digest else {
-            reader.skip(self.data_left + self.padding).await?;
-            return Ok(Ok(()));
-        };
-        let mut unread = self.data_left;
-        while unread > 0 {
-            require(reader, 1).await?;
-            let n = reader.bytes().len().min(unread);
-            digest.update(&reader.bytes()[..n]);
-            reader.consume(n);
-            unread -= n;
-        }
-        reader.skip(self.padding).await?;
-        require(reader, 4).await?;
-        let received = *reader
-            .bytes()
-            .first_chunk()
-            .expect("four bytes are at hand");
-        reader.consume(4);
-        Ok(digest.verify(received))
-    }
-}
-
-/// Receives until `len` bytes are at hand. An early end of the stream is an error.
-async fn require(reader: &mut FramedReader, len: usize) -> std::io::Result<()> {
-    match reader.fill(len).await? {
-        true => Ok(()),
-        false => Err(std::io::ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -1,9 +1,9 @@
 //! EXTENDED COPY: reads blocks of one logical unit of a target and writes them to another, or the
 //! same, without a way through the initiator.
 
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
-use scsi::{CopyError, Extent, MediumOp, NexusId, Segment};
+use scsi::{Copy, CopyError, Extent, MediumOp, NexusId, Segment};
 use volume::Durability;
 
 use crate::{
@@ -13,6 +13,20 @@ use crate::{
 
 /// Blocks are copied in pieces of this, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// The logical units that a copy reads and writes.
+pub(crate) fn luns(target: &Target, plan: &Copy) -> BTreeSet<u32> {
+    let named: BTreeSet<&[u8; 16]> = plan
+        .segments
+        .iter()
+        .flat_map(|segment| [&segment.source, &segment.destination])
+        .collect();
+    let units = target.units.iter();
+    units
+        .filter(|(_, unit)| named.contains(&unit.disk.borrow().identity().naa()))
+        .map(|(&lun, _)| lun)
+        .collect()
+}
 
 /// Copies one segment.
 pub(crate) async fn segment(
@@ -52,14 +66,20 @@ pub(crate) async fn segment(
         let memory = &connection.front.memory;
         let _memory = memory.take(from.len_bytes() as usize).await;
         let data = {
-            let _at_work = source.gate.enter(from).await;
+            let read = MediumOp::Read { extent: from, fua };
+            let _at_work = source
+                .gate
+                .enter(from, || allowed(source, nexus, &read))
+                .await?;
             let len = from.len_bytes() as usize;
             let read = source.volume.read(from.offset_bytes(), len).await;
             read.map_err(|error| failed(&error))?
         };
-        let _at_work = destination.gate.enter(to).await;
+        let write = MediumOp::Write { extent: to, fua };
+        let check = || allowed(destination, nexus, &write);
+        let _at_work = destination.gate.enter(to, check).await?;
         // A write waits for the checks of its time, like any other.
-        allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
+        check()?;
         let write = destination
             .volume
             .write(to.offset_bytes(), data, Durability::Cached);

@@ -95,16 +95,27 @@ pub(crate) struct AtWork {
 }
 
 impl Gate {
-    /// Lets plain I/O on `extent` in, as soon as nobody excludes it.
-    pub(crate) async fn enter(self: &Rc<Self>, extent: Extent) -> AtWork {
+    /// Lets plain I/O on `extent` in, as soon as nobody excludes it; unless meanwhile it is not
+    /// `allowed` any more, as when what excludes it is a sanitize, which others must not wait for.
+    ///
+    /// # Errors
+    /// Those of `allowed`.
+    pub(crate) async fn enter<E>(
+        self: &Rc<Self>,
+        extent: Extent,
+        mut allowed: impl FnMut() -> Result<(), E>,
+    ) -> Result<AtWork, E> {
         let range = blocks(extent);
+        let is_excluded = || {
+            let held = self.held.borrow();
+            held.as_ref().is_some_and(|held| overlap(held, &range))
+        };
         if self.is_held.get() {
-            self.changed
-                .wait_for(|| {
-                    let held = self.held.borrow();
-                    (!held.as_ref().is_some_and(|held| overlap(held, &range))).then_some(())
-                })
-                .await;
+            let turn = self.changed.wait_for(|| match is_excluded() {
+                false => Some(Ok(())),
+                true => allowed().err().map(Err),
+            });
+            turn.await?;
         }
         let mut at_work = self.at_work.borrow_mut();
         let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -112,16 +123,17 @@ impl Gate {
             at_work.len() - 1
         });
         at_work[index] = Some(range);
-        AtWork {
+        Ok(AtWork {
             gate: self.clone(),
             index,
-        }
+        })
     }
 
     /// Lets nobody in to `extent` from now on.
     pub(crate) fn hold(&self, extent: Extent) {
         *self.held.borrow_mut() = Some(blocks(extent));
         self.is_held.set(true);
+        self.changed.notify();
     }
 
     /// Waits until nobody is at work in what is held.

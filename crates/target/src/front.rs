@@ -13,7 +13,7 @@ use engine::{
     cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
-    sync::Notify,
+    sync::{Budget, Notify},
 };
 use iscsi::{Chap, LoginStatus};
 use scsi::{Extent, Identity, LogicalUnit, SharedUnit, TargetPort};
@@ -24,6 +24,7 @@ use crate::{
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
     exclusion::{Gate, Turns},
+    medium,
     memory::LaneMemory,
     prefix::Prefix,
     sessions::Sessions,
@@ -83,6 +84,8 @@ pub(crate) struct Front {
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     pub(crate) memory: Rc<LaneMemory>,
+    /// See [`medium::steps`].
+    pub(crate) steps: Rc<Budget>,
     pub(crate) keep: Option<Keep>,
     /// What a discovery session has to prove.
     pub(crate) discovery: Option<Arc<Chap>>,
@@ -197,6 +200,7 @@ impl Front {
             lanes,
             connections,
             memory,
+            steps: medium::steps(),
             keep: config.keep.clone(),
             discovery: config.discovery.clone(),
             digests: config.digests,

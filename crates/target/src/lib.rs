@@ -31,6 +31,7 @@ mod order;
 mod peer;
 mod portals;
 mod prefix;
+mod rest;
 mod sanitize;
 mod server;
 mod sessions;

@@ -1,17 +1,28 @@
 //! What a SCSI command asks of the medium, done with a volume; and a volume's errors in SCSI's words.
 
-use engine::{Buf, LaneFuture, Payload};
+use std::rc::Rc;
+
+use engine::{Buf, LaneFuture, Payload, sync::Budget};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Durability, ErrorKind, Volume};
 
 /// Blocks are compared and written in pieces of this, in bytes.
-const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 256 << 10;
+/// What takes several steps has memory for a piece or two, which nobody has paid for: so many do so
+/// at a time on a lane.
+const IN_STEPS_MAX: usize = 8;
+
+/// Whose turn it is to do what takes several steps; one for each lane.
+pub(crate) fn steps() -> Rc<Budget> {
+    Budget::new(IN_STEPS_MAX)
+}
 
 /// Does `op`; `data` is its data-out, if it takes any. Gives the data-in of a read.
 pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
     data: Payload,
+    steps: &Rc<Budget>,
 ) -> Result<Payload, MediumError> {
     // What takes several calls has memory of its own, which the short ones do without.
     let in_steps = match op {
@@ -61,6 +72,7 @@ pub(crate) async fn perform(
         MediumOp::WriteSame { extent, block } => LaneFuture::new(write_same(volume, extent, block)),
         MediumOp::Unmap { extents } => LaneFuture::new(unmap(volume, extents)),
     };
+    let _turn = steps.take(1).await;
     in_steps.await
 }
 
@@ -97,14 +109,18 @@ async fn or_write(
     fua: bool,
     data: Payload,
 ) -> Result<Payload, MediumError> {
-    let len = extent.len_bytes() as usize;
-    let stored = read(volume, (extent.offset_bytes(), len)).await?.to_vec();
-    let mut result = Buf::copy_of(&stored);
-    for (byte, given) in result.iter_mut().zip(data.to_vec()) {
-        *byte |= given;
+    let mut done = 0;
+    for (at, len) in pieces(extent) {
+        let stored = read(volume, (at, len)).await?.to_vec();
+        let mut result = Buf::copy_of(&stored);
+        for (byte, given) in result.iter_mut().zip(data.slice(done..done + len).to_vec()) {
+            *byte |= given;
+        }
+        let written = volume.write(at, result.into(), durability(fua));
+        written.await.map_err(not_written)?;
+        done += len;
     }
-    let written = volume.write(extent.offset_bytes(), result.into(), durability(fua));
-    written.await.map(nothing).map_err(not_written)
+    Ok(Payload::new())
 }
 
 async fn lba_status(

@@ -30,10 +30,16 @@ pub(crate) enum Pending {
     Parameters(ParameterList),
 }
 
+/// A moment between two commands of a connection.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Mark(u64);
+
 /// One open command.
 #[derive(Debug)]
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
+    /// The moment before it came, which `insert` notes.
+    pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
     /// What the volume has done for it, once it has.
@@ -41,8 +47,6 @@ pub(crate) struct OpenCommand {
     pub(crate) pending: Option<Pending>,
     /// Bytes that the command transfers by its CDB, for residual counts.
     pub(crate) transfer_len: u64,
-    /// The data-out has no memory yet, so that it has not been asked for.
-    pub(crate) awaits_memory: bool,
     /// Data-out in the order of its offsets.
     pub(crate) write: WriteParts,
     /// Data-in on its way.
@@ -72,19 +76,33 @@ pub(crate) struct OpenCommands {
     running: RefCell<Vec<Option<Running>>>,
     free: RefCell<Vec<usize>>,
     serial: Cell<u64>,
+    /// Commands so far.
+    inserted: Cell<u64>,
     /// An I/O has ended, or, while there are watchers, a command.
     ended: Notify,
     watchers: Cell<usize>,
 }
 
 impl OpenCommands {
-    pub(crate) fn insert(&self, command: OpenCommand) {
+    pub(crate) fn insert(&self, mut command: OpenCommand) {
+        command.mark = self.mark();
+        self.inserted.set(self.inserted.get() + 1);
         let mut slots = self.slots.borrow_mut();
         let slot = command.task.slot();
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
         slots[slot] = Some(command);
+    }
+
+    /// Now: after all commands that have come, and before all others.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.inserted.get())
+    }
+
+    /// Whether `task` is open and came after `mark`.
+    pub(crate) fn is_after(&self, task: TaskId, mark: Mark) -> bool {
+        self.with(task, |command| command.mark >= mark) == Some(true)
     }
 
     /// Forgets a command; false if it has ended.
@@ -124,20 +142,18 @@ impl OpenCommands {
         (command.task == task).then(|| f(command))
     }
 
-    /// The open commands for `lun`, or for all.
-    pub(crate) fn tasks(&self, lun: Option<u32>) -> Vec<TaskId> {
+    /// The open commands that came before `mark`, for `lun` or for all; with those for other logical
+    /// units that are at work on it.
+    pub(crate) fn tasks(&self, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
         let slots = self.slots.borrow();
+        let running = self.running.borrow();
+        let is_for = |command: &OpenCommand, lun: u32| {
+            let mut running = running.iter().flatten();
+            command.lun == lun || running.any(|io| io.lun == lun && io.task == command.task)
+        };
         let open = slots.iter().flatten();
-        open.filter(|command| lun.is_none_or(|lun| command.lun == lun))
-            .map(|c| c.task)
-            .collect()
-    }
-
-    /// The commands whose data the initiator owes.
-    pub(crate) fn awaiting_data(&self) -> Vec<TaskId> {
-        let slots = self.slots.borrow();
-        let open = slots.iter().flatten();
-        open.filter(|command| command.pending.is_some() && !command.awaits_memory)
+        open.filter(|command| command.mark < mark)
+            .filter(|command| lun.is_none_or(|lun| is_for(command, lun)))
             .map(|command| command.task)
             .collect()
     }
@@ -205,7 +221,7 @@ impl OpenCommands {
 
     /// The open commands for `lun` and those whose I/O outlives them.
     pub(crate) fn earlier(&self, lun: u32) -> Vec<TaskId> {
-        let mut tasks = self.tasks(Some(lun));
+        let mut tasks = self.tasks(Some(lun), self.mark());
         let running = self.running.borrow();
         tasks.extend(
             running

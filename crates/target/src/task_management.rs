@@ -10,11 +10,13 @@ use crate::{
     abort::{Abort, Whose},
     connection::Connection,
     front::{Request, Target},
+    open::Mark,
 };
 
-/// Does one task management function and answers it.
-pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest) {
-    let response = perform(&connection, &request).await;
+/// Does one task management function and answers it. Of the commands of its own session it concerns
+/// those `before` it.
+pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest, before: Mark) {
+    let response = perform(&connection, &request, before).await;
     let result = connection
         .machine
         .borrow_mut()
@@ -25,7 +27,7 @@ pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementReque
     connection.transmit.notify();
 }
 
-async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8 {
+async fn perform(connection: &Connection, request: &TaskManagementRequest, before: Mark) -> u8 {
     const ABORT_TASK: u8 = 1;
     const ABORT_TASK_SET: u8 = 2;
     const CLEAR_TASK_SET: u8 = 4;
@@ -57,21 +59,21 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
             return TaskManagementRequest::LUN_DOES_NOT_EXIST;
         }
         (ABORT_TASK_SET, Some(lun)) => {
-            let running = connection.abort_tasks(Some(lun));
+            let running = connection.abort_tasks(Some(lun), before);
             connection.open.wait_ended(&running).await;
         }
         (CLEAR_TASK_SET, Some(lun)) => {
             let cleared = Some(Attention::CommandsCleared);
-            everywhere(connection, &target, Some(lun), cleared).await;
+            everywhere(connection, &target, Some(lun), cleared, before).await;
         }
         (LOGICAL_UNIT_RESET, Some(lun)) => {
-            reset(connection, &target, Some(lun)).await;
+            reset(connection, &target, Some(lun), before).await;
         }
         (TARGET_WARM_RESET, _) => {
-            reset(connection, &target, None).await;
+            reset(connection, &target, None, before).await;
         }
         (TARGET_COLD_RESET, _) => {
-            reset(connection, &target, None).await;
+            reset(connection, &target, None, before).await;
             for lane in &connection.front.lanes {
                 let target = target.index;
                 // A lane that has ended has no sessions.
@@ -84,8 +86,8 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest) -> u8
 }
 
 /// A reset concerns the initiator that asked for it as well (SAM-5 6.3.3).
-async fn reset(connection: &Connection, target: &Target, lun: Option<u32>) {
-    everywhere(connection, target, lun, None).await;
+async fn reset(connection: &Connection, target: &Target, lun: Option<u32>, before: Mark) {
+    everywhere(connection, target, lun, None, before).await;
     for (number, unit) in &target.units {
         if lun.is_none_or(|lun| lun == *number) {
             unit.disk.borrow().post(Attention::BusDeviceReset, None);
@@ -100,6 +102,7 @@ async fn everywhere(
     target: &Target,
     lun: Option<u32>,
     attention: Option<Attention>,
+    before: Mark,
 ) {
     let units = target.units.iter();
     let concerned = units.filter(|(number, _)| lun.is_none_or(|lun| lun == **number));
@@ -110,6 +113,7 @@ async fn everywhere(
         of: Whose::All,
         spare: None,
         by: NexusId(connection.id),
+        before,
         attention,
     };
     connection.front.abort_everywhere(abort).await;

@@ -39,7 +39,12 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         }
         // Twice: several writes may share a slow link.
         let patience = 2 * limits.peer_timeout;
-        if longest(&mut unsent, &connection.open.awaiting_data(), now) > patience {
+        if longest(
+            &mut unsent,
+            &connection.machine.borrow().awaiting_data(),
+            now,
+        ) > patience
+        {
             if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
                 tracing::warn!(peer = %connection.peer, unsaid, "data of a write not sent for {patience:?}");
             }

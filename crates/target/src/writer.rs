@@ -86,7 +86,9 @@ fn add(
                 }
                 gather.push_payload(&command.read, start..end);
             });
-            sent.expect("the machine sends data of open commands only");
+            if sent.is_none() {
+                connection.end("data of a command that has ended: the protocol machine is wrong");
+            }
         }
     }
     gather.push_bytes(&PADDING[..pdu.padding()]);

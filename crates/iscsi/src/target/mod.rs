@@ -238,6 +238,25 @@ impl TargetConnection {
         self.events.pop_front()
     }
 
+    /// The task of the next event if that is `DataComplete`, which `solicit` may cause between two
+    /// PDUs.
+    pub fn poll_complete(&mut self) -> Option<TaskId> {
+        let &TargetEvent::DataComplete { task } = self.events.front()? else {
+            return None;
+        };
+        self.events.pop_front();
+        Some(task)
+    }
+
+    /// The commands whose data the initiator owes, also those that will not use it any more.
+    pub fn awaiting_data(&self) -> Vec<TaskId> {
+        let tasks = self.tasks.iter();
+        tasks
+            .filter(|(_, entry)| matches!(entry, Entry::Command(task) if !task.is_quiet()))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
     /// The next PDU to send, in order. Numbers (StatSN, ExpCmdSN, MaxCmdSN) are stamped now.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.next_transmit()

@@ -1,7 +1,7 @@
 //! What a target does with each PDU it receives: the login phase, then full feature phase.
 
 use super::event::{Cdb, CommandRequest, TargetEvent, TaskManagementRequest};
-use super::queue::StatSn;
+use super::queue::{Outgoing, StatSn};
 use super::task::Task;
 use super::{Entry, Owed, Phase, TargetConnection};
 use crate::error::{CloseReason, Error};
@@ -340,6 +340,10 @@ impl TargetConnection {
             Err(error) => self.violation(bhs, error),
             Ok(place) => {
                 if task.failed && !failed_before {
+                    // The driver forgets the command, and with it what it had to send.
+                    self.outgoing.retain(
+                        |entry| !matches!(entry, Outgoing::DataIn { task, .. } if *task == id),
+                    );
                     self.events.push_back(TargetEvent::Failed { task: id });
                 }
                 if place.len > 0 {

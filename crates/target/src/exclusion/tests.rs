@@ -19,6 +19,10 @@ fn on_a_lane<F: Future<Output = ()>>(test: F) {
     lane.block_on(test);
 }
 
+fn always() -> Result<(), ()> {
+    Ok(())
+}
+
 async fn a_moment() {
     time::sleep(Duration::from_millis(5)).await;
 }
@@ -29,8 +33,8 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
         let gate = Rc::new(Gate::default());
         let log = Rc::new(RefCell::new(Vec::new()));
         let note = |what: &'static str| log.borrow_mut().push(what);
-        let inside = gate.enter(extent(8, 8)).await;
-        let elsewhere = gate.enter(extent(100, 8)).await;
+        let inside = gate.enter(extent(8, 8), always).await.unwrap();
+        let elsewhere = gate.enter(extent(100, 8), always).await.unwrap();
         gate.hold(extent(10, 2));
         spawn({
             let (gate, log) = (gate.clone(), log.clone());
@@ -42,11 +46,11 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
         spawn({
             let (gate, log) = (gate.clone(), log.clone());
             async move {
-                let _at_work = gate.enter(extent(11, 1)).await;
+                let _at_work = gate.enter(extent(11, 1), always).await.unwrap();
                 log.borrow_mut().push("entered");
             }
         });
-        drop(gate.enter(extent(12, 4)).await);
+        drop(gate.enter(extent(12, 4), always).await.unwrap());
         note("beside");
         a_moment().await;
         note("left");
@@ -58,6 +62,34 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
         drop(elsewhere);
         let expected = ["beside", "left", "held", "released", "entered"];
         assert_eq!(*log.borrow(), expected);
+    });
+}
+
+#[test]
+fn who_is_not_allowed_any_more_does_not_wait_for_the_release() {
+    on_a_lane(async {
+        let gate = Rc::new(Gate::default());
+        gate.hold(extent(0, 8));
+        let may = Rc::new(Cell::new(true));
+        let waiting = spawn({
+            let (gate, may) = (gate.clone(), may.clone());
+            async move {
+                gate.enter(extent(0, 1), || may.get().then_some(()).ok_or("fenced"))
+                    .await
+                    .err()
+            }
+        });
+        a_moment().await;
+        assert!(!waiting.is_finished());
+        may.set(false);
+        gate.hold(extent(0, 100));
+        assert_eq!(waiting.await, Some("fenced"));
+        assert!(
+            gate.enter(extent(200, 1), || Err::<(), _>(()))
+                .await
+                .is_ok(),
+            "nobody excludes it"
+        );
     });
 }
 
