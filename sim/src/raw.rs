@@ -190,13 +190,20 @@ impl RawSession {
 
     /// Sends a task management function for the disk and waits for the response code.
     pub async fn task_management(&self, function: u8) -> Result<u8, Over> {
-        let task = self
-            .state
-            .borrow_mut()
-            .machine
-            .task_management(function, LUN);
-        let task = task.map_err(|_| Over)?;
+        let task = self.submit_function(function)?;
+        self.response(task).await
+    }
+
+    /// Sends a task management function for the disk.
+    pub fn submit_function(&self, function: u8) -> Result<TaskId, Over> {
+        let machine = &mut self.state.borrow_mut().machine;
+        let task = machine.task_management(function, LUN).map_err(|_| Over)?;
         self.transmit.notify();
+        Ok(task)
+    }
+
+    /// Waits for the response code of a task management function.
+    pub async fn response(&self, task: TaskId) -> Result<u8, Over> {
         self.wait(|state| state.answered.remove(&task)).await
     }
 

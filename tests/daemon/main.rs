@@ -1,6 +1,7 @@
 //! `sanstone serve` as an administrator meets it: its messages, its end, its appetite.
 
 mod atomic;
+mod both_ways;
 mod configuration;
 mod files;
 mod growth;

@@ -1,5 +1,6 @@
 //! Memory stays bounded whatever clients send: many sessions that read without taking the data,
-//! write without sending all of it, ignore the command window, or talk garbage, all at once.
+//! write without sending all of it, ignore the command window, talk garbage, or have the target read
+//! and write for nothing, all at once.
 
 use harness::disk::Disk;
 use harness::noise;
@@ -30,11 +31,12 @@ type Attack = fn(&str, &str, u8, u16, Instant) -> std::io::Result<()>;
 
 /// Lazy writers count twice: 64 KiB for each command of the window is what a session can send
 /// unasked, and a server that took it all from so many would hold 256 MiB.
-const KINDS: [Attack; 6] = [
+const KINDS: [Attack; 7] = [
     greedy_reader,
     lazy_writer,
     lazy_writer,
     stalling_writer,
+    comparer,
     babbler,
     novelist,
 ];
@@ -103,6 +105,27 @@ fn stalling_writer(
         if pdu.opcode() == opcode::R2T && !last {
             session.answer_r2t(&pdu, &data)?;
         }
+    }
+    Ok(())
+}
+
+/// Commands of a few bytes that make the target read and write 4 MiB each: VERIFY and WRITE SAME.
+fn comparer(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
+    const VERIFY_10: u8 = 0x2f;
+    const WRITE_SAME_10: u8 = 0x41;
+    let mut session = Session::login(address, target, lun, n, &UNASKED)?;
+    session.wait_until_ready()?;
+    let block = [n as u8; 512];
+    while Instant::now() < end {
+        let mut tasks = Vec::new();
+        for _ in 0..50 {
+            let mut cdb = read_10(0, 8192);
+            cdb[0] = VERIFY_10;
+            tasks.push(session.command(&cdb, Direction::None, 0, &[])?);
+            cdb[0] = WRITE_SAME_10;
+            tasks.push(session.command(&cdb, Direction::Write, 512, &block)?);
+        }
+        session.responses_to(&tasks)?;
     }
     Ok(())
 }

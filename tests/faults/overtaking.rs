@@ -109,6 +109,87 @@ fn check(
     }
 }
 
+#[test]
+fn a_reset_of_a_copys_destination_waits_for_the_copy() {
+    let directory = Directory::new();
+    let volumes = format!(
+        "[volume.source]\nram = {{ size = \"16MiB\" }}\n[volume.disk]\nfault = {{ rules = [{{ on = \"write\", \
+         delay = \"{}ms\", times = 1 }}], of = {{ ram = {{ size = \"16MiB\" }} }} }}\n",
+        SLOW.as_millis()
+    );
+    let luns = ["source", "disk"];
+    let server = Sanstone::serve(directory.path(), &volumes, &luns).owning(directory);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut sessions = [(SLOW_ONE, 0), (OTHER_ONE, 1)].map(|(number, lun)| {
+        let mut session = Session::login(&address, IQN, lun, number, &KEYS).expect("a login");
+        session.wait_until_ready().expect("a ready disk");
+        session
+    });
+    let [copying, other] = &mut sessions;
+    let older = harness::noise(1, 512);
+    let (status, _) = copying
+        .execute(&write_10(0, 1), &older, 0)
+        .expect("an answer");
+    assert_eq!(status, 0);
+    let list = copy_a_block(&name_of(copying), &name_of(other));
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+    let copy = copying.command(&cdb, Direction::Write, list.len() as u32, &list);
+    copy.expect("a command");
+    // Until it is at work: it has read its block by then, and its write is slow.
+    sleep(SLOW / 4);
+    manage(other, LOGICAL_UNIT_RESET, None);
+    other.wait_until_ready().expect("a ready disk");
+    let newer = harness::noise(2, 512);
+    let (status, _) = other
+        .execute(&write_10(0, 1), &newer, 0)
+        .expect("an answer");
+    assert_eq!(status, 0);
+    sleep(SLOW + Duration::from_millis(300));
+    let (_, seen) = other.execute(&read_10(0, 1), &[], 512).expect("an answer");
+    assert!(seen == newer, "the copy has landed after the newer write");
+}
+
+/// The NAA designator of a session's disk, from VPD page 83h.
+fn name_of(session: &mut Session) -> Vec<u8> {
+    let cdb = [0x12, 1, 0x83, 0, 255, 0];
+    let (_, page) = session.execute(&cdb, &[], 255).expect("an answer");
+    let mut rest = &page[4..];
+    while rest[1] & 0xf != 3 || rest[3] != 16 {
+        rest = &rest[4 + usize::from(rest[3])..];
+    }
+    rest[4..20].to_vec()
+}
+
+/// The parameter list of an EXTENDED COPY (LID1) of one block (SPC-4 6.4).
+fn copy_a_block(source: &[u8], destination: &[u8]) -> Vec<u8> {
+    let descriptor = |name: &[u8]| [&[0xe4, 0, 0, 0, 1, 3, 0, 16][..], name, &[0; 8]].concat();
+    let mut segment = [0; 28];
+    segment[..12].copy_from_slice(&[2, 0, 0, 24, 0, 0, 0, 1, 0, 1, 0, 0]);
+    let mut list = vec![
+        1,
+        0,
+        0,
+        64,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        segment.len() as u8,
+        0,
+        0,
+        0,
+        0,
+    ];
+    list.extend(descriptor(source));
+    list.extend(descriptor(destination));
+    list.extend(segment);
+    list
+}
+
 fn nothing(_: &mut Session, _: &mut Session) {}
 
 /// With one lane, and with a session on another lane than the one that it overtakes.

@@ -137,6 +137,7 @@ fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
             };
             bench.delay_a_write();
             session.ended();
+            let begun = time::now();
             let tasks = [
                 write(1, version),
                 write(raw::ORDERED, version + 1),
@@ -144,9 +145,37 @@ fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
                 write(raw::ORDERED, version + 3),
             ];
             end_in_order(&session, &tasks).await;
+            let took = time::now() - begun;
+            assert!(
+                took < 2 * SLOW,
+                "{took:?}: they have waited for the next PDU"
+            );
             let len = 512 * blocks as u32;
             let seen = session.execute(&io(0x28, blocks), &[], len).await;
             assert!(seen.expect("an answer").data == bytes(version + 3, blocks));
+        }
+    });
+}
+
+#[test]
+fn a_function_does_not_concern_what_comes_after_it() {
+    Bench::each(12, async |bench| {
+        let session = bench.login("one").await;
+        for function in [
+            raw::ABORT_TASK_SET,
+            raw::CLEAR_TASK_SET,
+            raw::LOGICAL_UNIT_RESET,
+        ] {
+            let before = bench.slow_write(&session, 1).await;
+            let function = session.submit_function(function).expect("it is sent");
+            let write = session.submit(&io(0x2A, 8), &bytes(2, 8), 0);
+            let after = session.answer(write.expect("it is sent")).await;
+            let after = after.expect("the session lives");
+            assert_eq!((after.status, after.sense), (GOOD, NO_SENSE));
+            assert_eq!(session.response(function).await, Ok(0));
+            let before = session.answer(before).await.expect("the session lives");
+            assert_eq!(before.status, None, "aborted without a word");
+            session.execute(&READY, &[], 0).await.expect("it is ready");
         }
     });
 }
