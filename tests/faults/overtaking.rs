@@ -148,6 +148,12 @@ fn a_reset_of_a_copys_destination_waits_for_the_copy() {
     sleep(SLOW + Duration::from_millis(300));
     let (_, seen) = other.execute(&read_10(0, 1), &[], 512).expect("an answer");
     assert!(seen == newer, "the copy has landed after the newer write");
+    // The same copy with nobody in its way.
+    copying.wait_until_ready().expect("a ready disk");
+    let (status, _) = copying.execute(&cdb, &list, 0).expect("an answer");
+    assert_eq!(status, 0, "the copy");
+    let (_, seen) = other.execute(&read_10(0, 1), &[], 512).expect("an answer");
+    assert!(seen == older, "the copy has done nothing");
 }
 
 /// The NAA designator of a session's disk, from VPD page 83h.
@@ -165,25 +171,9 @@ fn name_of(session: &mut Session) -> Vec<u8> {
 fn copy_a_block(source: &[u8], destination: &[u8]) -> Vec<u8> {
     let descriptor = |name: &[u8]| [&[0xe4, 0, 0, 0, 1, 3, 0, 16][..], name, &[0; 8]].concat();
     let mut segment = [0; 28];
-    segment[..12].copy_from_slice(&[2, 0, 0, 24, 0, 0, 0, 1, 0, 1, 0, 0]);
-    let mut list = vec![
-        1,
-        0,
-        0,
-        64,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        segment.len() as u8,
-        0,
-        0,
-        0,
-        0,
-    ];
+    segment[..12].copy_from_slice(&[2, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 1]);
+    let mut list = vec![0; 16];
+    (list[0], list[3], list[11]) = (1, 64, segment.len() as u8);
     list.extend(descriptor(source));
     list.extend(descriptor(destination));
     list.extend(segment);
