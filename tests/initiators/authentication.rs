@@ -118,8 +118,15 @@ fn discovery_asks_for_a_secret_where_it_is_configured_to() {
     assert!(ran.code() == Some(0) && ran.stdout.contains(IQN), "{ran}");
     let ran = tool("iscsi-ls", &[], &[&portal("")]);
     assert!(ran.code() != Some(0) && !ran.stdout.contains(IQN), "{ran}");
-    // The target itself asks for none.
+    // The target itself asks for none, and takes who brings one, as libiscsi then does, all the same.
     let_in(&inquiry(&[], &url(&server, "", "")));
+    let_in(&inquiry(&[], &url(&server, "host", SECRET)));
+    let listed = [&portal(&format!("host%{SECRET}@"))[..]];
+    let ran = tool("iscsi-ls", &[], &[&["-s"], &listed[..]].concat());
+    assert!(
+        ran.code() == Some(0) && ran.stdout.contains("Lun:0"),
+        "{ran}"
+    );
 }
 
 #[test]

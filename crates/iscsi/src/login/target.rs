@@ -216,13 +216,27 @@ impl TargetLogin {
 
     fn take_pair(&mut self, key: &str, value: &str) -> Result<(), LoginStatus> {
         let leading = !self.identified;
-        let name_is_legal = text::is_name(value);
         match key {
-            "InitiatorName" if leading && name_is_legal && self.who.initiator_name.is_empty() => {
-                self.who.initiator_name = text::folded_name(value);
+            // libiscsi says again in the operational stage who it is (§13.4, §13.5, §13.21: once), and
+            // whoever says the same changes nothing.
+            "InitiatorName" | "TargetName" if !text::is_name(value) => {
+                return Err(self.wrong("its InitiatorName or TargetName is no iSCSI name"));
             }
-            "TargetName" if leading && name_is_legal && self.who.target_name.is_none() => {
-                self.who.target_name = Some(text::folded_name(value));
+            "InitiatorName" => {
+                let name = text::folded_name(value);
+                if leading && self.who.initiator_name.is_empty() {
+                    self.who.initiator_name = name;
+                } else if self.who.initiator_name != name {
+                    return Err(self.wrong("its InitiatorName changed"));
+                }
+            }
+            "TargetName" => {
+                let name = Some(text::folded_name(value));
+                if leading && self.who.target_name.is_none() {
+                    self.who.target_name = name;
+                } else if self.who.target_name != name {
+                    return Err(self.wrong("its TargetName changed, or came late"));
+                }
             }
             "InitiatorAlias" if value.len() <= 255 => {
                 self.who.initiator_alias = Some(value.to_owned());
@@ -231,14 +245,13 @@ impl TargetLogin {
                 "Normal" | "Discovery" => {}
                 _ => return Err(LoginStatus::SESSION_TYPE_NOT_SUPPORTED),
             },
-            "InitiatorName" => {
-                return Err(self.wrong("its InitiatorName is no iSCSI name, or came twice or late"));
-            }
-            "TargetName" => {
-                return Err(self.wrong("its TargetName is no iSCSI name, or came twice or late"));
-            }
             "InitiatorAlias" => return Err(self.wrong("its InitiatorAlias is too long")),
-            "SessionType" => return Err(self.wrong("its SessionType came late")),
+            "SessionType" => {
+                let is_discovery = self.who.session_type == SessionType::Discovery;
+                if value != if is_discovery { "Discovery" } else { "Normal" } {
+                    return Err(self.wrong("its SessionType changed"));
+                }
+            }
             "AuthMethod" if self.stage == SECURITY => {
                 if self.methods.replace(value.to_owned()).is_some() {
                     return Err(self.wrong("it sent AuthMethod twice"));

@@ -485,6 +485,21 @@ fn a_wrong_login_is_refused_with_its_status() {
         let status = login_status(&[(login(security, 0, 0), NAMES), second]);
         assert_eq!(status, Some(LoginStatus::INITIATOR_ERROR));
     }
+    // Who they are may be said again, and not otherwise.
+    let second = |text| {
+        let leave = login(0x81, 0, 0);
+        login_status(&[(leave, NAMES), (login(operational, 0, 0), text)])
+    };
+    assert_eq!(second(NAMES), None);
+    assert_eq!(second("InitiatorName=IQN.I SessionType=Normal "), None);
+    for other in [
+        "InitiatorName=iqn.j ",
+        "TargetName=iqn.u ",
+        "SessionType=Discovery ",
+        "TargetName=nonsense ",
+    ] {
+        assert_eq!(second(other), Some(LoginStatus::INITIATOR_ERROR), "{other}");
+    }
     // Without end.
     let endless = vec![(login(0x00, 0, 0), NAMES); 1].into_iter();
     let endless: Vec<_> = endless.chain(vec![(login(0x00, 0, 0), ""); 40]).collect();
