@@ -480,10 +480,19 @@ impl IscsiDisk {
     }
 
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
-        let (lba, blocks) = self.blocks(at, data.len() as u64);
+        let len = data.len();
+        let (lba, blocks) = self.blocks(at, len as u64);
         let written = self
             .run(&cdb::write(lba, blocks, fua), Data::Out(data))
             .await;
+        // GOOD with an underflow: the rest was not written (RFC 7143 §11.4.5.1).
+        let written = match written {
+            Ok(reply) if reply.transferred != len => {
+                let message = format!("the target took {} of {len} bytes", reply.transferred);
+                Err(Error::new(ErrorKind::Protocol, message))
+            }
+            written => written,
+        };
         match fua && written.is_ok() {
             true => Ok(()),
             false => self.wrote(written),
