@@ -29,3 +29,29 @@ fn a_write_that_the_target_takes_a_part_of_has_failed() {
         });
     }
 }
+
+#[test]
+fn a_reset_that_may_have_lost_writes_fails_the_flush() {
+    const UNIT_ATTENTION: u8 = 0x06;
+    const I_T_NEXUS_LOSS: u8 = 0x07;
+    for (ascq, loses) in [
+        (0x00, true),
+        (0x01, true),
+        (0x02, true),
+        (0x04, true),
+        (I_T_NEXUS_LOSS, false),
+    ] {
+        usual().with(async |disk, foreign| {
+            let write = disk.write(0, Payload::zeroes(512), Durability::Cached);
+            write.await.expect("a write");
+            foreign.sense.set(Some([UNIT_ATTENTION, 0x29, ascq]));
+            disk.read(0, 512).await.expect("it is sent again");
+            let flushed = disk.flush().await.map_err(|error| error.kind());
+            let expected = match loses {
+                true => Err(ErrorKind::FlushFailed),
+                false => Ok(()),
+            };
+            assert_eq!(flushed, expected, "29h/{ascq:02x}h");
+        });
+    }
+}
