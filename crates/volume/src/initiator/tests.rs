@@ -55,3 +55,32 @@ fn a_reset_that_may_have_lost_writes_fails_the_flush() {
         });
     }
 }
+
+#[test]
+fn a_discard_is_cut_to_what_the_target_unmaps_at_once() {
+    let foreign = Foreign {
+        unmap_max_blocks: 100,
+        ..usual()
+    };
+    foreign.with(async |disk, foreign| {
+        disk.discard(8 * 512, 256 * 512).await.expect("in pieces");
+        let pieces = [(8, 100), (108, 100), (208, 56)];
+        assert_eq!(foreign.unmapped.take(), pieces);
+    });
+}
+
+#[test]
+fn a_target_that_unmaps_nothing_at_once_has_no_unmap() {
+    for (unmap_max_blocks, unmap_max_descriptors) in [(0, 1), (100, 0)] {
+        let foreign = Foreign {
+            unmap_max_blocks,
+            unmap_max_descriptors,
+            ..usual()
+        };
+        foreign.with(async |disk, foreign| {
+            assert_eq!(disk.shape().discard, None);
+            disk.discard(0, 256 * 512).await.expect("it may do nothing");
+            assert_eq!(foreign.unmapped.take(), []);
+        });
+    }
+}
