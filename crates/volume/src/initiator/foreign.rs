@@ -28,6 +28,9 @@ const ILLEGAL_REQUEST: u8 = 0x05;
 #[derive(Default)]
 pub(super) struct Foreign {
     pub(super) len_blocks: u64,
+    /// MAXIMUM TRANSFER LENGTH and MAXIMUM WRITE SAME LENGTH (SBC-3 6.5.3); 0: none is told.
+    pub(super) transfer_max_blocks: u32,
+    pub(super) write_same_max_blocks: u64,
     /// MAXIMUM UNMAP LBA COUNT and MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT (SBC-3 6.5.3).
     pub(super) unmap_max_blocks: u32,
     pub(super) unmap_max_descriptors: u32,
@@ -35,8 +38,10 @@ pub(super) struct Foreign {
     pub(super) takes_max_bytes: Cell<Option<u64>>,
     /// Sense key, additional sense code and qualifier that the next command ends with.
     pub(super) sense: Cell<Option<[u8; 3]>>,
-    /// The blocks that were unmapped: LBA and how many, a pair for each command.
+    /// LBA and number of blocks of each UNMAP.
     pub(super) unmapped: RefCell<Vec<(u64, u32)>>,
+    /// Number of blocks of each READ, WRITE and WRITE SAME.
+    pub(super) transferred: RefCell<Vec<u32>>,
 }
 
 /// How a command ends.
@@ -75,13 +80,16 @@ impl Foreign {
             (0x12, 1, 0xb0) => {
                 let mut page = [0; 64];
                 (page[1], page[3]) = (0xb0, 60);
+                page[8..12].copy_from_slice(&self.transfer_max_blocks.to_be_bytes());
                 page[20..24].copy_from_slice(&self.unmap_max_blocks.to_be_bytes());
                 page[24..28].copy_from_slice(&self.unmap_max_descriptors.to_be_bytes());
+                page[36..44].copy_from_slice(&self.write_same_max_blocks.to_be_bytes());
                 Answer::with(&page)
             }
             (0x12, 1, 0xb2) => {
                 const LBPU: u8 = 0x80;
-                Answer::with(&[0, 0xb2, 0, 4, 0, LBPU, 0, 0])
+                const LBPWS: u8 = 0x40;
+                Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | LBPWS, 0, 0])
             }
             (0x12, 0, 0) => Answer::with(&[0; 36]),
             // MODE SENSE (6): a header, and the caching page with WCE
@@ -97,10 +105,13 @@ impl Foreign {
             // READ (10)
             (0x28, ..) => {
                 let blocks = u16::from_be_bytes([cdb[7], cdb[8]]);
+                self.transferred.borrow_mut().push(blocks.into());
                 Answer::with(&vec![0; usize::from(blocks) * BLOCK_BYTES as usize])
             }
             // WRITE (10)
             (0x2a, ..) => {
+                let blocks = u16::from_be_bytes([cdb[7], cdb[8]]);
+                self.transferred.borrow_mut().push(blocks.into());
                 let taken = self.takes_max_bytes.get().unwrap_or(u64::MAX);
                 Answer::took(taken.min(data.len() as u64))
             }
@@ -112,6 +123,12 @@ impl Foreign {
                     return Answer::check_condition([ILLEGAL_REQUEST, 0x26, 0x00]);
                 }
                 self.unmapped.borrow_mut().push((lba, blocks));
+                Answer::took(data.len() as u64)
+            }
+            // WRITE SAME (16)
+            (0x93, ..) => {
+                let blocks = u32::from_be_bytes(cdb[10..14].try_into().expect("four bytes"));
+                self.transferred.borrow_mut().push(blocks);
                 Answer::took(data.len() as u64)
             }
             _ => Answer::took(data.len() as u64),

@@ -84,3 +84,30 @@ fn a_target_that_unmaps_nothing_at_once_has_no_unmap() {
         });
     }
 }
+
+#[test]
+fn no_command_is_longer_than_the_target_takes() {
+    const LEN: usize = 250 * 512;
+    for (transfer_max_blocks, write_same_max_blocks, transfers, same) in [
+        (0, 0, &[250][..], &[250][..]),
+        (100, 120, &[100, 100, 50], &[120, 120, 10]),
+        (300, u64::MAX, &[250], &[250]),
+    ] {
+        let foreign = Foreign {
+            transfer_max_blocks,
+            write_same_max_blocks,
+            ..usual()
+        };
+        foreign.with(async |disk, foreign| {
+            let read = disk.read(0, LEN).await.expect("a read");
+            assert_eq!(read.len(), LEN);
+            assert_eq!(foreign.transferred.take(), transfers);
+            let write = disk.write(0, Payload::zeroes(LEN), Durability::Cached);
+            write.await.expect("a write");
+            assert_eq!(foreign.transferred.take(), transfers);
+            let zeroes = disk.write_zeroes(0, LEN as u64, true, Durability::Cached);
+            zeroes.await.expect("zeroes");
+            assert_eq!(foreign.transferred.take(), same);
+        });
+    }
+}
