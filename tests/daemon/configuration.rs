@@ -395,3 +395,70 @@ fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
     );
     assert!(directory.join("a.img").exists());
 }
+
+#[test]
+fn volumes_that_share_one_are_not_served_beside_each_other() {
+    let volumes = "[volume.disk]\nram = { size = \"16MiB\" }\n\
+         [volume.other]\nram = { size = \"16MiB\" }\n\
+         [volume.cache]\ncache = { size = \"8MiB\", of = \"disk\" }\n\
+         [volume.slow]\nthrottle = { rate = \"1Gbit/s\", of = \"disk\" }\n\
+         [volume.whole]\nstripe = { of = [\"other\", \"slow\"] }\n\
+         [volume.twice]\nstats = { of = { cache = { size = \"8MiB\", of = \"whole\" } } }\n";
+    let serve = |first: &str, second: &str| {
+        format!(
+            "{volumes}[target.\"{IQN}\"]\nallow = [\"*\"]\nluns = [{first}]\n\
+             [target.\"{IQN}-2\"]\nallow = [\"*\"]\nportals = [\"127.0.0.1:3261\"]\nluns = [{second}]\n"
+        )
+    };
+    let mend = "serve one of them, or write both like";
+    for (first, second, line, words) in [
+        (
+            "\"disk\", \"cache\"",
+            "\"disk\"",
+            15,
+            "\"cache\" is made of \"disk\"",
+        ),
+        ("\"cache\"", "\"disk\"", 19, "\"cache\" is made of \"disk\""),
+        (
+            "\"other\"",
+            "\"whole\"",
+            19,
+            "\"whole\" is made of \"other\"",
+        ),
+        ("\"slow\"", "\"twice\"", 19, "\"twice\" is made of \"slow\""),
+        (
+            "\"cache\", \"other\"",
+            "\"slow\"",
+            19,
+            "\"cache\" and \"slow\" are made of \"disk\"",
+        ),
+        (
+            "{ volume = \"disk\", read_only = true }",
+            "\"cache\"",
+            19,
+            "\"cache\" is made of \"disk\"",
+        ),
+        (
+            "{ volume = \"cache\", read_only = true }",
+            "{ volume = \"slow\", read_only = true }, \"disk\"",
+            19,
+            "\"cache\" is made of \"disk\"",
+        ),
+    ] {
+        refused_at(line, &serve(first, second), &[words, mend]);
+    }
+    for (first, second) in [
+        ("\"disk\", \"other\"", "\"other\", \"disk\""),
+        (
+            "\"cache\"",
+            "{ volume = \"cache\", read_only = true }, \"other\"",
+        ),
+        (
+            "{ volume = \"cache\", read_only = true }",
+            "{ volume = \"disk\", read_only = true }",
+        ),
+    ] {
+        let directory = Directory::new();
+        call_with("check", &directory, &serve(first, second)).success();
+    }
+}

@@ -5,6 +5,7 @@ mod access;
 mod limits;
 mod machine;
 mod portals;
+mod served;
 mod syntax;
 
 use std::{
@@ -108,6 +109,16 @@ impl Target {
 enum Luns {
     List(Vec<Spanned<Lun>>),
     Table(BTreeMap<Spanned<String>, Spanned<Lun>>),
+}
+
+impl Luns {
+    /// All of them, without their numbers.
+    fn all(&self) -> Vec<&Spanned<Lun>> {
+        match self {
+            Luns::List(list) => list.iter().collect(),
+            Luns::Table(table) => table.values().collect(),
+        }
+    }
 }
 
 /// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how it is shown here.
@@ -219,6 +230,7 @@ impl Config {
         config.file.volume.check().map_err(wrong)?;
         config.check_settings().map_err(wrong)?;
         config.targets().map_err(wrong)?;
+        served::check(&config.file).map_err(wrong)?;
         let places = config.file.target.values().map(Target::place);
         portals::check(places).map_err(wrong)?;
         config.discovery().map_err(wrong)?;

@@ -75,6 +75,16 @@ fn what_was_written_is_read_at_every_size_and_depth() {
 }
 
 #[test]
+fn a_discard_of_the_whole_disk_keeps_to_the_targets_limits() {
+    for block in [512, 4096] {
+        with_server(ram(2 << 30, block), |address| async move {
+            let disk = IscsiDisk::open(disk_at(address)).await.expect("a login");
+            disk.discard(0, 2 << 30).await.expect("all of it");
+        });
+    }
+}
+
+#[test]
 fn a_session_that_is_logged_in_again_goes_on_where_it_was() {
     with_server(ram(1 << 20, 512), |address| async move {
         let first = IscsiDisk::open(disk_at(address)).await.expect("a login");

@@ -51,6 +51,24 @@ impl Volumes {
         })
     }
 
+    /// What the volume called `name` is made of, by name: itself and all that it refers to. Empty when
+    /// there is no such volume.
+    pub fn parts(&self, name: &str) -> BTreeSet<&str> {
+        let mut parts = BTreeSet::new();
+        let mut names = vec![name];
+        while let Some(name) = names.pop() {
+            let Some((name, node)) = self.0.get_key_value(name) else {
+                continue;
+            };
+            if parts.insert(name.as_str()) {
+                let mut named = Vec::new();
+                collect_names(node, &mut named);
+                names.extend(named.into_iter().map(|(name, _)| name));
+            }
+        }
+        parts
+    }
+
     fn check_node(&self, node: &Node) -> Result<(), ConfigError> {
         match &node.what {
             What::Named(name) => self.find(name, node).map(drop),

@@ -83,19 +83,8 @@ impl Graph {
     fn parts_of<'a>(&'a self, served: &'a Served) -> BTreeMap<&'a str, &'a str> {
         let mut parts = BTreeMap::new();
         for whole in &served.names {
-            let mut names = vec![whole.as_str()];
-            while let Some(name) = names.pop() {
-                let Some(node) = self.volumes.0.get(name) else {
-                    continue;
-                };
-                if parts.insert(name, whole.as_str()) == Some(whole) {
-                    continue;
-                }
-                names.extend(node.all().into_iter().filter_map(|node| match &node.what {
-                    What::Named(name) => Some(name.as_str()),
-                    What::Inline(_) => None,
-                }));
-            }
+            let named = self.volumes.parts(whole);
+            parts.extend(named.into_iter().map(|part| (part, whole.as_str())));
         }
         parts
     }

@@ -31,6 +31,8 @@ use crate::{Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
 
 /// The longest READ or WRITE that is sent when the target names no limit, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
+const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
 /// Between two attempts at something that may work later.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -78,7 +80,9 @@ pub struct IscsiDisk {
     lun: Lun,
     shape: Shape,
     transfer_max_bytes: usize,
-    unmap: bool,
+    /// The longest UNMAP; 0: it has none.
+    unmap_max_blocks: u64,
+    /// The longest WRITE SAME; 0: it has none.
     write_same_max_blocks: u64,
     session: RefCell<Rc<Session>>,
     /// Somebody logs in right now; others wait for the outcome.
@@ -131,7 +135,7 @@ impl IscsiDisk {
                 optimal_io_bytes: 0,
             },
             transfer_max_bytes: TRANSFER_MAX_BYTES as usize,
-            unmap: false,
+            unmap_max_blocks: 0,
             write_same_max_blocks: 0,
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
@@ -296,17 +300,21 @@ impl IscsiDisk {
             .unwrap_or(0);
         const LBPU: u8 = 0x80;
         const LBPWS: u8 = 0x40;
-        self.unmap = flags & LBPU != 0;
+        // Counts of 0 say that there is no UNMAP after all.
+        let (unmap_max_blocks, unmap_max_descriptors) = (word(20), word(24));
+        if flags & LBPU != 0 && unmap_max_descriptors > 0 {
+            self.unmap_max_blocks = unmap_max_blocks.min(COMMAND_MAX_BLOCKS);
+        }
         if flags & LBPWS != 0 {
             let limit = limits.get(36..44).unwrap_or(&[0; 8]);
             let limit = u64::from_be_bytes(limit.try_into().expect("eight bytes"));
             self.write_same_max_blocks = if limit == 0 {
                 0x8000
             } else {
-                limit.min(1 << 20)
+                limit.min(COMMAND_MAX_BLOCKS)
             };
         }
-        if self.unmap {
+        if self.unmap_max_blocks > 0 {
             let granularity_bytes = granularity.clamp(block, 1 << 30) as u32;
             self.shape.discard = Some(Discard {
                 granularity_bytes,
@@ -480,10 +488,19 @@ impl IscsiDisk {
     }
 
     async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
-        let (lba, blocks) = self.blocks(at, data.len() as u64);
+        let len = data.len();
+        let (lba, blocks) = self.blocks(at, len as u64);
         let written = self
             .run(&cdb::write(lba, blocks, fua), Data::Out(data))
             .await;
+        // GOOD with an underflow: the rest was not written (RFC 7143 §11.4.5.1).
+        let written = match written {
+            Ok(reply) if reply.transferred != len => {
+                let message = format!("the target took {} of {len} bytes", reply.transferred);
+                Err(Error::new(ErrorKind::Protocol, message))
+            }
+            written => written,
+        };
         match fua && written.is_ok() {
             true => Ok(()),
             false => self.wrote(written),
@@ -568,13 +585,13 @@ impl Volume for IscsiDisk {
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.shape.check_write(at, len)?;
-            if !self.unmap {
+            if self.unmap_max_blocks == 0 {
                 return Ok(());
             }
             let (mut lba, blocks) = (at / u64::from(self.shape.block_size_bytes), len);
             let mut left = blocks / u64::from(self.shape.block_size_bytes);
             while left > 0 {
-                let count = left.min(1 << 20) as u32;
+                let count = left.min(self.unmap_max_blocks) as u32;
                 let list = cdb::unmap_list(lba, count);
                 let data = Data::Out(Buf::copy_of(&list).into());
                 self.wrote(self.run(&cdb::unmap(list.len() as u16), data).await)?;

@@ -8,9 +8,13 @@
 mod cdb;
 mod disk;
 mod ended;
+#[cfg(test)]
+mod foreign;
 mod login;
 mod sense;
 mod session;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 pub use disk::{IscsiConfig, IscsiDisk, next_isid};

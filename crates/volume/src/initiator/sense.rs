@@ -61,8 +61,9 @@ impl Sense {
         const DATA_PROTECT: u8 = 0x7;
         const ABORTED_COMMAND: u8 = 0xb;
         match (self.key, self.asc, self.ascq) {
-            // POWER ON, RESET, OR BUS DEVICE RESET; an I_T NEXUS LOSS (29h/07h) loses nothing.
-            (UNIT_ATTENTION, 0x29, 0x00..=0x02) => Verdict::Restarted,
+            // POWER ON, RESET, OR BUS DEVICE RESET, and DEVICE INTERNAL RESET, which may stand for
+            // a power on (SAM-5 5.14); an I_T NEXUS LOSS (29h/07h) loses nothing.
+            (UNIT_ATTENTION, 0x29, 0x00..=0x02 | 0x04) => Verdict::Restarted,
             (UNIT_ATTENTION, ..) | (ABORTED_COMMAND, ..) => Verdict::Retry,
             (NOT_READY, 0x3a, _) => Verdict::Fail(ErrorKind::Medium),
             (NOT_READY, ..) => Verdict::RetryLater,

@@ -52,6 +52,8 @@ pub(super) struct Reply {
     pub(super) sense: Vec<u8>,
     /// Data-in; as long as what arrived.
     pub(super) data: Payload,
+    /// Bytes that the target says it has sent or taken, no more than moved.
+    pub(super) transferred: usize,
 }
 
 /// Time limits of a session.
@@ -298,9 +300,10 @@ impl Waiting<'_> {
                 transferred,
                 ..
             } => {
+                let transferred = transferred as usize;
                 let data = match task.data {
                     TaskData::In(mut buf) => {
-                        buf.set_len(buf.len().min(transferred as usize));
+                        buf.set_len(buf.len().min(transferred));
                         buf.into()
                     }
                     _ => Payload::new(),
@@ -309,6 +312,7 @@ impl Waiting<'_> {
                     status,
                     sense,
                     data,
+                    transferred,
                 })
             }
             other => {
