@@ -132,6 +132,10 @@ fn a_flush_after_a_restart_fails_if_a_write_was_unflushed() {
                 let error = disk.flush().await.expect_err("the write may be lost");
                 assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
             }
+            // Nobody builds on what may be lost.
+            let write = disk.write(4096, block(2), Durability::Cached).await;
+            let error = write.expect_err("it is refused");
+            assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
             let again = share.open().await;
             again.flush().await.expect("opened again");
         });

@@ -5,8 +5,8 @@
 //! Sending a write again is safe: a target ends all I/O of the old session before it lets the same
 //! initiator port in again (RFC 7143 §6.3.5), and nothing else of this volume was ordered with it.
 //! A target that has *restarted* may have lost writes that it had acknowledged and not yet made
-//! durable. Only its unit attention tells, so from then on flushes fail until the volume is
-//! opened again, unless nothing was unflushed.
+//! durable. Only its unit attention tells, so from then on flushes fail, and writes are refused, until
+//! the volume is opened again, unless nothing was unflushed.
 
 use std::{
     cell::{Cell, RefCell},
@@ -383,7 +383,7 @@ impl IscsiDisk {
         if verdict.0 == Verdict::Restarted && self.has_unflushed() {
             tracing::error!(
                 target_name = self.config.target_name,
-                "the target has restarted with unflushed writes: they may be lost"
+                "the target has restarted, or failed, with unflushed writes: they may be lost"
             );
             self.lost_writes.set(true);
         }
@@ -462,6 +462,15 @@ impl IscsiDisk {
     /// covered nothing yet.
     fn has_unflushed(&self) -> bool {
         self.shape.volatile_cache && self.promised.get() > self.flushed.get()
+    }
+
+    fn check_nothing_is_lost(&self) -> Result<()> {
+        if !self.lost_writes.get() {
+            return Ok(());
+        }
+        let message = "the target failed or restarted before writes were durable; they may be lost: \
+                       check the data, then open the volume again (start sanstone again)";
+        Err(Error::new(ErrorKind::FlushFailed, message))
     }
 
     fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
@@ -551,6 +560,7 @@ impl Volume for IscsiDisk {
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.shape.check_write(at, data.len() as u64)?;
+            self.check_nothing_is_lost()?;
             let fua = durability == Durability::Fua && self.shape.volatile_cache;
             if data.len() <= self.transfer_max_bytes {
                 return self.write_part(at, data, fua).await;
@@ -573,18 +583,14 @@ impl Volume for IscsiDisk {
                 }
                 self.flushed.set(covers.max(self.flushed.get()));
             }
-            if self.lost_writes.get() {
-                let message = "the target failed or restarted before writes were durable; they may be \
-                               lost: check the data, then open the volume again";
-                return Err(Error::new(ErrorKind::FlushFailed, message));
-            }
-            Ok(())
+            self.check_nothing_is_lost()
         })
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.shape.check_write(at, len)?;
+            self.check_nothing_is_lost()?;
             if self.unmap_max_blocks == 0 {
                 return Ok(());
             }
@@ -610,6 +616,7 @@ impl Volume for IscsiDisk {
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.shape.check_write(at, len)?;
+            self.check_nothing_is_lost()?;
             let block = u64::from(self.shape.block_size_bytes);
             let mut done = 0;
             while done < len {

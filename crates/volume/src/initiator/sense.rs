@@ -9,6 +9,8 @@ pub(super) struct Sense {
     pub(super) key: u8,
     pub(super) asc: u8,
     pub(super) ascq: u8,
+    /// Of an earlier command that had ended well, while this one was not begun (SPC-4 4.5.7).
+    pub(super) is_deferred: bool,
 }
 
 const UNIT_ATTENTION: u8 = 0x6;
@@ -20,7 +22,8 @@ pub(super) enum Verdict {
     Retry,
     /// Send it again after a pause.
     RetryLater,
-    /// The target has started anew: what it had cached is gone. Send it again at once.
+    /// The target has started anew, or could not write what it had cached: that is gone. Send it again
+    /// at once.
     Restarted,
     /// Give up.
     Fail(ErrorKind),
@@ -30,13 +33,17 @@ impl Sense {
     /// Reads sense data; what is missing is zero (NO SENSE).
     pub(super) fn parse(data: &[u8]) -> Sense {
         let byte = |index: usize| data.get(index).copied().unwrap_or(0);
-        match byte(0) & 0x7f {
+        let response_code = byte(0) & 0x7f;
+        let is_deferred = matches!(response_code, 0x71 | 0x73);
+        match response_code {
             0x70 | 0x71 => Sense {
+                is_deferred,
                 key: byte(2) & 0xf,
                 asc: byte(12),
                 ascq: byte(13),
             },
             0x72 | 0x73 => Sense {
+                is_deferred,
                 key: byte(1) & 0xf,
                 asc: byte(2),
                 ascq: byte(3),
@@ -60,6 +67,9 @@ impl Sense {
         const MEDIUM_ERROR: u8 = 0x3;
         const DATA_PROTECT: u8 = 0x7;
         const ABORTED_COMMAND: u8 = 0xb;
+        if self.is_deferred {
+            return Verdict::Restarted;
+        }
         match (self.key, self.asc, self.ascq) {
             // POWER ON, RESET, OR BUS DEVICE RESET, and DEVICE INTERNAL RESET, which may stand for
             // a power on (SAM-5 5.14); an I_T NEXUS LOSS (29h/07h) loses nothing.
@@ -97,6 +107,11 @@ mod tests {
         assert_eq!(Sense::parse(&fixed), Sense::parse(&descriptor));
         assert_eq!(Sense::parse(&fixed).verdict(), Verdict::Restarted);
         assert!(Sense::parse(&fixed).may_be_of_another_length());
+        // A cached write that failed later, told with whatever command came next.
+        (fixed[0], fixed[2], fixed[12]) = (0x71, 0x03, 0x0c);
+        let descriptor = [0x73, 0x03, 0x0c, 0x00, 0, 0, 0, 0];
+        assert_eq!(Sense::parse(&fixed), Sense::parse(&descriptor));
+        assert_eq!(Sense::parse(&fixed).verdict(), Verdict::Restarted);
         assert_eq!(
             Sense::parse(&[]).verdict(),
             Verdict::Fail(ErrorKind::Protocol)
