@@ -147,16 +147,21 @@ impl Reservations {
         }
     }
 
+    /// Of the all-registrants types the holders are those who are registered now, whoever made the
+    /// reservation (SPC-4 5.12.10).
     pub(crate) fn is_holder(&self, name: &NexusName) -> bool {
-        self.reservation.as_ref().is_some_and(|r| {
-            r.holder == *name || r.kind.is_all_registrants() && self.key_of(name).is_some()
-        })
+        self.reservation
+            .as_ref()
+            .is_some_and(|r| match r.kind.is_all_registrants() {
+                true => self.key_of(name).is_some(),
+                false => r.holder == *name,
+            })
     }
 
     /// Whether the reservation lets this nexus do everything.
     pub(crate) fn may(&self, name: &NexusName) -> bool {
         self.reservation.as_ref().is_none_or(|r| {
-            r.holder == *name || r.kind.lets_registrants() && self.key_of(name).is_some()
+            self.is_holder(name) || r.kind.lets_registrants() && self.key_of(name).is_some()
         })
     }
 
