@@ -182,11 +182,12 @@ impl Reservations {
         }
         let mut effects = Effects::default();
         if key == 0 {
+            // Of who is not registered it is nothing, whatever its APTPL says (SPC-4 5.12.7).
             if before.is_some() {
                 effects = self.unregister(own);
                 self.generation = self.generation.wrapping_add(1);
+                self.aptpl = aptpl && !self.registrations.is_empty();
             }
-            self.aptpl = aptpl && !self.registrations.is_empty();
             return Ok(effects);
         }
         let new = names.iter().filter(|n| self.key_of(n).is_none()).count();

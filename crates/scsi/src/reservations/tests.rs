@@ -211,3 +211,14 @@ fn who_made_an_all_registrants_reservation_is_fenced_off_with_its_registration()
         }
     }
 }
+
+#[test]
+fn a_stranger_that_registers_no_key_changes_nothing() {
+    for existing in [Some(0), None] {
+        let mut reservations = three();
+        reservations
+            .register(&[name(9)], existing, 0, false, false)
+            .expect("nothing to do");
+        assert_eq!(reservations, three());
+    }
+}
