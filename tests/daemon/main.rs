@@ -11,6 +11,7 @@ mod memory;
 mod names;
 mod refusals;
 mod reservations;
+mod sanitize;
 mod secrets;
 mod sigterm;
 mod stages;

@@ -121,12 +121,7 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
             sanitize(connection, &target, (task, lun), overwrite, transfer_len);
         }
         Action::Changed(changed) => {
-            let (connection, target) = (connection.clone(), target.clone());
-            spawn(async move {
-                let unit = &target.units[&lun];
-                let ending = settle(&connection, unit, changed).await;
-                finish(&connection, task, unit, &ending, transfer_len);
-            });
+            change(connection, &target, (task, lun), changed, transfer_len);
         }
         other => {
             tracing::error!(?other, "a parameter list asked for data-in");
@@ -153,8 +148,9 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
             respond(connection, offer.task, unit, &Ending::BUSY, 0);
         }
         Action::Changed(changed) => {
-            // No command without a parameter list changes what needs more than this.
-            respond(connection, offer.task, unit, &changed.ending, 0);
+            let open = offer.open(None, 0, WriteParts::new());
+            connection.open.insert(open);
+            change(connection, target, (offer.task, offer.lun), changed, 0);
         }
         Action::ReportLuns(request) => {
             let luns: Vec<_> = target
@@ -264,6 +260,22 @@ async fn extended_copy(
     let unit = &target.units[&lun];
     plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     finish(&connection, task, unit, &ending, transfer_len);
+}
+
+/// Settles a change of a unit's state in a task of its own, and then answers its open command.
+fn change(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    changed: Changed,
+    transfer_len: u64,
+) {
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let unit = &target.units[&lun];
+        let ending = settle(&connection, unit, changed).await;
+        finish(&connection, task, unit, &ending, transfer_len);
+    });
 }
 
 /// Sees to what a change of a unit's state needs before its command is answered.
