@@ -10,6 +10,7 @@ mod log;
 mod memory;
 mod names;
 mod refusals;
+mod removable;
 mod reservations;
 mod sanitize;
 mod secrets;

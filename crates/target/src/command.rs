@@ -147,6 +147,11 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
             tracing::error!("a copy came without its parameter list");
             respond(connection, offer.task, unit, &Ending::BUSY, 0);
         }
+        Action::Eject(ejecting) => {
+            let open = offer.open(None, 0, WriteParts::new());
+            connection.open.insert(open);
+            eject(connection, target, (offer.task, offer.lun), ejecting);
+        }
         Action::Changed(changed) => {
             let open = offer.open(None, 0, WriteParts::new());
             connection.open.insert(open);
@@ -260,6 +265,26 @@ async fn extended_copy(
     let unit = &target.units[&lun];
     plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     finish(&connection, task, unit, &ending, transfer_len);
+}
+
+/// Flushes, ejects, and answers its open command. One that was aborted meanwhile does not eject.
+fn eject(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    eject: scsi::Eject,
+) {
+    let running = connection.open.begin_io(task, lun);
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let unit = &target.units[&lun];
+        let flushed = medium::perform(&*unit.volume, &eject.flush, Payload::new()).await;
+        if connection.open.with(task, |_| ()).is_some() {
+            let ending = eject.flushed(&unit.disk.borrow(), flushed.map(drop));
+            finish(&connection, task, unit, &ending, 0);
+        }
+        connection.open.end_io(running);
+    });
 }
 
 /// Settles a change of a unit's state in a task of its own, and then answers its open command.
