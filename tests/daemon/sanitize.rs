@@ -1,15 +1,16 @@
-//! What SANITIZE leaves over a restart (SBC-3 4.11): a failure that EXIT FAILURE MODE has ended does not
-//! come back.
+//! What SANITIZE leaves over a restart (SBC-3 4.11): one that has begun and not ended has failed, and a
+//! failure that EXIT FAILURE MODE has ended does not come back.
 
 use harness::directory::Directory;
 use harness::sanstone::{IQN, Sanstone};
-use harness::wire::{Session, read_10, write_10};
+use harness::wire::{Direction, Session, read_10, write_10};
 use std::time::Duration;
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
 /// AUSE: a failure may be left.
 const UNRESTRICTED_EXIT: u8 = 0x20;
+const IMMED: u8 = 0x80;
 const OVERWRITE: u8 = 0x01;
 const EXIT_FAILURE_MODE: u8 = 0x1F;
 /// One pass of a pattern of four zeroes.
@@ -68,4 +69,28 @@ fn a_failure_that_was_left_does_not_come_back() {
 
     let server = restart(server, &directory, &volume, "TERM");
     assert_eq!(read(&mut login(&server)), GOOD);
+}
+
+#[test]
+fn one_that_was_answered_at_its_beginning_is_not_forgotten() {
+    let directory = Directory::new();
+    // The sanitize waits for a write that is at work, and has not begun to overwrite anything.
+    let volume = volume("delay = \"60s\", times = 1");
+    let server = Sanstone::serve(directory.path(), &volume, &["disk"]);
+    let mut session = login(&server);
+    let block = [0x5A; 512];
+    let sent = session.command(&write_10(100, 1), Direction::Write, 512, &block);
+    sent.expect("a command");
+    assert_eq!(sanitize(&mut session, IMMED | OVERWRITE, &LIST), GOOD);
+
+    let server = restart(server, &directory, &volume, "KILL");
+    let mut session = login(&server);
+    assert_eq!(read(&mut session), CHECK_CONDITION, "it is forgotten");
+    let request_sense = [0x03, 0, 0, 0, 18, 0];
+    let told = session.execute(&request_sense, &[], 18);
+    let (_, sense) = told.expect("a response");
+    const MEDIUM_ERROR: u8 = 3;
+    const SANITIZE_COMMAND_FAILED: [u8; 2] = [0x31, 0x03];
+    assert_eq!(sense[2], MEDIUM_ERROR);
+    assert_eq!(sense[12..14], SANITIZE_COMMAND_FAILED);
 }

@@ -221,20 +221,24 @@ fn sanitize(
     overwrite: scsi::Overwrite,
     transfer_len: u64,
 ) {
-    let immediate = overwrite.immediate;
-    let front = connection.front.clone();
-    let work = sanitize::overwrite(front, target.clone(), lun, overwrite);
-    if immediate {
-        let unit = target.units.get(&lun);
-        respond(connection, task, unit, &Ending::GOOD, transfer_len);
-    }
     let (connection, target) = (connection.clone(), target.clone());
     spawn(async move {
-        let ending = work.await;
-        if !immediate {
-            let unit = target.units.get(&lun);
-            respond(&connection, task, unit, &ending, transfer_len);
+        let unit = &target.units[&lun];
+        let answer = |ending: &Ending| {
+            respond(&connection, task, Some(unit), ending, transfer_len);
             connection.transmit.notify();
+        };
+        let immediate = overwrite.immediate;
+        let begun = match sanitize::begin(&connection.front, unit, &overwrite).await {
+            Ok(begun) => begun,
+            Err(ending) => return answer(&ending),
+        };
+        if immediate {
+            answer(&Ending::GOOD);
+        }
+        let ending = sanitize::overwrite(&connection.front, unit, begun, &overwrite).await;
+        if !immediate {
+            answer(&ending);
         }
     });
 }

@@ -23,7 +23,7 @@ use crate::{
     abort::Abort,
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
-    exclusion::{Gate, Turns},
+    exclusion::{Gate, Turn, Turns},
     memory::LaneMemory,
     prefix::Prefix,
     sessions::Sessions,
@@ -330,6 +330,17 @@ impl Front {
         operation: impl Future<Output = T>,
     ) -> T {
         let turn = unit.home.turns.take().await;
+        self.in_turn(turn, unit, extent, operation).await
+    }
+
+    /// The same, of who has its turn.
+    pub(crate) async fn in_turn<T>(
+        &self,
+        turn: Turn,
+        unit: &Unit,
+        extent: Extent,
+        operation: impl Future<Output = T>,
+    ) -> T {
         let mut answers = Vec::with_capacity(self.lanes.len());
         for lane in &self.lanes {
             let (done, answer) = oneshot();
