@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use engine::{
@@ -109,9 +109,21 @@ pub(crate) struct Target {
 
 /// What all lanes and targets share of a volume: its logical unit's state, and whose turn it is to
 /// exclude the others.
+#[derive(Default)]
 pub(crate) struct Home {
     pub(crate) turns: Arc<Turns>,
     pub(crate) unit: Arc<SharedUnit>,
+    /// Held while the state is kept, from its snapshot on.
+    keeping: Mutex<()>,
+}
+
+impl Home {
+    /// Has `keep` keep what the unit must remember over a restart. Lanes take turns with it, so that
+    /// none writes an older state over the newer one of another that has been answered.
+    fn keep(&self, volume: &str, keep: &Keep) -> Result<(), String> {
+        let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        keep(volume, self.unit.save())
+    }
 }
 
 /// By the volumes' names.
@@ -311,7 +323,7 @@ impl Front {
         let Some(keep) = &self.keep else {
             return true;
         };
-        let kept = keep(&unit.volume_name, unit.home.unit.save());
+        let kept = unit.home.keep(&unit.volume_name, keep);
         if let Err(error) = &kept {
             tracing::error!(
                 volume = unit.volume_name,
@@ -471,3 +483,6 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     });
     shape
 }
+
+#[cfg(test)]
+mod tests;

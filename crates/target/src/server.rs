@@ -15,8 +15,6 @@ use engine::{
     time,
 };
 
-use scsi::SharedUnit;
-
 use crate::{
     admission::{Displaced, Limit, Places},
     config::{LunSpec, ServerConfig},
@@ -174,12 +172,11 @@ impl Server {
 
 /// The home of a volume's state, with what was kept of it.
 fn home(lun: &LunSpec) -> Arc<Home> {
-    let unit = SharedUnit::new();
+    let home = Home::default();
     if let Some(kept) = &lun.kept {
-        unit.restore(kept);
+        home.unit.restore(kept);
     }
-    let turns = Arc::default();
-    Arc::new(Home { turns, unit })
+    Arc::new(home)
 }
 
 /// Binds each address once, and writes the ports that the system chose into the configuration.
