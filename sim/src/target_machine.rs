@@ -125,7 +125,8 @@ impl TargetMachine {
     /// Tells the software to stop in good order, as SIGTERM does, and then takes the power away.
     pub async fn stop(&self) {
         let server = self.server.take().expect("it serves");
-        self.host.spawn(async move { server.stop().await }).await;
+        let stopped = self.host.spawn(async move { server.stop().await }).await;
+        stopped.expect("the last flush");
         self.power_cut();
     }
 

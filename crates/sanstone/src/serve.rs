@@ -81,7 +81,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
             }
         }
         tracing::info!("told to stop: finishing what was accepted");
-        server.stop().await;
+        server.stop().await?;
         tracing::info!("stopped");
         Ok(())
     });

@@ -26,6 +26,7 @@ use crate::{
     exclusion::{Gate, Turn, Turns},
     memory::LaneMemory,
     prefix::Prefix,
+    server::StopError,
     sessions::Sessions,
     watchdog,
 };
@@ -58,8 +59,10 @@ pub(crate) enum Request {
     Release { volume: String },
     /// Tell the initiators of volumes that have another length.
     TellLengths,
-    /// Finish what was accepted, then end all connections.
-    Stop { done: OneshotSender<()> },
+    /// Finish what was accepted, then end all connections and flush.
+    Stop {
+        done: OneshotSender<Result<(), StopError>>,
+    },
 }
 
 /// A connection that has been let in.
@@ -292,15 +295,15 @@ impl Front {
                 Request::Stop { done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.stop().await;
-                        done.send(());
+                        done.send(front.stop().await);
                     });
                 }
             }
         }
     }
 
-    async fn stop(&self) {
+    /// Gives the first of the volumes whose last flush failed.
+    async fn stop(&self) -> Result<(), StopError> {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
@@ -309,11 +312,16 @@ impl Front {
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))
             .await;
+        let mut result = Ok(());
         for unit in self.targets.iter().flat_map(|target| target.units.values()) {
             if let Err(error) = unit.volume.flush().await {
-                tracing::error!(%error, "the last flush of a volume failed");
+                let volume = unit.volume_name.clone();
+                tracing::error!(volume, %error, "the last flush of a volume failed");
+                let cause = error.to_string();
+                result = result.and(Err(StopError { volume, cause }));
             }
         }
+        result
     }
 }
 

@@ -50,6 +50,20 @@ pub enum StartError {
     Volume(String),
 }
 
+/// A volume could not be flushed when its server stopped: what had been written to it and not been
+/// flushed before may be lost.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the last flush of volume {volume} failed, and what was written since the one before may be lost: \
+     {cause}"
+)]
+pub struct StopError {
+    /// Its name.
+    pub volume: String,
+    /// What it said.
+    pub cause: String,
+}
+
 /// A running server. Its portals are accepted on the lane that started it.
 pub struct Server {
     portals: Vec<SocketAddr>,
@@ -155,7 +169,10 @@ impl Server {
 
     /// Takes no new connections and commands, answers what was accepted, ends all connections and
     /// flushes the volumes.
-    pub async fn stop(self) {
+    ///
+    /// # Errors
+    /// [`StopError`] for the first volume whose flush failed; all else has been done.
+    pub async fn stop(self) -> Result<(), StopError> {
         self.stop.notify();
         let mut answers = Vec::new();
         for lane in &self.lanes {
@@ -164,9 +181,12 @@ impl Server {
                 answers.push(answer);
             }
         }
+        let mut result = Ok(());
         for answer in answers {
-            answer.await;
+            // A lane that has ended has nothing left to flush.
+            result = result.and(answer.await.unwrap_or(Ok(())));
         }
+        result
     }
 }
 

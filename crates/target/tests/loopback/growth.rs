@@ -116,7 +116,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         for disk in disks {
             disk.close().await;
         }
-        server.stop().await;
+        server.stop().await.expect("the last flush");
     });
     drop(stop);
     thread.join().expect("the lane ends");
