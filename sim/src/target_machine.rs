@@ -99,12 +99,14 @@ impl TargetMachine {
             };
             let [first, second] = [(1, PORT), (2, OTHER_PORTS[0])].map(|(tag, port)| PortalGroup {
                 tag,
+                relative_port: tag,
                 portals: vec![host.addr(port)],
             });
             let targets = match served.everywhere {
                 false => vec![target(iqn, vec![first])],
                 true => {
-                    let other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);
+                    let mut other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);
+                    other.relative_port = 3;
                     let other = target(second_name(&iqn), vec![other]);
                     vec![target(iqn, vec![first, second]), other]
                 }

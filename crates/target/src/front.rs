@@ -191,7 +191,7 @@ impl Front {
                 let port = TargetPort {
                     target_name: spec.name.clone(),
                     portal_group_tag: group.tag,
-                    relative_port: targets.len() as u16 + 1,
+                    relative_port: group.relative_port,
                     port_group: 1,
                 };
                 let (limits, gates) = (&config.limits, &mut gates);
