@@ -99,12 +99,14 @@ impl TargetMachine {
             };
             let [first, second] = [(1, PORT), (2, OTHER_PORTS[0])].map(|(tag, port)| PortalGroup {
                 tag,
+                relative_port: tag,
                 portals: vec![host.addr(port)],
             });
             let targets = match served.everywhere {
                 false => vec![target(iqn, vec![first])],
                 true => {
-                    let other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);
+                    let mut other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);
+                    other.relative_port = 3;
                     let other = target(second_name(&iqn), vec![other]);
                     vec![target(iqn, vec![first, second]), other]
                 }
@@ -125,7 +127,8 @@ impl TargetMachine {
     /// Tells the software to stop in good order, as SIGTERM does, and then takes the power away.
     pub async fn stop(&self) {
         let server = self.server.take().expect("it serves");
-        self.host.spawn(async move { server.stop().await }).await;
+        let stopped = self.host.spawn(async move { server.stop().await }).await;
+        stopped.expect("the last flush");
         self.power_cut();
     }
 

@@ -1,8 +1,8 @@
 //! Registrations and the reservation made with APTPL (SPC-4 5.12.4) are there again after the
-//! daemon has been stopped or killed; those made without it are not.
+//! daemon has been stopped or killed, whatever targets there are then; those made without it are not.
 
 use harness::directory::Directory;
-use harness::sanstone::{IQN, Sanstone};
+use harness::sanstone::{IQN, Sanstone, target_table};
 use harness::wire::{Direction, Session, opcode, write_10};
 use std::time::Duration;
 
@@ -104,4 +104,29 @@ fn reservations_outlive_a_stop() {
 #[test]
 fn reservations_outlive_a_kill() {
     outlive("KILL");
+}
+
+#[test]
+fn a_registration_stays_with_its_port_when_a_target_comes_before_it() {
+    const REGISTER: u8 = 0;
+    const RESERVE: u8 = 1;
+    const READ_FULL_STATUS: u8 = 3;
+    let directory = Directory::new();
+    let server = Sanstone::serve(directory.path(), VOLUME, &["disk"]);
+    let mut holder = Initiator::login(&server, 1);
+    assert_eq!(holder.reserve_out(REGISTER, 0, KEY, true), GOOD);
+    assert_eq!(holder.reserve_out(RESERVE, KEY, 0, false), GOOD);
+    let before = holder.reserve_in(READ_FULL_STATUS);
+    let port = server.port();
+    drop(server);
+
+    // Its name sorts before the other's.
+    let first = target_table(harness::free_port(), &["other"]).replace(IQN, "iqn.2026-11.a:first");
+    let other = "[volume.other]\nram = { size = \"1MiB\" }\n";
+    let own = target_table(port, &["disk"]);
+    let configuration = format!("{VOLUME}{other}{first}{own}");
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let mut holder = Initiator::login(&server, 1);
+    assert_eq!(holder.write(), GOOD, "the holder is not known again");
+    assert_eq!(holder.reserve_in(READ_FULL_STATUS)[4..], before[4..]);
 }

@@ -116,3 +116,17 @@ fn sigterm_does_not_wait_for_ever_for_a_silent_client() {
         .expect("it stops");
     assert_eq!(status.code(), Some(0), "{}", server.daemon().log());
 }
+
+#[test]
+fn a_last_flush_that_fails_is_told_by_the_exit_code() {
+    let directory = Directory::new();
+    let volume = "[volume.disk.fault]\nrules = [{ on = \"flush\", fail = \"medium\" }]\n\
+                  of = { file = { path = \"disk.img\", size = \"16MiB\" } }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    server.daemon().signal("TERM");
+    let status = server.daemon().wait(Duration::from_secs(60));
+    let log = server.daemon().log();
+    assert_eq!(status.expect("it stops").code(), Some(1), "{log}");
+    let said = "sanstone: the last flush of volume disk failed";
+    assert!(log.contains(said), "{log}");
+}

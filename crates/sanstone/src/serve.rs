@@ -81,7 +81,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
             }
         }
         tracing::info!("told to stop: finishing what was accepted");
-        server.stop().await;
+        server.stop().await?;
         tracing::info!("stopped");
         Ok(())
     });
@@ -227,10 +227,17 @@ fn server_config(
                 },
             );
         }
+        let mut portal_groups = table.portal_groups;
+        for group in &mut portal_groups {
+            // The port's name (RFC 7143 §4.4.4).
+            let port = format!("{},t,0x{:04x}", table.name, group.tag);
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            group.relative_port = state.relative_port(&port)?;
+        }
         let allow = table.allow.map_or(Allow::Everyone, Allow::Names);
         targets.push(TargetSpec {
             name: table.name,
-            portal_groups: table.portal_groups,
+            portal_groups,
             luns,
             allow,
             allow_from: table.allow_from,

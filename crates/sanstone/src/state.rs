@@ -1,6 +1,6 @@
 //! What outlives a restart: the identity of each volume, a UUID that its NAA name and serial
-//! number derive from, and what its logical unit has to remember (reservations, mode pages). Small
-//! files, versioned, replaced atomically; locked while in use.
+//! number derive from, what its logical unit has to remember (reservations, mode pages), and the numbers
+//! of target ports. Small files, versioned, replaced atomically; locked while in use.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 use volume::graph::Served;
 
@@ -24,6 +24,8 @@ const UNIT_HEADER: &str = "sanstone unit 1\n";
 pub(crate) struct State {
     file: PathBuf,
     identities: Identities,
+    ports_file: PathBuf,
+    ports: Ports,
     _lock: File,
 }
 
@@ -35,25 +37,59 @@ struct Identities {
     volume: BTreeMap<String, Uuid>,
 }
 
+/// Relative target port identifiers by the ports' names.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ports {
+    version: u32,
+    #[serde(default)]
+    port: BTreeMap<String, u16>,
+}
+
 impl Identities {
     /// What `file` holds; nothing if it does not exist.
     fn read(file: &Path) -> Result<Identities> {
-        let shown = file.display();
-        let identities: Identities = match fs::read_to_string(file) {
-            Ok(text) => toml::from_str(&text)
-                .with_context(|| format!("{shown} is damaged; restore it from a copy"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Identities {
-                version: VERSION,
-                volume: BTreeMap::new(),
-            },
-            Err(error) => return Err(error).with_context(|| format!("reading {shown}")),
-        };
-        if identities.version != VERSION {
-            let version = identities.version;
-            bail!("{shown} has version {version}; this sanstone reads version {VERSION}");
-        }
+        let identities: Option<Identities> = read(file)?;
+        let identities = identities.unwrap_or(Identities {
+            version: VERSION,
+            volume: BTreeMap::new(),
+        });
+        check_version(file, identities.version)?;
         Ok(identities)
     }
+}
+
+impl Ports {
+    /// As [`Identities::read`].
+    fn read(file: &Path) -> Result<Ports> {
+        let ports: Option<Ports> = read(file)?;
+        let ports = ports.unwrap_or(Ports {
+            version: VERSION,
+            port: BTreeMap::new(),
+        });
+        check_version(file, ports.version)?;
+        Ok(ports)
+    }
+}
+
+/// What `file` holds, if it exists.
+fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
+    let shown = file.display();
+    match fs::read_to_string(file) {
+        Ok(text) => toml::from_str(&text)
+            .map(Some)
+            .with_context(|| format!("{shown} is damaged; restore it from a copy")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("reading {shown}")),
+    }
+}
+
+fn check_version(file: &Path, version: u32) -> Result<()> {
+    if version != VERSION {
+        let shown = file.display();
+        bail!("{shown} has version {version}; this sanstone reads version {VERSION}");
+    }
+    Ok(())
 }
 
 /// The volumes that have been served from `directory`, which is neither made nor locked. A volume
@@ -101,9 +137,13 @@ impl State {
         }
         let file = directory.join("volumes.toml");
         let identities = Identities::read(&file)?;
+        let ports_file = directory.join("ports.toml");
+        let ports = Ports::read(&ports_file)?;
         Ok(State {
             file,
             identities,
+            ports_file,
+            ports,
             _lock: lock,
         })
     }
@@ -118,6 +158,27 @@ impl State {
         self.save()
             .with_context(|| format!("writing {}", self.file.display()))?;
         Ok(uuid)
+    }
+
+    /// The relative identifier of the target port called `name`; a new one gets the next, which is
+    /// kept. Registrations are kept under it (SPC-4 5.12.4), so that it must not depend on which other
+    /// targets there are, and a port that is gone keeps its own: no other inherits what it left.
+    pub(crate) fn relative_port(&mut self, name: &str) -> Result<u16> {
+        if let Some(port) = self.ports.port.get(name) {
+            return Ok(*port);
+        }
+        let last = self.ports.port.values().max().copied().unwrap_or(0);
+        let shown = self.ports_file.display();
+        let port = last.checked_add(1).with_context(|| {
+            format!(
+                "{shown} has no number left for {name}; remove the lines of ports that are gone"
+            )
+        })?;
+        self.ports.port.insert(name.to_owned(), port);
+        let text = toml::to_string(&self.ports)?;
+        replace(&mut System, &self.ports_file, &text)
+            .with_context(|| format!("writing {}", self.ports_file.display()))?;
+        Ok(port)
     }
 
     /// What [`State::keep`] kept last for the volume called `name`.
@@ -235,6 +296,32 @@ mod tests {
         assert_eq!(state.kept("db").expect("nothing").as_deref(), Some(""));
         fs::remove_dir_all(&directory).expect("a clean-up");
         State::open(&directory.join("below"), false).expect_err("what leads there is gone");
+    }
+
+    #[test]
+    fn a_target_port_keeps_its_number_whatever_comes_before_it() {
+        let directory = std::env::temp_dir().join(format!("sanstone-ports-{}", std::process::id()));
+        let number = |name: &str| {
+            let mut state = State::open(&directory, true).expect("a state directory");
+            state.relative_port(name).expect("a number")
+        };
+        // In the order of the configuration, as in directories from before numbers were kept.
+        assert_eq!(number("iqn.2026-11.test:m,t,0x0001"), 1);
+        assert_eq!(number("iqn.2026-11.test:n,t,0x0001"), 2);
+        assert_eq!(number("iqn.2026-11.test:a,t,0x0001"), 3);
+        assert_eq!(number("iqn.2026-11.test:m,t,0x0001"), 1);
+        let file = directory.join("ports.toml");
+        let last = "version = 1\n[port]\n\"iqn.2026-11.test:m,t,0x0001\" = 65535\n";
+        fs::write(&file, last).expect("room");
+        let mut state = State::open(&directory, true).expect("a state directory");
+        fs::remove_dir_all(&directory).expect("a clean-up");
+        let error = state.relative_port("iqn.2026-11.test:a,t,0x0001");
+        assert!(
+            error
+                .expect_err("none is left")
+                .to_string()
+                .contains("ports.toml")
+        );
     }
 
     /// A directory on a disk whose power goes after some steps: names and contents that were not

@@ -7,6 +7,7 @@
 use crate::attention::NexusId;
 use crate::commands::extended_copy::Copy;
 use crate::commands::sanitize::Overwrite;
+use crate::commands::start_stop::Eject;
 use crate::commands::{Command, report_luns::ReportLuns};
 use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
@@ -97,6 +98,8 @@ pub enum Action {
     /// A sanitize has begun: keep the unit's state, do it, say how it ended with
     /// [`Overwrite::ended`], keep the state again, then send its ending.
     Overwrite(Overwrite),
+    /// Do [`Eject::flush`] with the medium, then send the ending that [`Eject::flushed`] gives.
+    Eject(Eject),
     /// The unit's state has changed; see to the rest, then end the command.
     Changed(Changed),
 }
@@ -137,6 +140,7 @@ impl Action {
             | Action::Parameters(_)
             | Action::Copy(_)
             | Action::Overwrite(_)
+            | Action::Eject(_)
             | Action::Changed(_) => 0,
         }
     }
@@ -151,6 +155,7 @@ impl Action {
             | Action::ReportLuns(_)
             | Action::Copy(_)
             | Action::Overwrite(_)
+            | Action::Eject(_)
             | Action::Changed(_) => 0,
         }
     }

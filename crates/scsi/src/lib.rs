@@ -16,6 +16,7 @@
 //!                                resume(list, data) ──► Action
 //!   Action::Copy(copy)           copy its segments, then send the ending
 //!   Action::Overwrite(sanitize)  overwrite the whole medium, then send its ending
+//!   Action::Eject(eject)         flush, then send its ending
 //!   Action::Changed(changed)     keep it, abort what it says, then send its ending
 //! ```
 //!
@@ -51,6 +52,7 @@ pub use commands::extended_copy::{Copy, CopyError, Segment};
 pub use commands::get_lba_status::lba_status;
 pub use commands::report_luns::ReportLuns;
 pub use commands::sanitize::Overwrite;
+pub use commands::start_stop::Eject;
 pub use identity::{Identity, TargetPort};
 pub use lun::{Lun, LunError};
 pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};

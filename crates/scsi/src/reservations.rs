@@ -147,16 +147,21 @@ impl Reservations {
         }
     }
 
+    /// Of the all-registrants types the holders are those who are registered now, whoever made the
+    /// reservation (SPC-4 5.12.10).
     pub(crate) fn is_holder(&self, name: &NexusName) -> bool {
-        self.reservation.as_ref().is_some_and(|r| {
-            r.holder == *name || r.kind.is_all_registrants() && self.key_of(name).is_some()
-        })
+        self.reservation
+            .as_ref()
+            .is_some_and(|r| match r.kind.is_all_registrants() {
+                true => self.key_of(name).is_some(),
+                false => r.holder == *name,
+            })
     }
 
     /// Whether the reservation lets this nexus do everything.
     pub(crate) fn may(&self, name: &NexusName) -> bool {
         self.reservation.as_ref().is_none_or(|r| {
-            r.holder == *name || r.kind.lets_registrants() && self.key_of(name).is_some()
+            self.is_holder(name) || r.kind.lets_registrants() && self.key_of(name).is_some()
         })
     }
 
@@ -177,11 +182,12 @@ impl Reservations {
         }
         let mut effects = Effects::default();
         if key == 0 {
+            // Of who is not registered it is nothing, whatever its APTPL says (SPC-4 5.12.7).
             if before.is_some() {
                 effects = self.unregister(own);
                 self.generation = self.generation.wrapping_add(1);
+                self.aptpl = aptpl && !self.registrations.is_empty();
             }
-            self.aptpl = aptpl && !self.registrations.is_empty();
             return Ok(effects);
         }
         let new = names.iter().filter(|n| self.key_of(n).is_none()).count();

@@ -130,12 +130,7 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
             sanitize(connection, &target, (task, lun), overwrite, transfer_len);
         }
         Action::Changed(changed) => {
-            let (connection, target) = (connection.clone(), target.clone());
-            spawn(async move {
-                let unit = &target.units[&lun];
-                let ending = settle(&connection, unit, changed).await;
-                finish(&connection, task, unit, &ending, transfer_len);
-            });
+            change(connection, &target, (task, lun), changed, transfer_len);
         }
         other => {
             tracing::error!(?other, "a parameter list asked for data-in");
@@ -161,9 +156,15 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
             tracing::error!("a copy came without its parameter list");
             respond(connection, offer.task, unit, &Ending::BUSY, 0);
         }
+        Action::Eject(ejecting) => {
+            let open = offer.open(None, 0, WriteParts::new());
+            connection.open.insert(open);
+            eject(connection, target, (offer.task, offer.lun), ejecting);
+        }
         Action::Changed(changed) => {
-            // No command without a parameter list changes what needs more than this.
-            respond(connection, offer.task, unit, &changed.ending, 0);
+            let open = offer.open(None, 0, WriteParts::new());
+            connection.open.insert(open);
+            change(connection, target, (offer.task, offer.lun), changed, 0);
         }
         Action::ReportLuns(request) => {
             let luns: Vec<_> = target
@@ -229,20 +230,24 @@ fn sanitize(
     overwrite: scsi::Overwrite,
     transfer_len: u64,
 ) {
-    let immediate = overwrite.immediate;
-    let front = connection.front.clone();
-    let work = sanitize::overwrite(front, target.clone(), lun, overwrite);
-    if immediate {
-        let unit = target.units.get(&lun);
-        respond(connection, task, unit, &Ending::GOOD, transfer_len);
-    }
     let (connection, target) = (connection.clone(), target.clone());
     spawn(async move {
-        let ending = work.await;
-        if !immediate {
-            let unit = target.units.get(&lun);
-            respond(&connection, task, unit, &ending, transfer_len);
+        let unit = &target.units[&lun];
+        let answer = |ending: &Ending| {
+            respond(&connection, task, Some(unit), ending, transfer_len);
             connection.transmit.notify();
+        };
+        let immediate = overwrite.immediate;
+        let begun = match sanitize::begin(&connection.front, unit, &overwrite).await {
+            Ok(begun) => begun,
+            Err(ending) => return answer(&ending),
+        };
+        if immediate {
+            answer(&Ending::GOOD);
+        }
+        let ending = sanitize::overwrite(&connection.front, unit, begun, &overwrite).await;
+        if !immediate {
+            answer(&ending);
         }
     });
 }
@@ -280,6 +285,43 @@ async fn extended_copy(
     let unit = &target.units[&lun];
     plan.ended(&unit.disk.borrow(), NexusId(connection.id), done, &ending);
     finish(&connection, task, unit, &ending, transfer_len);
+}
+
+/// Flushes, ejects, and answers its open command. One that was aborted meanwhile does not eject.
+fn eject(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    eject: scsi::Eject,
+) {
+    let running = connection.open.begin_io(task, lun);
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let unit = &target.units[&lun];
+        let steps = &connection.front.steps;
+        let flushed = medium::perform(&*unit.volume, &eject.flush, Payload::new(), steps).await;
+        if connection.open.with(task, |_| ()).is_some() {
+            let ending = eject.flushed(&unit.disk.borrow(), flushed.map(drop));
+            finish(&connection, task, unit, &ending, 0);
+        }
+        connection.open.end_io(running);
+    });
+}
+
+/// Settles a change of a unit's state in a task of its own, and then answers its open command.
+fn change(
+    connection: &Rc<Connection>,
+    target: &Rc<Target>,
+    (task, lun): (TaskId, u32),
+    changed: Changed,
+    transfer_len: u64,
+) {
+    let (connection, target) = (connection.clone(), target.clone());
+    spawn(async move {
+        let unit = &target.units[&lun];
+        let ending = settle(&connection, unit, changed).await;
+        finish(&connection, task, unit, &ending, transfer_len);
+    });
 }
 
 /// Sees to what a change of a unit's state needs before its command is answered.

@@ -57,14 +57,21 @@ pub struct TargetSpec {
 pub struct PortalGroup {
     /// TargetPortalGroupTag, not 0.
     pub tag: u16,
+    /// Relative target port identifier, not 0, another one for each group of a server. Reservations are
+    /// kept under it: it is to be the same after a restart.
+    pub relative_port: u16,
     /// Addresses that it listens on; port 0 takes any free one.
     pub portals: Vec<SocketAddr>,
 }
 
 impl PortalGroup {
-    /// The one group of a target that has no others.
+    /// The one group of a server that has no others.
     pub fn only(portals: Vec<SocketAddr>) -> PortalGroup {
-        PortalGroup { tag: 1, portals }
+        PortalGroup {
+            tag: 1,
+            relative_port: 1,
+            portals,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use engine::{
@@ -23,10 +23,11 @@ use crate::{
     abort::Abort,
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
-    exclusion::{Gate, Turns},
+    exclusion::{Gate, Turn, Turns},
     medium,
     memory::LaneMemory,
     prefix::Prefix,
+    server::StopError,
     sessions::Sessions,
     watchdog,
 };
@@ -59,8 +60,10 @@ pub(crate) enum Request {
     Release { volume: String },
     /// Tell the initiators of volumes that have another length.
     TellLengths,
-    /// Finish what was accepted, then end all connections.
-    Stop { done: OneshotSender<()> },
+    /// Finish what was accepted, then end all connections and flush.
+    Stop {
+        done: OneshotSender<Result<(), StopError>>,
+    },
 }
 
 /// A connection that has been let in.
@@ -112,9 +115,21 @@ pub(crate) struct Target {
 
 /// What all lanes and targets share of a volume: its logical unit's state, and whose turn it is to
 /// exclude the others.
+#[derive(Default)]
 pub(crate) struct Home {
     pub(crate) turns: Arc<Turns>,
     pub(crate) unit: Arc<SharedUnit>,
+    /// Held while the state is kept, from its snapshot on.
+    keeping: Mutex<()>,
+}
+
+impl Home {
+    /// Has `keep` keep what the unit must remember over a restart. Lanes take turns with it, so that
+    /// none writes an older state over the newer one of another that has been answered.
+    fn keep(&self, volume: &str, keep: &Keep) -> Result<(), String> {
+        let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        keep(volume, self.unit.save())
+    }
 }
 
 /// By the volumes' names.
@@ -179,7 +194,7 @@ impl Front {
                 let port = TargetPort {
                     target_name: spec.name.clone(),
                     portal_group_tag: group.tag,
-                    relative_port: targets.len() as u16 + 1,
+                    relative_port: group.relative_port,
                     port_group: 1,
                 };
                 let (limits, gates) = (&config.limits, &mut gates);
@@ -284,15 +299,15 @@ impl Front {
                 Request::Stop { done } => {
                     let front = self.clone();
                     spawn(async move {
-                        front.stop().await;
-                        done.send(());
+                        done.send(front.stop().await);
                     });
                 }
             }
         }
     }
 
-    async fn stop(&self) {
+    /// Gives the first of the volumes whose last flush failed.
+    async fn stop(&self) -> Result<(), StopError> {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
         for connection in connections {
@@ -301,11 +316,16 @@ impl Front {
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))
             .await;
+        let mut result = Ok(());
         for unit in self.targets.iter().flat_map(|target| target.units.values()) {
             if let Err(error) = unit.volume.flush().await {
-                tracing::error!(%error, "the last flush of a volume failed");
+                let volume = unit.volume_name.clone();
+                tracing::error!(volume, %error, "the last flush of a volume failed");
+                let cause = error.to_string();
+                result = result.and(Err(StopError { volume, cause }));
             }
         }
+        result
     }
 }
 
@@ -315,7 +335,7 @@ impl Front {
         let Some(keep) = &self.keep else {
             return true;
         };
-        let kept = keep(&unit.volume_name, unit.home.unit.save());
+        let kept = unit.home.keep(&unit.volume_name, keep);
         if let Err(error) = &kept {
             tracing::error!(
                 volume = unit.volume_name,
@@ -334,6 +354,17 @@ impl Front {
         operation: impl Future<Output = T>,
     ) -> T {
         let turn = unit.home.turns.take().await;
+        self.in_turn(turn, unit, extent, operation).await
+    }
+
+    /// The same, of who has its turn.
+    pub(crate) async fn in_turn<T>(
+        &self,
+        turn: Turn,
+        unit: &Unit,
+        extent: Extent,
+        operation: impl Future<Output = T>,
+    ) -> T {
         let mut answers = Vec::with_capacity(self.lanes.len());
         for lane in &self.lanes {
             let (done, answer) = oneshot();
@@ -464,3 +495,6 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     });
     shape
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,7 @@ mod tests {
         let portals = portals.iter().map(|portal| portal.parse().unwrap());
         PortalGroup {
             tag,
-            portals: portals.collect(),
+            ..PortalGroup::only(portals.collect())
         }
     }
 

@@ -2,14 +2,15 @@
 //! ends. It holds the volume's gates on all lanes, so that what was at work has ended before and
 //! what was accepted before is checked again after.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
 use engine::time;
 use scsi::{Ending, Overwrite};
 use volume::{Durability, Volume};
 
 use crate::{
-    front::{Front, Target},
+    exclusion::Turn,
+    front::{Front, Unit},
     medium,
 };
 
@@ -18,21 +19,35 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// A pass keeps to this rate, so that other volumes on the lane and its disk are served meanwhile.
 const RATE_BYTES_PER_S: u64 = 100 << 20;
 
-/// Does it, from what is kept of its beginning to what is kept of its end.
+/// Waits for its turn and keeps that it has begun, so that a restart finds a sanitize that did not end
+/// (SBC-3 4.11.2). What is at work on the volume goes on meanwhile and may take its time.
+///
+/// # Errors
+/// How its command ends if that cannot be kept: nothing has been overwritten, and nothing may be.
+pub(crate) async fn begin(
+    front: &Front,
+    unit: &Unit,
+    overwrite: &Overwrite,
+) -> Result<Turn, Ending> {
+    let turn = unit.home.turns.take().await;
+    if front.keep(unit) {
+        return Ok(turn);
+    }
+    overwrite.ended(&unit.home.unit, false);
+    Err(scsi::Changed::not_kept())
+}
+
+/// Does one that has [begun](begin), and keeps how it ended.
 pub(crate) async fn overwrite(
-    front: Rc<Front>,
-    target: Rc<Target>,
-    lun: u32,
-    overwrite: Overwrite,
+    front: &Front,
+    unit: &Unit,
+    turn: Turn,
+    overwrite: &Overwrite,
 ) -> Ending {
-    let unit = &target.units[&lun];
     let home = unit.home.unit.clone();
     let result = front
-        .exclusively(unit, unit.whole(), async {
-            if !front.keep(unit) {
-                return false;
-            }
-            let result = passes(&*unit.volume, &overwrite, &home).await;
+        .in_turn(turn, unit, unit.whole(), async {
+            let result = passes(&*unit.volume, overwrite, &home).await;
             if let Err(error) = &result {
                 tracing::error!(volume = unit.volume_name, %error, "a sanitize failed");
             }

@@ -15,8 +15,6 @@ use engine::{
     time,
 };
 
-use scsi::SharedUnit;
-
 use crate::{
     admission::{Displaced, Limit, Places},
     config::{LunSpec, ServerConfig},
@@ -50,6 +48,20 @@ pub enum StartError {
     /// A volume could not be opened on a lane.
     #[error("{0}")]
     Volume(String),
+}
+
+/// A volume could not be flushed when its server stopped: what had been written to it and not been
+/// flushed before may be lost.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the last flush of volume {volume} failed, and what was written since the one before may be lost: \
+     {cause}"
+)]
+pub struct StopError {
+    /// Its name.
+    pub volume: String,
+    /// What it said.
+    pub cause: String,
 }
 
 /// A running server. Its portals are accepted on the lane that started it.
@@ -157,7 +169,10 @@ impl Server {
 
     /// Takes no new connections and commands, answers what was accepted, ends all connections and
     /// flushes the volumes.
-    pub async fn stop(self) {
+    ///
+    /// # Errors
+    /// [`StopError`] for the first volume whose flush failed; all else has been done.
+    pub async fn stop(self) -> Result<(), StopError> {
         self.stop.notify();
         let mut answers = Vec::new();
         for lane in &self.lanes {
@@ -166,20 +181,22 @@ impl Server {
                 answers.push(answer);
             }
         }
+        let mut result = Ok(());
         for answer in answers {
-            answer.await;
+            // A lane that has ended has nothing left to flush.
+            result = result.and(answer.await.unwrap_or(Ok(())));
         }
+        result
     }
 }
 
 /// The home of a volume's state, with what was kept of it.
 fn home(lun: &LunSpec) -> Arc<Home> {
-    let unit = SharedUnit::new();
+    let home = Home::default();
     if let Some(kept) = &lun.kept {
-        unit.restore(kept);
+        home.unit.restore(kept);
     }
-    let turns = Arc::default();
-    Arc::new(Home { turns, unit })
+    Arc::new(home)
 }
 
 /// Binds each address once, and writes the ports that the system chose into the configuration.

@@ -43,7 +43,7 @@ pub(super) struct RedirectTable {
 }
 
 impl Place<'_> {
-    /// The portal groups, checked.
+    /// The portal groups, checked. Their relative target ports are for the state directory to tell.
     pub(super) fn groups(&self) -> Result<Vec<PortalGroup>, ConfigError> {
         let Some(groups) = self.portal_groups else {
             let portals = match self.portals {
@@ -75,6 +75,7 @@ impl Place<'_> {
             Ok(PortalGroup {
                 tag: number,
                 portals: addresses(portals)?,
+                ..PortalGroup::only(Vec::new())
             })
         };
         groups.get_ref().iter().map(group).collect()

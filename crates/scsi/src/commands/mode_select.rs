@@ -60,21 +60,20 @@ impl ModeSelect {
         let Some(values) = check_pages(unit, list, pages_at)? else {
             return Ok(Action::End(Ending::GOOD));
         };
-        let keep = unit.shared().change(|state| {
+        unit.shared().change(|state| {
             if state.mode.current != values {
                 state.mode.current = values;
                 state
                     .attentions
                     .post(Attention::ModeParametersChanged, Some(nexus));
             }
-            let keep = self.save && state.mode.saved != values;
-            if keep {
+            if self.save {
                 state.mode.saved = values;
             }
-            keep
         });
         Ok(Action::Changed(Changed {
-            keep,
+            // Also of what is saved already: to keep it may have failed the last time.
+            keep: self.save,
             abort: Vec::new(),
             ending: Ending::GOOD,
         }))

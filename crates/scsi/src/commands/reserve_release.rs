@@ -31,7 +31,10 @@ pub(super) fn reserve(unit: &LogicalUnit, nexus: NexusId) -> Action {
                 None => Ending::CONFLICT,
             };
         }
-        state.reserved_by = Some(nexus);
+        // Another view may have given it to another since this command was let in.
+        if *state.reserved_by.get_or_insert(nexus) != nexus {
+            return Ending::CONFLICT;
+        }
         Ending::GOOD
     }))
 }
@@ -43,4 +46,22 @@ pub(super) fn release(unit: &LogicalUnit, nexus: NexusId) -> Action {
         }
     });
     Action::End(Ending::GOOD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::*;
+
+    #[test]
+    fn of_two_that_are_let_in_at_once_one_gets_it() {
+        let (first, second) = two_views(thick());
+        // Both lanes have looked before either changes anything.
+        assert_eq!(reserve(&first, NEXUS), good());
+        assert_eq!(reserve(&second, OTHER), Action::End(Ending::CONFLICT));
+        release(&second, OTHER);
+        assert_eq!(reserve(&second, OTHER), Action::End(Ending::CONFLICT));
+        release(&first, NEXUS);
+        assert_eq!(reserve(&second, OTHER), good());
+    }
 }

@@ -5,7 +5,7 @@
 //! it running, and until it has ended well the unit serves nothing else.
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::{Action, Changed, Ending};
 use crate::cdb::Cdb;
 use crate::sense::{Asc, KeySpecific, Sense, SenseKey};
 use crate::shape::Shape;
@@ -178,9 +178,14 @@ impl Sanitize {
             What::ExitFailureMode => unit.shared().change(|state| match state.sanitize {
                 Some(Progress::Failed { may_exit: false }) => Err(FAILED),
                 Some(Progress::Running(_)) => Ok(Action::End(Ending::BUSY)),
+                // Also without a failure: to keep that it was left may have failed the last time.
                 _ => {
                     state.sanitize = None;
-                    Ok(Action::End(Ending::GOOD))
+                    Ok(Action::Changed(Changed {
+                        keep: true,
+                        abort: Vec::new(),
+                        ending: Ending::GOOD,
+                    }))
                 }
             }),
         }

@@ -1,14 +1,15 @@
 //! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk
 //! here spins: stopping it flushes, power conditions are accepted and do nothing. A removable one
-//! is ejected and loaded in name, unless an initiator prevents it; another refuses that.
+//! is flushed and ejected, and loaded, in name, unless an initiator prevents it; another refuses that.
 
 use super::Command;
 use crate::access::Access;
 use crate::action::{Action, Ending};
 use crate::attention::{Attention, NexusId};
 use crate::cdb::Cdb;
-use crate::medium::MediumOp;
+use crate::medium::{MediumError, MediumOp};
 use crate::sense::{Asc, Sense, SenseKey};
+use crate::shared::State;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,27 @@ enum What {
     Flush,
     /// LOEJ: load or eject, by START.
     Load,
+    /// The same, where it ejects and has to flush first.
+    FlushAndEject,
+}
+
+/// An eject that has to flush first: do [`Eject::flush`], then ask [`Eject::flushed`] for the ending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eject {
+    /// What to do with the medium.
+    pub flush: MediumOp,
+    nexus: NexusId,
+}
+
+impl Eject {
+    /// Ejects, if the flush went well and nobody has prevented it meanwhile.
+    pub fn flushed(&self, unit: &LogicalUnit, result: Result<(), MediumError>) -> Ending {
+        if result.is_err() {
+            return unit.complete(result);
+        }
+        let ejected = unit.shared().change(|state| load(state, false, self.nexus));
+        ejected.map_or_else(Ending::check, |()| Ending::GOOD)
+    }
 }
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
@@ -31,6 +53,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let (no_flush, load, start) = (cdb.bit(4, 2), cdb.bit(4, 1), cdb.bit(4, 0));
     // With a power condition LOEJ and START are not looked at.
     let what = match power_condition {
+        0 if load && !start && !no_flush => What::FlushAndEject,
         0 if load => What::Load,
         0 if !start && !no_flush => What::Flush,
         _ => What::Nothing,
@@ -55,25 +78,45 @@ impl StartStop {
                 let extent = shape.extent_or_rest(0, 0)?;
                 Ok(Action::Medium(MediumOp::Flush { extent }))
             }
-            What::Load if !shape.removable => Err(Sense::invalid_cdb_field(4, Some(1))),
-            What::Load => unit.shared().change(|state| {
-                if !state.preventing.is_empty() {
-                    return Err(Sense::new(
-                        SenseKey::IllegalRequest,
-                        Asc::MEDIUM_REMOVAL_PREVENTED,
-                    ));
-                }
-                let was_ejected = std::mem::replace(&mut state.ejected, !self.start);
-                if was_ejected && self.start {
-                    // Who asked for it knows.
-                    state
-                        .attentions
-                        .post(Attention::MediumMayHaveChanged, Some(nexus));
-                }
+            What::Load | What::FlushAndEject if !shape.removable => {
+                Err(Sense::invalid_cdb_field(4, Some(1)))
+            }
+            What::Load => {
+                let shared = unit.shared();
+                shared.change(|state| load(state, self.start, nexus))?;
                 Ok(Action::End(Ending::GOOD))
-            }),
+            }
+            What::FlushAndEject => {
+                check_allowed(&unit.shared().look())?;
+                let extent = shape.extent_or_rest(0, 0)?;
+                let flush = MediumOp::Flush { extent };
+                Ok(Action::Eject(Eject { flush, nexus }))
+            }
         }
     }
+}
+
+fn check_allowed(state: &State) -> Result<(), Sense> {
+    match state.preventing.is_empty() {
+        true => Ok(()),
+        false => Err(Sense::new(
+            SenseKey::IllegalRequest,
+            Asc::MEDIUM_REMOVAL_PREVENTED,
+        )),
+    }
+}
+
+/// Loads or, without `start`, ejects the medium.
+fn load(state: &mut State, start: bool, nexus: NexusId) -> Result<(), Sense> {
+    check_allowed(state)?;
+    let was_ejected = std::mem::replace(&mut state.ejected, !start);
+    if was_ejected && start {
+        // Who asked for it knows.
+        state
+            .attentions
+            .post(Attention::MediumMayHaveChanged, Some(nexus));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

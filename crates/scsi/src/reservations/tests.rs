@@ -176,3 +176,49 @@ fn aptpl_decides_what_a_restart_leaves() {
         .expect("registered");
     assert_eq!(reservations.save(), "");
 }
+
+#[test]
+fn who_made_an_all_registrants_reservation_is_fenced_off_with_its_registration() {
+    for kind in Kind::ALL
+        .into_iter()
+        .filter(|kind| kind.is_all_registrants())
+    {
+        let preempted = {
+            let mut reservations = three();
+            reservations
+                .reserve(&name(1), 1, kind)
+                .expect("a reservation");
+            reservations
+                .preempt(&name(2), 2, 1, Some(kind))
+                .expect("a preempt");
+            reservations
+        };
+        let unregistered = {
+            let mut reservations = three();
+            reservations
+                .reserve(&name(1), 1, kind)
+                .expect("a reservation");
+            reservations
+                .register(&[name(1)], Some(1), 0, false, false)
+                .expect("an end of a registration");
+            reservations
+        };
+        for reservations in [preempted, unregistered] {
+            assert_eq!(reservations.held(), Some(kind));
+            assert!(!reservations.may(&name(1)), "{kind:?}");
+            assert!(!reservations.is_holder(&name(1)), "{kind:?}");
+            assert!(reservations.may(&name(2)) && reservations.is_holder(&name(2)));
+        }
+    }
+}
+
+#[test]
+fn a_stranger_that_registers_no_key_changes_nothing() {
+    for existing in [Some(0), None] {
+        let mut reservations = three();
+        reservations
+            .register(&[name(9)], existing, 0, false, false)
+            .expect("nothing to do");
+        assert_eq!(reservations, three());
+    }
+}

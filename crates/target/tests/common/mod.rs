@@ -69,7 +69,7 @@ pub(crate) fn with_config<T>(config: ServerConfig, test: impl AsyncFnOnce(&Serve
     lane.block_on(async {
         let server = Server::start(config, &[handle]).await.expect("a server");
         let output = test(&server).await;
-        server.stop().await;
+        server.stop().await.expect("the last flush");
         output
     })
 }

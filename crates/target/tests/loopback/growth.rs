@@ -66,7 +66,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         }));
         // Two target ports, and two lanes for each.
         let mut second = PortalGroup::only(config.targets[0].portal_groups[0].portals.clone());
-        second.tag = 2;
+        (second.tag, second.relative_port) = (2, 2);
         second.portals[0].set_ip([127, 0, 0, 2].into());
         config.targets[0].portal_groups.push(second);
         let server = Server::start(config, &[own, other])
@@ -116,7 +116,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         for disk in disks {
             disk.close().await;
         }
-        server.stop().await;
+        server.stop().await.expect("the last flush");
     });
     drop(stop);
     thread.join().expect("the lane ends");

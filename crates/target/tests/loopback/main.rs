@@ -124,7 +124,7 @@ fn many_readers_on_another_lane_are_all_answered() {
                 .expect("a server");
             started.send(server.portals()[0]).expect("the test waits");
             stopped.receive().await;
-            server.stop().await;
+            server.stop().await.expect("the last flush");
         });
     });
     let address = address.recv().expect("the server starts");
@@ -167,6 +167,6 @@ fn a_disk_that_is_let_go_ends_its_session() {
             // The target hears of the end in its own time.
             time::sleep(Duration::from_millis(100)).await;
         }
-        server.stop().await;
+        server.stop().await.expect("the last flush");
     });
 }

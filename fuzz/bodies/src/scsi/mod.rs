@@ -217,6 +217,10 @@ impl Disk {
                 self.sanitize = Some(overwrite);
                 return;
             }
+            Action::Eject(eject) => {
+                let ending = eject.flushed(&self.views[nexus.view], Ok(()));
+                return rules::check_ending(&ending, &cdb);
+            }
             Action::Changed(changed) => {
                 let known = |id: &NexusId| NEXUSES.iter().any(|nexus| nexus.id == *id);
                 assert!(

@@ -1,7 +1,7 @@
 //! MODE SELECT: what may change, what is kept, and lists that are refused whole.
 
 use crate::fixture::*;
-use crate::{Asc, Ending, QueueError, SenseFormat};
+use crate::{Action, Asc, Ending, QueueError, SenseFormat};
 
 const CONTROL: [u8; 12] = [0x0A, 0x0A, 0x02, 0x10, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0];
 
@@ -102,4 +102,22 @@ fn a_list_that_changes_anything_else_changes_nothing() {
     let mut other_size = vec![0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0x10, 0];
     other_size.extend(CONTROL);
     assert_eq!(asc(&other_size), Some(Asc::INVALID_FIELD_IN_PARAMETER_LIST));
+}
+
+#[test]
+fn each_command_that_saves_has_it_kept_also_the_second_of_the_same() {
+    let mut unit = unit(thick());
+    // An initiator sends it again when the first ended with Changed::not_kept.
+    for (save, times) in [(1, 2), (0, 1)] {
+        for _ in 0..times {
+            let Action::Parameters(parameters) = unit.begin(NEXUS, &select(save, 16)) else {
+                panic!("no parameter list");
+            };
+            let action = unit.resume(parameters, &control(true, false));
+            let Action::Changed(changed) = action else {
+                panic!("{action:?}");
+            };
+            assert_eq!(changed.keep, save == 1);
+        }
+    }
 }

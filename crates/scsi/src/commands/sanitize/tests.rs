@@ -100,3 +100,28 @@ fn lists_that_make_no_sense_are_refused() {
         assert_eq!(sense(run(thick(), &cdb)).asc, Asc::INVALID_FIELD_IN_CDB);
     }
 }
+
+#[test]
+fn that_a_failure_was_left_is_kept() {
+    let mut unit = unit(thick());
+    let list = list(1, &[0; 4]);
+    const AUSE: u8 = 0x20;
+    let Action::Parameters(parameters) = unit.begin(NEXUS, &cdb(AUSE | 1, list.len() as u16))
+    else {
+        panic!("no parameter list")
+    };
+    let Action::Overwrite(overwrite) = unit.resume(parameters, &list) else {
+        panic!("no overwrite")
+    };
+    overwrite.ended(unit.shared(), false);
+    // Twice: an initiator sends it again when the first ended with Changed::not_kept.
+    for _ in 0..2 {
+        let Action::Changed(left) = unit.begin(NEXUS, &cdb(0x1F, 0)) else {
+            panic!("nothing to keep")
+        };
+        assert!(left.keep);
+        assert_eq!(left.ending, Ending::GOOD);
+        assert_eq!(unit.shared().save(), None);
+    }
+    assert_eq!(unit.begin(NEXUS, &[0; 6]), good());
+}

@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use crate::sense::Asc;
-use crate::{MediumOp, Shape};
+use crate::{Action, Eject, Ending, LogicalUnit, MediumError, MediumErrorKind, MediumOp, Shape};
 
 #[test]
 fn stopping_flushes_the_whole_disk_unless_told_not_to() {
@@ -18,7 +18,7 @@ fn stopping_flushes_the_whole_disk_unless_told_not_to() {
 
 #[test]
 fn a_disk_that_is_not_removable_does_not_eject() {
-    for byte in [0x02, 0x03] {
+    for byte in [0x02, 0x03, 0x06] {
         assert_eq!(
             sense(run(thick(), &[0x1B, 0, 0, 0, byte, 0])).asc,
             Asc::INVALID_FIELD_IN_CDB
@@ -26,18 +26,23 @@ fn a_disk_that_is_not_removable_does_not_eject() {
     }
 }
 
-const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
+/// With NO_FLUSH.
+const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x06, 0];
+const FLUSH_AND_EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
 const LOAD: [u8; 6] = [0x1B, 0, 0, 0, 0x03, 0];
 const PREVENT: [u8; 6] = [0x1E, 0, 0, 0, 1, 0];
 const ALLOW: [u8; 6] = [0x1E, 0, 0, 0, 0, 0];
 
-#[test]
-fn a_removable_medium_goes_and_comes_back_unless_someone_prevents_it() {
-    let removable = Shape {
+fn removable() -> Shape {
+    Shape {
         removable: true,
         ..thick()
-    };
-    let (mut first, mut second) = two_views(removable);
+    }
+}
+
+#[test]
+fn a_removable_medium_goes_and_comes_back_unless_someone_prevents_it() {
+    let (mut first, mut second) = two_views(removable());
     assert_eq!(second.begin(OTHER, &PREVENT), good());
     assert_eq!(
         sense(first.begin(NEXUS, &EJECT)).asc,
@@ -60,4 +65,46 @@ fn a_removable_medium_goes_and_comes_back_unless_someone_prevents_it() {
     assert_eq!(second.begin(OTHER, &PREVENT), good());
     second.forget(OTHER);
     assert_eq!(first.begin(NEXUS, &EJECT), good());
+}
+
+fn flush_and_eject(unit: &mut LogicalUnit) -> Eject {
+    let action = unit.begin(NEXUS, &FLUSH_AND_EJECT);
+    let Action::Eject(eject) = action else {
+        panic!("{action:?} does not flush")
+    };
+    let MediumOp::Flush { extent } = &eject.flush else {
+        panic!("{eject:?}")
+    };
+    assert_eq!((extent.lba, extent.blocks), (0, LEN_BLOCKS));
+    eject
+}
+
+#[test]
+fn an_eject_flushes_first_and_fails_if_that_fails() {
+    let (mut first, mut second) = two_views(removable());
+    let failed = MediumError {
+        kind: MediumErrorKind::Flush,
+        lba: None,
+    };
+    let ending = flush_and_eject(&mut first).flushed(&first, Err(failed));
+    assert_eq!(ending.sense.expect("a failure").asc, Asc::WRITE_ERROR);
+    assert_eq!(second.begin(OTHER, &[0; 6]), good());
+    // While it flushes the medium is there, and its removal may be prevented.
+    let eject = flush_and_eject(&mut first);
+    assert_eq!(second.begin(OTHER, &PREVENT), good());
+    let ending = eject.flushed(&first, Ok(()));
+    let prevented = Asc::MEDIUM_REMOVAL_PREVENTED;
+    assert_eq!(ending.sense.expect("a refusal").asc, prevented);
+    assert_eq!(
+        sense(first.begin(NEXUS, &FLUSH_AND_EJECT)).asc,
+        prevented,
+        "it is told before the flush"
+    );
+    assert_eq!(second.begin(OTHER, &ALLOW), good());
+    let ending = flush_and_eject(&mut first).flushed(&first, Ok(()));
+    assert_eq!(ending, Ending::GOOD);
+    assert_eq!(
+        sense(second.begin(OTHER, &[0; 6])).asc,
+        Asc::MEDIUM_NOT_PRESENT
+    );
 }

@@ -107,6 +107,10 @@ fn check(shape: &Shape, action: &Action) -> Result<(), TestCaseError> {
         Action::Parameters(list) => {
             prop_assert!(list.len_bytes() <= 65535);
         }
+        Action::Eject(eject) => {
+            prop_assert!(shape.removable);
+            prop_assert_eq!(eject.flush.span(), None);
+        }
         Action::Copy(copy) => prop_assert!(copy.segments.len() <= 16),
         Action::Overwrite(overwrite) => {
             prop_assert_eq!(overwrite.pattern.len(), shape.block_size_bytes as usize);
