@@ -184,9 +184,12 @@ impl TargetSide {
                 let due = open.granted.expect("data was asked for") as usize;
                 let there = open.buffer.len().max(end as usize);
                 assert!(there >= due, "complete with data missing");
-                // The payload at hand may still be on its way.
+                // The payload at hand may still be on its way, while another command, whose data have
+                // all come, is only now asked for them.
                 open.complete = !placing;
-                self.completing = placing.then_some(*task);
+                if placing {
+                    self.completing = Some(*task);
+                }
             }
             TargetEvent::Failed { task } => {
                 let open = self.find(*task).expect("an open command fails");
