@@ -135,6 +135,26 @@ fn a_file_cut_short_while_it_is_served_reads_as_an_error() {
 }
 
 #[test]
+fn a_write_beyond_the_limit_on_file_sizes_fails_and_the_daemon_serves_on() {
+    let directory = Directory::new();
+    let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
+    let mut session = login(&server);
+    // As a shell's `ulimit -f 1024` would have had it.
+    let limited = std::process::Command::new("prlimit")
+        .args(["--fsize=1048576", "--pid", &server.pid().to_string()])
+        .status();
+    assert!(limited.expect("prlimit").success());
+    for _ in 0..2 {
+        let written = session.execute(&write_10(4096, 8), &[0x5A; 4096], 0);
+        assert_eq!(written.expect("a response").0, CHECK_CONDITION);
+    }
+    let written = session.execute(&write_10(8, 8), &[0x5A; 4096], 0);
+    assert_eq!(written.expect("a response").0, GOOD);
+    server.daemon().log_with("ulimit -f");
+    stop(server);
+}
+
+#[test]
 fn a_file_longer_than_its_size_is_logged() {
     for (len, is_logged) in [(17 << 20, true), (16 << 20, false)] {
         let directory = Directory::new();

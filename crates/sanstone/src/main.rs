@@ -5,9 +5,11 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Parser, Subcommand};
+use signal_hook::{consts::SIGXFSZ, flag};
 
 mod config;
 mod create;
@@ -101,6 +103,9 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
+    // A write beyond the limit on file sizes (`ulimit -f`) fails; unless this signal has a handler, it
+    // would end the process.
+    flag::register(SIGXFSZ, Arc::default())?;
     match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Check { config } => check(&config),
