@@ -126,6 +126,27 @@ fn a_lun_without_its_volume_is_named() {
 }
 
 #[test]
+fn a_number_is_there_once_however_it_is_written() {
+    let table = target_table(3260, &["disk"]);
+    let spare = "[volume.spare]\nram = { size = \"16MiB\" }\n";
+    for (one, other, number) in [("0", "00", 0), ("01", "1", 1), ("7", "+7", 7)] {
+        let luns = format!("luns = {{ {one} = \"disk\", \"{other}\" = \"spare\" }}");
+        refused_at(
+            8,
+            &format!("{RAM}{spare}{}", table.replace("luns = [\"disk\"]", &luns)),
+            &[&format!("LUN {number} is there twice"), one, other],
+        );
+    }
+    let portals = "portals = [\"127.0.0.1:3260\"]";
+    let groups = "portal_groups = { 1 = [\"127.0.0.1:3260\"], 01 = [\"127.0.0.2:3260\"] }";
+    refused_at(
+        5,
+        &format!("{RAM}{}", table.replace(portals, groups)),
+        &["portal group 1 is there twice", "\"01\""],
+    );
+}
+
+#[test]
 fn a_portal_that_is_no_address_is_quoted() {
     let table = target_table(3260, &["disk"]).replace("127.0.0.1:3260", "localhorst");
     refused(&format!("{RAM}{table}"), &["localhorst"]);

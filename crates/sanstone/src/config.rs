@@ -420,10 +420,7 @@ impl Config {
     fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
         let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
             Luns::List(names) => (0..).zip(names).collect(),
-            Luns::Table(table) => table
-                .iter()
-                .map(|(number, name)| Ok((lun_number(number)?, name)))
-                .collect::<Result<_, ConfigError>>()?,
+            Luns::Table(table) => by_number(table, "LUN", lun_number)?,
         };
         if numbered.is_empty() {
             let message = format!("target \"{target}\" has no LUN; write luns = [\"NAME\"]");
@@ -464,6 +461,29 @@ fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
             );
             ConfigError::new(text.span(), message)
         })
+}
+
+/// The entries of a table by their numbers, in the table's order. `1` and `01` are two keys for TOML
+/// and one number for us.
+fn by_number<'a, N: Copy + Display + Ord, V>(
+    table: &'a BTreeMap<Spanned<String>, V>,
+    what: &str,
+    number: impl Fn(&Spanned<String>) -> Result<N, ConfigError>,
+) -> Result<Vec<(N, &'a V)>, ConfigError> {
+    let mut seen = BTreeMap::new();
+    let mut numbered = Vec::new();
+    for (key, value) in table {
+        let number = number(key)?;
+        if let Some(other) = seen.insert(number, key.get_ref()) {
+            let message = format!(
+                "{what} {number} is there twice, as \"{other}\" and as \"{}\"; write it once",
+                key.get_ref()
+            );
+            return Err(ConfigError::new(key.span(), message));
+        }
+        numbered.push((number, value));
+    }
+    Ok(numbered)
 }
 
 /// An iSCSI name in one of the three formats (RFC 7143 §4.2.7), of characters that it may hold.
