@@ -224,6 +224,21 @@ fn a_blank_child_of_a_stripe_is_refused_by_serve_and_named() {
 }
 
 #[test]
+fn a_stripe_with_a_child_in_memory_is_refused_before_it_is_created() {
+    let stripe = "[volume.db]\nstripe = { of = [\n  { file = { path = \"a.img\", size = \"16MiB\" } },\n  \
+        { throttle = { rate = \"1Gbit/s\", of = \"disk\" } },\n] }\n";
+    let configuration = format!("{RAM}{stripe}{}", target_table(3260, &["db"]));
+    let words = ["in memory", "name a file or an iSCSI disk"];
+    refused_at(6, &configuration, &words);
+    let directory = Directory::new();
+    let file = directory.write("bad.toml", &configuration);
+    let ran = call(&["volume", "create", "-c", &file.to_string_lossy(), "db"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(words.iter().all(|word| ran.stderr.contains(word)), "{ran}");
+    assert!(!directory.join("a.img").exists(), "{ran}");
+}
+
+#[test]
 fn a_call_without_its_file_is_an_error_of_the_call() {
     assert_eq!(call(&["serve"]).code(), Some(2));
     let ran = call(&["check", "-c", "/nowhere/at-all.toml"]);
