@@ -38,7 +38,8 @@ struct Call {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the targets of a configuration until SIGTERM. On SIGHUP, follow files and devices that
+    /// Serve the targets of a configuration until SIGTERM, which finishes what was accepted; a second one,
+    /// a second later, gives that up. On SIGHUP, follow files and devices that
     /// became longer; on SIGUSR1, write to the log where the time went.
     Serve {
         /// The configuration file.

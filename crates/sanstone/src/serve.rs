@@ -1,5 +1,6 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
-//! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends.
+//! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends; on a
+//! second one it ends at once.
 //! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
 
 use std::{
@@ -9,6 +10,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
@@ -80,7 +82,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
                 Some(Told::Stop) | None => break,
             }
         }
-        tracing::info!("told to stop: finishing what was accepted");
+        tracing::info!(
+            "told to stop: finishing what was accepted; a second SIGTERM or SIGINT ends it at once"
+        );
         server.stop().await;
         tracing::info!("stopped");
         Ok(())
@@ -88,6 +92,10 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     lanes.stop();
     served
 }
+
+/// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
+/// group, and a shell's trap may add one to the terminal's.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 /// What whoever started us can want.
 #[derive(Clone, Copy)]
@@ -139,12 +147,20 @@ fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).context("catching signals")?;
     let watch = move || {
+        let mut stopping: Option<Instant> = None;
         for signal in signals.forever() {
             let what = match signal {
                 SIGUSR1 => Told::Report,
                 SIGHUP => Told::LookAgain,
                 _ => Told::Stop,
             };
+            if matches!(what, Told::Stop)
+                && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
+            {
+                log::say("sanstone: told again to stop: what is not finished is given up");
+                log::flush();
+                std::process::exit(1);
+            }
             if teller.send(what).is_err() {
                 break;
             }
