@@ -239,6 +239,30 @@ fn a_stripe_with_a_child_in_memory_is_refused_before_it_is_created() {
 }
 
 #[test]
+fn the_targets_of_the_guide_may_be_copied() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide");
+    let pages = std::fs::read_dir(guide).expect("the guide");
+    let text = |page: std::fs::DirEntry| std::fs::read_to_string(page.path()).expect("a page");
+    let pages: Vec<String> = pages.map(|page| text(page.expect("a page"))).collect();
+    let examples = pages
+        .iter()
+        .flat_map(|page| page.split("```toml\n").skip(1));
+    let examples = examples.filter_map(|rest| rest.split("```").next());
+    let targets: Vec<&str> = examples.filter(|toml| toml.contains("[target.")).collect();
+    assert!(targets.len() >= 5, "{} examples", targets.len());
+    for target in targets {
+        let directory = Directory::new();
+        for name in ["dbhost.secret", "esx.secret", "t0.secret"] {
+            let path = directory.write(name, format!("the secret in {name}\n"));
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(path, private).expect("its mode");
+        }
+        let volumes = ["db", "log"].map(|name| RAM.replace("disk", name)).concat();
+        call_with("check", &directory, &format!("{volumes}{target}")).success();
+    }
+}
+
+#[test]
 fn a_call_without_its_file_is_an_error_of_the_call() {
     assert_eq!(call(&["serve"]).code(), Some(2));
     let ran = call(&["check", "-c", "/nowhere/at-all.toml"]);
