@@ -135,6 +135,27 @@ fn a_file_cut_short_while_it_is_served_reads_as_an_error() {
 }
 
 #[test]
+fn a_file_that_is_removed_or_replaced_while_it_is_served_is_an_error_in_the_log() {
+    for replaced in [false, true] {
+        let directory = Directory::new();
+        let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
+        server.daemon().signal("HUP");
+        server.daemon().log_with("no file has another");
+        assert!(!server.daemon().log().contains("ERROR"));
+        let file = directory.join("db.img");
+        std::fs::remove_file(&file).expect("it was made");
+        if replaced {
+            directory.sparse("db.img", 16 << 20);
+        }
+        server.daemon().signal("HUP");
+        let log = server.daemon().log_with("ERROR");
+        assert!(log.contains("db.img was removed, renamed or"), "{log}");
+        let log = stop(server);
+        assert_eq!(log.matches("db.img was removed").count(), 2, "{log}");
+    }
+}
+
+#[test]
 fn a_write_beyond_the_limit_on_file_sizes_fails_and_the_daemon_serves_on() {
     let directory = Directory::new();
     let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);

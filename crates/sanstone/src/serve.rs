@@ -77,11 +77,13 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
                 }
                 Some(Told::LookAgain) => {
                     follow_lengths(&graph, &trees);
+                    tell_lost_paths(&graph);
                     server.tell_lengths();
                 }
                 Some(Told::Stop) | None => break,
             }
         }
+        tell_lost_paths(&graph);
         tracing::info!(
             "told to stop: finishing what was accepted; a second SIGTERM or SIGINT ends it at once"
         );
@@ -127,6 +129,13 @@ fn follow_lengths(graph: &Graph, trees: &[Tree]) {
             let why = "a stripe stays as long as it was created; to make it longer, make a new one";
             tracing::warn!(%path, "no served volume grows with this file: {why}");
         }
+    }
+}
+
+/// Says which files are served without the path that they were opened by.
+fn tell_lost_paths(graph: &Graph) {
+    for message in graph.look_at_paths() {
+        tracing::error!("{message}");
     }
 }
 

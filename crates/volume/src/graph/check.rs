@@ -21,8 +21,8 @@ pub struct Findings {
 }
 
 /// What a path leads to, whatever the path.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Medium {
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Medium {
     /// A block device, by its number.
     Device(u64),
     /// A file, by those of its file system and inode.
@@ -32,7 +32,7 @@ enum Medium {
 }
 
 impl Medium {
-    fn of(path: &Path) -> Medium {
+    pub(super) fn of(path: &Path) -> Medium {
         match fs::metadata(path) {
             Ok(found) if found.file_type().is_block_device() => Medium::Device(found.rdev()),
             Ok(found) => Medium::File(found.dev(), found.ino()),
