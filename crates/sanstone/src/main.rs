@@ -74,14 +74,14 @@ enum Verb {
 #[derive(Subcommand)]
 enum VolumeVerb {
     /// Write the superblocks of a stripe's children, which makes them one volume. What they held
-    /// is lost.
+    /// is lost. Children whose first MiB is not zero are refused; what lies behind it is not looked at.
     Create {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// The volume's name in it.
         name: String,
-        /// Also if the children hold data or belong to another volume.
+        /// Also if the children hold data or belong to another stripe.
         #[arg(long)]
         force: bool,
     },
