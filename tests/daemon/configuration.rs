@@ -283,6 +283,19 @@ fn what_serde_finds_comes_with_the_mend() {
         &["a whole number"],
     );
     refused_at(
+        1,
+        &format!("connections = 99999999999\n{RAM}{table}"),
+        &["connections = 99999999999 is not possible; write 1 to 65536"],
+    );
+    let file = RAM
+        .replace("{ size = \"16MiB\" }", "\"a.img\"")
+        .replace("ram", "file");
+    refused_at(
+        2,
+        &format!("{file}{table}"),
+        &["write it as { path = \"a.img\" }"],
+    );
+    refused_at(
         2,
         &format!("lanes = 1\nlanes = 2\n{RAM}{table}"),
         &["write it once"],

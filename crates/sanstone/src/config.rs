@@ -55,8 +55,8 @@ pub(crate) struct Config {
 struct File {
     state: Option<PathBuf>,
     memory: Option<Spanned<Size>>,
-    connections: Option<Spanned<u32>>,
-    lanes: Option<Spanned<u32>>,
+    connections: Option<Spanned<i64>>,
+    lanes: Option<Spanned<i64>>,
     ping_interval: Option<Spanned<Time>>,
     peer_timeout: Option<Spanned<Time>>,
     /// CRC32C with initiators that prefer it to nothing.
