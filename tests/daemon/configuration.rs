@@ -263,6 +263,21 @@ fn the_targets_of_the_guide_may_be_copied() {
 }
 
 #[test]
+fn a_state_directory_that_is_none_is_told_with_its_line() {
+    let directory = Directory::new();
+    let table = target_table(harness::free_port(), &["disk"]);
+    let configuration = format!("lanes = 1\nstate = \"/etc/passwd\"\n{RAM}{table}");
+    for verb in ["check", "serve"] {
+        let ran = call_with(verb, &directory, &configuration);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        assert!(
+            ran.stderr.contains("bad.toml:2:9: reading /etc/passwd/"),
+            "{ran}"
+        );
+    }
+}
+
+#[test]
 fn a_call_without_its_file_is_an_error_of_the_call() {
     assert_eq!(call(&["serve"]).code(), Some(2));
     let ran = call(&["check", "-c", "/nowhere/at-all.toml"]);

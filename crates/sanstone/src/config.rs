@@ -53,7 +53,7 @@ pub(crate) struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    state: Option<PathBuf>,
+    state: Option<Spanned<PathBuf>>,
     memory: Option<Spanned<Size>>,
     connections: Option<Spanned<i64>>,
     lanes: Option<Spanned<i64>>,
@@ -253,6 +253,12 @@ impl Config {
         Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
     }
 
+    /// What is wrong with the state directory, with the place of `state` if it is there.
+    pub(crate) fn state_failed(&self, error: &anyhow::Error) -> Failure {
+        let span = self.file.state.as_ref().map(Spanned::span);
+        self.failed(&ConfigError::new(span, format!("{error:#}")))
+    }
+
     /// The volumes, ready to be opened.
     pub(crate) fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
@@ -261,7 +267,8 @@ impl Config {
     /// Looks whether the volumes would open, without touching them.
     pub(crate) fn check_system(&self) -> Result<(), Failure> {
         machine::check(&self.file).map_err(|error| self.wrong(&error))?;
-        let served = state::served(&self.state_directory())?;
+        let served = state::served(&self.state_directory());
+        let served = served.map_err(|error| self.state_failed(&error))?;
         let findings = self.graph()?.check(&served);
         for note in &findings.notes {
             let note = note.located(&self.path, &self.text);
@@ -284,7 +291,7 @@ impl Config {
     /// Where what outlives a restart is kept: `state`, or beside the configuration.
     pub(crate) fn state_directory(&self) -> PathBuf {
         match &self.file.state {
-            Some(state) => self.directory().join(state),
+            Some(state) => self.directory().join(state.get_ref()),
             None => self.path.with_extension("state"),
         }
     }

@@ -53,10 +53,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         std::process::abort();
     }));
     let mut graph = config.graph()?;
-    let state = Arc::new(Mutex::new(State::open(
-        &config.state_directory(),
-        !supervised,
-    )?));
+    let state = State::open(&config.state_directory(), !supervised);
+    let state = state.map_err(|error| config.state_failed(&error))?;
+    let state = Arc::new(Mutex::new(state));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
         let trees = open(&config, &mut graph, &lanes.handles()).await?;
