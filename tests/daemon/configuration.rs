@@ -126,6 +126,27 @@ fn a_lun_without_its_volume_is_named() {
 }
 
 #[test]
+fn a_number_is_there_once_however_it_is_written() {
+    let table = target_table(3260, &["disk"]);
+    let spare = "[volume.spare]\nram = { size = \"16MiB\" }\n";
+    for (one, other, number) in [("0", "00", 0), ("01", "1", 1), ("7", "+7", 7)] {
+        let luns = format!("luns = {{ {one} = \"disk\", \"{other}\" = \"spare\" }}");
+        refused_at(
+            8,
+            &format!("{RAM}{spare}{}", table.replace("luns = [\"disk\"]", &luns)),
+            &[&format!("LUN {number} is there twice"), one, other],
+        );
+    }
+    let portals = "portals = [\"127.0.0.1:3260\"]";
+    let groups = "portal_groups = { 1 = [\"127.0.0.1:3260\"], 01 = [\"127.0.0.2:3260\"] }";
+    refused_at(
+        5,
+        &format!("{RAM}{}", table.replace(portals, groups)),
+        &["portal group 1 is there twice", "\"01\""],
+    );
+}
+
+#[test]
 fn a_portal_that_is_no_address_is_quoted() {
     let table = target_table(3260, &["disk"]).replace("127.0.0.1:3260", "localhorst");
     refused(&format!("{RAM}{table}"), &["localhorst"]);
@@ -203,6 +224,60 @@ fn a_blank_child_of_a_stripe_is_refused_by_serve_and_named() {
 }
 
 #[test]
+fn a_stripe_with_a_child_in_memory_is_refused_before_it_is_created() {
+    let stripe = "[volume.db]\nstripe = { of = [\n  { file = { path = \"a.img\", size = \"16MiB\" } },\n  \
+        { throttle = { rate = \"1Gbit/s\", of = \"disk\" } },\n] }\n";
+    let configuration = format!("{RAM}{stripe}{}", target_table(3260, &["db"]));
+    let words = ["in memory", "name a file or an iSCSI disk"];
+    refused_at(6, &configuration, &words);
+    let directory = Directory::new();
+    let file = directory.write("bad.toml", &configuration);
+    let ran = call(&["volume", "create", "-c", &file.to_string_lossy(), "db"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(words.iter().all(|word| ran.stderr.contains(word)), "{ran}");
+    assert!(!directory.join("a.img").exists(), "{ran}");
+}
+
+#[test]
+fn the_targets_of_the_guide_may_be_copied() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide");
+    let pages = std::fs::read_dir(guide).expect("the guide");
+    let text = |page: std::fs::DirEntry| std::fs::read_to_string(page.path()).expect("a page");
+    let pages: Vec<String> = pages.map(|page| text(page.expect("a page"))).collect();
+    let examples = pages
+        .iter()
+        .flat_map(|page| page.split("```toml\n").skip(1));
+    let examples = examples.filter_map(|rest| rest.split("```").next());
+    let targets: Vec<&str> = examples.filter(|toml| toml.contains("[target.")).collect();
+    assert!(targets.len() >= 5, "{} examples", targets.len());
+    for target in targets {
+        let directory = Directory::new();
+        for name in ["dbhost.secret", "esx.secret", "t0.secret"] {
+            let path = directory.write(name, format!("the secret in {name}\n"));
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(path, private).expect("its mode");
+        }
+        let volumes = ["db", "log"].map(|name| RAM.replace("disk", name)).concat();
+        call_with("check", &directory, &format!("{volumes}{target}")).success();
+    }
+}
+
+#[test]
+fn a_state_directory_that_is_none_is_told_with_its_line() {
+    let directory = Directory::new();
+    let table = target_table(harness::free_port(), &["disk"]);
+    let configuration = format!("lanes = 1\nstate = \"/etc/passwd\"\n{RAM}{table}");
+    for verb in ["check", "serve"] {
+        let ran = call_with(verb, &directory, &configuration);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        assert!(
+            ran.stderr.contains("bad.toml:2:9: reading /etc/passwd/"),
+            "{ran}"
+        );
+    }
+}
+
+#[test]
 fn a_call_without_its_file_is_an_error_of_the_call() {
     assert_eq!(call(&["serve"]).code(), Some(2));
     let ran = call(&["check", "-c", "/nowhere/at-all.toml"]);
@@ -221,6 +296,19 @@ fn what_serde_finds_comes_with_the_mend() {
         1,
         &format!("lanes = \"two\"\n{RAM}{table}"),
         &["a whole number"],
+    );
+    refused_at(
+        1,
+        &format!("connections = 99999999999\n{RAM}{table}"),
+        &["connections = 99999999999 is not possible; write 1 to 65536"],
+    );
+    let file = RAM
+        .replace("{ size = \"16MiB\" }", "\"a.img\"")
+        .replace("ram", "file");
+    refused_at(
+        2,
+        &format!("{file}{table}"),
+        &["write it as { path = \"a.img\" }"],
     );
     refused_at(
         2,

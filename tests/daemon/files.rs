@@ -135,6 +135,47 @@ fn a_file_cut_short_while_it_is_served_reads_as_an_error() {
 }
 
 #[test]
+fn a_file_that_is_removed_or_replaced_while_it_is_served_is_an_error_in_the_log() {
+    for replaced in [false, true] {
+        let directory = Directory::new();
+        let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
+        server.daemon().signal("HUP");
+        server.daemon().log_with("no file has another");
+        assert!(!server.daemon().log().contains("ERROR"));
+        let file = directory.join("db.img");
+        std::fs::remove_file(&file).expect("it was made");
+        if replaced {
+            directory.sparse("db.img", 16 << 20);
+        }
+        server.daemon().signal("HUP");
+        let log = server.daemon().log_with("ERROR");
+        assert!(log.contains("db.img was removed, renamed or"), "{log}");
+        let log = stop(server);
+        assert_eq!(log.matches("db.img was removed").count(), 2, "{log}");
+    }
+}
+
+#[test]
+fn a_write_beyond_the_limit_on_file_sizes_fails_and_the_daemon_serves_on() {
+    let directory = Directory::new();
+    let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
+    let mut session = login(&server);
+    // As a shell's `ulimit -f 1024` would have had it.
+    let limited = std::process::Command::new("prlimit")
+        .args(["--fsize=1048576", "--pid", &server.pid().to_string()])
+        .status();
+    assert!(limited.expect("prlimit").success());
+    for _ in 0..2 {
+        let written = session.execute(&write_10(4096, 8), &[0x5A; 4096], 0);
+        assert_eq!(written.expect("a response").0, CHECK_CONDITION);
+    }
+    let written = session.execute(&write_10(8, 8), &[0x5A; 4096], 0);
+    assert_eq!(written.expect("a response").0, GOOD);
+    server.daemon().log_with("ulimit -f");
+    stop(server);
+}
+
+#[test]
 fn a_file_longer_than_its_size_is_logged() {
     for (len, is_logged) in [(17 << 20, true), (16 << 20, false)] {
         let directory = Directory::new();

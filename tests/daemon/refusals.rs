@@ -5,7 +5,7 @@ use harness::directory::Directory;
 use harness::process::Daemon;
 use harness::run::run;
 use harness::sanstone::{IQN, Sanstone, binary, target_table};
-use harness::wire::{Session, login_header, send};
+use harness::wire::{Direction, Session, login_header, read_10, send};
 use std::fs::Permissions;
 use std::io::Read;
 use std::net::TcpStream;
@@ -178,4 +178,38 @@ fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
         .daemon()
         .log_with("connection lost: the initiator has logged in again");
     assert!(!server.daemon().log().contains("unsaid"));
+}
+
+#[test]
+fn a_lost_session_of_an_iscsi_leaf_is_told_once() {
+    let directories = [Directory::new(), Directory::new()];
+    let volume = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
+    let mut far = Sanstone::serve(directories[0].path(), volume, &["disk"]);
+    let port = far.port();
+    let leaf = format!(
+        "[volume.near]\niscsi = {{ url = \"{}\", reconnect_timeout = \"10min\" }}\n",
+        far.url(0)
+    );
+    let mut near = Sanstone::serve(directories[1].path(), &leaf, &["near"]);
+    let address = format!("127.0.0.1:{}", near.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    for losses in 1..=2 {
+        far.daemon().signal("KILL");
+        far.daemon().wait(Duration::from_secs(60)).expect("it ends");
+        let reads = [0; 8].map(|_| {
+            let read = session.command(&read_10(0, 8), Direction::Read, 4096, &[]);
+            read.expect("a command")
+        });
+        near.daemon().log_with("session lost");
+        std::thread::sleep(Duration::from_secs(1));
+        let log = near.daemon().log();
+        assert_eq!(log.matches("session lost").count(), losses, "{log}");
+        far = Sanstone::serve_on(port, directories[0].path(), volume, &["disk"]);
+        for (status, _) in session.responses_to(&reads).expect("answers") {
+            assert_eq!(status, 0);
+        }
+        let log = near.daemon().log_with("logged in again");
+        assert_eq!(log.matches("logged in again").count(), losses, "{log}");
+    }
 }

@@ -99,6 +99,35 @@ fn accepted_write_at_sigterm() -> bool {
 }
 
 #[test]
+fn a_second_sigterm_ends_what_the_first_one_waits_for() {
+    let directory = Directory::new();
+    let volume =
+        "[volume.disk]\nthrottle = { rate = \"8kbit/s\", of = { ram = { size = \"16MiB\" } } }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &SOLICITED).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let r2t = begin_write(&mut session, 0);
+    session
+        .answer_r2t(&r2t, &harness::noise(3, BYTES))
+        .expect("the target takes the data");
+    // 32 s for the link; two signals at once are one request, as `timeout` makes it.
+    for _ in 0..2 {
+        server.daemon().signal("TERM");
+    }
+    server
+        .daemon()
+        .log_with("a second SIGTERM or SIGINT ends it at once");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(server.daemon().ended().is_none(), "it finishes the write");
+    server.daemon().signal("INT");
+    let ended = server.daemon().wait(Duration::from_secs(15));
+    assert_eq!(ended.expect("it ends").code(), Some(1));
+    let log = server.daemon().log();
+    assert!(log.contains("told again to stop"), "{log}");
+}
+
+#[test]
 fn sigterm_does_not_wait_for_ever_for_a_silent_client() {
     let directory = Directory::new();
     let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";

@@ -28,6 +28,11 @@ fn a_wrong_call_is_refused_with_what_to_write() {
         2,
         "/nowhere/r.html",
     );
+    // Also before the rows are made, whose number is wrong here.
+    for option in ["--report", "--dir"] {
+        let place = "/nowhere/there";
+        refused(&["--rows", "20", option, place], 2, "/nowhere");
+    }
     refused(&["--data", "/nowhere/day.csv"], 2, "/nowhere/day.csv");
     refused(&["--rows", "20000", "--dir", "/nowhere"], 2, "/nowhere");
 }

@@ -54,10 +54,10 @@ pub(crate) struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    state: Option<PathBuf>,
+    state: Option<Spanned<PathBuf>>,
     memory: Option<Spanned<Size>>,
-    connections: Option<Spanned<u32>>,
-    lanes: Option<Spanned<u32>>,
+    connections: Option<Spanned<i64>>,
+    lanes: Option<Spanned<i64>>,
     ping_interval: Option<Spanned<Time>>,
     peer_timeout: Option<Spanned<Time>>,
     /// CRC32C with initiators that prefer it to nothing.
@@ -265,6 +265,12 @@ impl Config {
         Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
     }
 
+    /// What is wrong with the state directory, with the place of `state` if it is there.
+    pub(crate) fn state_failed(&self, error: &anyhow::Error) -> Failure {
+        let span = self.file.state.as_ref().map(Spanned::span);
+        self.failed(&ConfigError::new(span, format!("{error:#}")))
+    }
+
     /// The volumes, ready to be opened.
     pub(crate) fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
@@ -273,7 +279,8 @@ impl Config {
     /// Looks whether the volumes would open, without touching them.
     pub(crate) fn check_system(&self) -> Result<(), Failure> {
         machine::check(&self.file).map_err(|error| self.wrong(&error))?;
-        let served = state::served(&self.state_directory())?;
+        let served = state::served(&self.state_directory());
+        let served = served.map_err(|error| self.state_failed(&error))?;
         let findings = self.graph()?.check(&served);
         for note in &findings.notes {
             let note = note.located(&self.path, &self.text);
@@ -296,7 +303,7 @@ impl Config {
     /// Where what outlives a restart is kept: `state`, or beside the configuration.
     pub(crate) fn state_directory(&self) -> PathBuf {
         match &self.file.state {
-            Some(state) => self.directory().join(state),
+            Some(state) => self.directory().join(state.get_ref()),
             None => self.path.with_extension("state"),
         }
     }
@@ -432,10 +439,7 @@ impl Config {
     fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
         let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
             Luns::List(names) => (0..).zip(names).collect(),
-            Luns::Table(table) => table
-                .iter()
-                .map(|(number, name)| Ok((lun_number(number)?, name)))
-                .collect::<Result<_, ConfigError>>()?,
+            Luns::Table(table) => by_number(table, "LUN", lun_number)?,
         };
         if numbered.is_empty() {
             let message = format!("target \"{target}\" has no LUN; write luns = [\"NAME\"]");
@@ -476,6 +480,29 @@ fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
             );
             ConfigError::new(text.span(), message)
         })
+}
+
+/// The entries of a table by their numbers, in the table's order. `1` and `01` are two keys for TOML
+/// and one number for us.
+fn by_number<'a, N: Copy + Display + Ord, V>(
+    table: &'a BTreeMap<Spanned<String>, V>,
+    what: &str,
+    number: impl Fn(&Spanned<String>) -> Result<N, ConfigError>,
+) -> Result<Vec<(N, &'a V)>, ConfigError> {
+    let mut seen = BTreeMap::new();
+    let mut numbered = Vec::new();
+    for (key, value) in table {
+        let number = number(key)?;
+        if let Some(other) = seen.insert(number, key.get_ref()) {
+            let message = format!(
+                "{what} {number} is there twice, as \"{other}\" and as \"{}\"; write it once",
+                key.get_ref()
+            );
+            return Err(ConfigError::new(key.span(), message));
+        }
+        numbered.push((number, value));
+    }
+    Ok(numbered)
 }
 
 /// An iSCSI name in one of the three formats (RFC 7143 §4.2.7), of characters that it may hold.

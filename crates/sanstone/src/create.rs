@@ -15,6 +15,9 @@ use crate::{config::Config, failure::Failure, output};
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let mut graph = config.graph()?;
+    graph
+        .check_stripes()
+        .map_err(|error| config.wrong(&error))?;
     let lane = Lane::new(&LaneConfig::default())?;
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

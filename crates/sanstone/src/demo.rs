@@ -77,8 +77,7 @@ pub(crate) struct DemoCall {
 pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let options = options(&call)?;
     let progress = Progress::for_stderr();
-    // Whatever is wrong with the data is wrong with the call.
-    let survey = Survey::of(&options.source, progress).map_err(wrong)?;
+    // Where it cannot write is known before the rows are made, which takes a while.
     let mut outputs = vec![OutputFile::open(&call.report)?];
     if let Some(json) = &call.json {
         outputs.push(OutputFile::open(json)?);
@@ -88,6 +87,8 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catching signals")?;
     let directory = Directory::new_in(&parent).map_err(wrong)?;
     remove_when_interrupted(signals, directory.path())?;
+    // Whatever is wrong with the data is wrong with the call.
+    let survey = Survey::of(&options.source, progress).map_err(wrong)?;
     let report = demo::run(&options, &survey, &directory, progress)?;
     output::print(report::table(&report))?;
     let texts = [

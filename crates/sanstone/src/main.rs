@@ -5,9 +5,11 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Parser, Subcommand};
+use signal_hook::{consts::SIGXFSZ, flag};
 
 mod config;
 mod create;
@@ -36,7 +38,8 @@ struct Call {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the targets of a configuration until SIGTERM. On SIGHUP, follow files and devices that
+    /// Serve the targets of a configuration until SIGTERM, which finishes what was accepted; a second one,
+    /// a second later, gives that up. On SIGHUP, follow files and devices that
     /// became longer; on SIGUSR1, write to the log where the time went.
     Serve {
         /// The configuration file.
@@ -71,14 +74,14 @@ enum Verb {
 #[derive(Subcommand)]
 enum VolumeVerb {
     /// Write the superblocks of a stripe's children, which makes them one volume. What they held
-    /// is lost.
+    /// is lost. Children whose first MiB is not zero are refused; what lies behind it is not looked at.
     Create {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// The volume's name in it.
         name: String,
-        /// Also if the children hold data or belong to another volume.
+        /// Also if the children hold data or belong to another stripe.
         #[arg(long)]
         force: bool,
     },
@@ -101,6 +104,9 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
+    // A write beyond the limit on file sizes (`ulimit -f`) fails; unless this signal has a handler, it
+    // would end the process.
+    flag::register(SIGXFSZ, Arc::default())?;
     match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Check { config } => check(&config),

@@ -1,5 +1,6 @@
 //! `sanstone serve`: opens the volumes of a configuration, serves its targets, and on SIGTERM or
-//! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends.
+//! SIGINT (or, supervised, when standard input closes) finishes what was accepted before it ends; on a
+//! second one it ends at once.
 //! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
 
 use std::{
@@ -9,6 +10,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
@@ -51,10 +53,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         std::process::abort();
     }));
     let mut graph = config.graph()?;
-    let state = Arc::new(Mutex::new(State::open(
-        &config.state_directory(),
-        !supervised,
-    )?));
+    let state = State::open(&config.state_directory(), !supervised);
+    let state = state.map_err(|error| config.state_failed(&error))?;
+    let state = Arc::new(Mutex::new(state));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
         let trees = open(&config, &mut graph, &lanes.handles()).await?;
@@ -75,12 +76,16 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
                 }
                 Some(Told::LookAgain) => {
                     follow_lengths(&graph, &trees);
+                    tell_lost_paths(&graph);
                     server.tell_lengths();
                 }
                 Some(Told::Stop) | None => break,
             }
         }
-        tracing::info!("told to stop: finishing what was accepted");
+        tell_lost_paths(&graph);
+        tracing::info!(
+            "told to stop: finishing what was accepted; a second SIGTERM or SIGINT ends it at once"
+        );
         server.stop().await?;
         tracing::info!("stopped");
         Ok(())
@@ -88,6 +93,10 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     lanes.stop();
     served
 }
+
+/// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
+/// group, and a shell's trap may add one to the terminal's.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 /// What whoever started us can want.
 #[derive(Clone, Copy)]
@@ -122,6 +131,13 @@ fn follow_lengths(graph: &Graph, trees: &[Tree]) {
     }
 }
 
+/// Says which files are served without the path that they were opened by.
+fn tell_lost_paths(graph: &Graph) {
+    for message in graph.look_at_paths() {
+        tracing::error!("{message}");
+    }
+}
+
 /// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
 fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
     let (teller, told) = channel();
@@ -139,12 +155,20 @@ fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).context("catching signals")?;
     let watch = move || {
+        let mut stopping: Option<Instant> = None;
         for signal in signals.forever() {
             let what = match signal {
                 SIGUSR1 => Told::Report,
                 SIGHUP => Told::LookAgain,
                 _ => Told::Stop,
             };
+            if matches!(what, Told::Stop)
+                && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
+            {
+                log::say("sanstone: told again to stop: what is not finished is given up");
+                log::flush();
+                std::process::exit(1);
+            }
             if teller.send(what).is_err() {
                 break;
             }

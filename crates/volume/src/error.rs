@@ -51,7 +51,9 @@ impl Error {
     /// An error of the system while doing `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         let kind = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => ErrorKind::NoSpace,
             io::ErrorKind::TimedOut => ErrorKind::TimedOut,
             io::ErrorKind::ConnectionRefused
             | io::ErrorKind::ConnectionReset

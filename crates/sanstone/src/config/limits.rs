@@ -10,11 +10,11 @@ use volume::config::{ConfigError, Size, Time};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsTable {
-    reserved: Option<Spanned<u32>>,
-    logins: Option<Spanned<u32>>,
-    logins_per_peer: Option<Spanned<u32>>,
+    reserved: Option<Spanned<i64>>,
+    logins: Option<Spanned<i64>>,
+    logins_per_peer: Option<Spanned<i64>>,
     login_time: Option<Spanned<Time>>,
-    commands: Option<Spanned<u32>>,
+    commands: Option<Spanned<i64>>,
     transfer: Option<Spanned<Size>>,
     data_segment: Option<Spanned<Size>>,
     text: Option<Spanned<Size>>,
@@ -75,7 +75,7 @@ impl LimitsTable {
 
 fn count(
     name: &str,
-    value: &Option<Spanned<u32>>,
+    value: &Option<Spanned<i64>>,
     least: u32,
     most: u32,
 ) -> Result<Option<u32>, ConfigError> {
@@ -83,8 +83,8 @@ fn count(
         return Ok(None);
     };
     let given = *value.get_ref();
-    if (least..=most).contains(&given) {
-        return Ok(Some(given));
+    if (least.into()..=most.into()).contains(&given) {
+        return Ok(Some(given as u32));
     }
     let message = format!("{name} = {given} is not possible; write {least} to {most}");
     Err(ConfigError::new(value.span(), message))

@@ -12,7 +12,7 @@ use target::{PortalGroup, Redirect};
 use toml::Spanned;
 use volume::config::ConfigError;
 
-use super::{PORT, wrong_value};
+use super::{PORT, by_number, wrong_value};
 
 const FORM: &str = "addresses as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
 
@@ -66,19 +66,22 @@ impl Place<'_> {
                 "portal_groups = { 1 = [\"10.0.1.1:3260\"] }",
             ));
         }
-        let group = |(tag, portals): (&Spanned<String>, &Addresses)| {
-            let number = tag.get_ref().parse().ok().filter(|tag| *tag != 0);
-            let number = number.ok_or_else(|| {
+        let number = |tag: &Spanned<String>| {
+            let number = tag.get_ref().parse::<u16>().ok().filter(|tag| *tag != 0);
+            number.ok_or_else(|| {
                 let what = format_args!("\"{}\" is no portal group tag", tag.get_ref());
                 wrong_value(tag.span(), what, "a number from 1 to 65535")
-            })?;
+            })
+        };
+        let group = |(tag, portals): (u16, &Addresses)| {
             Ok(PortalGroup {
-                tag: number,
+                tag,
                 portals: addresses(portals)?,
                 ..PortalGroup::only(Vec::new())
             })
         };
-        groups.get_ref().iter().map(group).collect()
+        let groups = by_number(groups.get_ref(), "portal group", number)?;
+        groups.into_iter().map(group).collect()
     }
 
     /// Where initiators are sent, if anywhere.

@@ -26,17 +26,26 @@ fn with_mend(message: &str) -> String {
     if message == "duplicate key" {
         return "this key is there twice; write it once".to_owned();
     }
-    let list = match quoted(message, "string \"", '"') {
-        Some(value) => format!("a list, as [\"{value}\"]"),
-        None => "a list, as [\"…\"]".to_owned(),
-    };
+    if let Some((variant, others)) = message.split_once(", expected ") {
+        if let Some(variant) = quoted(variant, "unknown variant `", '`') {
+            let others = others.trim_start_matches("one of ").replace('`', "\"");
+            return format!("\"{variant}\" is not offered; write one of {others}");
+        }
+    }
+    let given = quoted(message, "string \"", '"').unwrap_or("…");
+    let list = format!("a list, as [\"{given}\"]");
+    let file = format!("it as {{ path = \"{given}\" }}");
     for (expected, said, write) in [
         ("a sequence", "a list", &*list),
-        ("u32", "a whole number", "it without sign and quotes, as 4"),
+        ("i64", "a whole number", "it without quotes, as 4"),
         ("a boolean", "yes or no", "true or false, without quotes"),
         ("path string", "a path", "it in quotes"),
         ("a string", "a text", "it in quotes"),
         ("a map", "a table", "it as { KEY = … }"),
+        ("struct File", "a table", &*file),
+        ("struct Ram", "a table", "it as { size = \"1GiB\" }"),
+        ("struct Iscsi", "a table", "it as { url = \"iscsi://…\" }"),
+        ("struct Stripe", "a table", "it as { of = [ … ] }"),
     ] {
         let Some(given) = message.strip_suffix(expected) else {
             continue;
@@ -86,9 +95,16 @@ mod tests {
                 "invalid type: string \"*\", expected a list; write a list, as [\"*\"]",
             ),
             (
-                "invalid value: integer `-1`, expected u32",
-                "invalid value: integer `-1`, expected a whole number; write it without sign and \
-                 quotes, as 4",
+                "invalid type: string \"4\", expected i64",
+                "invalid type: string \"4\", expected a whole number; write it without quotes, as 4",
+            ),
+            (
+                "invalid type: string \"a.img\", expected struct File",
+                "invalid type: string \"a.img\", expected a table; write it as { path = \"a.img\" }",
+            ),
+            (
+                "unknown variant `turbo`, expected one of `direct`, `write-back`",
+                "\"turbo\" is not offered; write one of \"direct\", \"write-back\"",
             ),
             ("duplicate key", "this key is there twice; write it once"),
             ("unknown field `x`", "unknown field `x`"),

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Spanned;
 
-use super::{ConfigError, File, Kind, Node, Ram, Size, Stripe, Volumes, What};
+use super::{
+    ConfigError, File, Iscsi, Kind, Node, Ram, Size, Stripe, Volumes, What,
+    url::{ISCSI_NAME_BYTES_MAX, is_iscsi_name},
+};
 
 /// Stripes and caches move data in pages; a finer unit would split every one.
 const UNIT_BYTES: u64 = 4096;
@@ -140,17 +143,7 @@ fn check_kind(kind: &Kind) -> Result<(), ConfigError> {
     match kind {
         Kind::Ram(Ram { size, block_size }) => check_blocks(size, block_size.bytes()),
         Kind::File(file) => check_file(file),
-        Kind::Iscsi(iscsi) => [
-            &iscsi.connect_timeout,
-            &iscsi.request_timeout,
-        ]
-        .into_iter()
-        .try_for_each(|time| {
-            if time.get_ref().duration().is_zero() {
-                return Err(error_at(time, "a time limit of 0 lets nothing happen; write 5s"));
-            }
-            Ok(())
-        }),
+        Kind::Iscsi(iscsi) => check_iscsi(iscsi),
         Kind::Stripe(stripe) => check_stripe(stripe),
         Kind::Cache(cache) => {
             if cache.size.get_ref().bytes() < UNIT_BYTES {
@@ -189,6 +182,29 @@ fn check_kind(kind: &Kind) -> Result<(), ConfigError> {
             )),
         },
         Kind::Throttle(_) | Kind::Stats(_) => Ok(()),
+    }
+}
+
+fn check_iscsi(iscsi: &Iscsi) -> Result<(), ConfigError> {
+    for time in [&iscsi.connect_timeout, &iscsi.request_timeout] {
+        if time.get_ref().duration().is_zero() {
+            return Err(error_at(
+                time,
+                "a time limit of 0 lets nothing happen; write 5s",
+            ));
+        }
+    }
+    match &iscsi.initiator {
+        Some(name) if !is_iscsi_name(name.get_ref()) => Err(error_at(
+            name,
+            format!(
+                "initiator = \"{}\" is no iSCSI name, which begins with iqn., eui. or naa., has no \
+                 space in it and is not longer than {ISCSI_NAME_BYTES_MAX} bytes; write one as \
+                 \"iqn.2026-11.io.sanstone:dbhost\", or nothing for this host's own",
+                name.get_ref()
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Iscsi {
     /// Portal, target and LUN.
     pub url: Spanned<IscsiUrl>,
     /// The name that the target knows this initiator by; without one, the host's own.
-    pub initiator: Option<String>,
+    pub initiator: Option<Spanned<String>>,
     /// With what we prove who we are.
     pub chap: Option<Box<Spanned<Credentials>>>,
     /// With what the target has to.

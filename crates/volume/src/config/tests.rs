@@ -163,6 +163,16 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
             "lets nothing happen",
         ),
         (
+            r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "foo bar" }"#,
+            "\"foo bar\"",
+            "initiator = \"foo bar\" is no iSCSI name",
+        ),
+        (
+            r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "" }"#,
+            "\"\" }",
+            "or nothing for this host's own",
+        ),
+        (
             r#"volume.a.recorder = { of = { ram = { size = "1MiB" } } }"#,
             "{ ram",
             "beneath a file leaf",

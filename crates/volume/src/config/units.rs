@@ -104,7 +104,14 @@ impl FromStr for Rate {
             Some(size) if size.ends_with('B') => parse(size, SIZE_UNITS, "rate", EXAMPLES)?
                 .checked_mul(8)
                 .ok_or_else(|| too_large(text, "rate"))?,
-            _ => parse(text, RATE_UNITS, "rate", EXAMPLES)?,
+            // The other kind of unit, in the one message that lists them.
+            _ => parse(text, RATE_UNITS, "rate", EXAMPLES).map_err(|message| {
+                let more = "and those of a size with /s, as MiB/s";
+                match message.contains("the units are") {
+                    true => format!("{message}, {more}"),
+                    false => message,
+                }
+            })?,
         };
         Rate::from_bits_per_s(bits)
             .ok_or_else(|| format!("a rate of \"{text}\" moves nothing; write one above zero"))
@@ -308,6 +315,11 @@ mod tests {
             let error = text.parse::<Size>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
+        let error = "1Gbit".parse::<Rate>().expect_err("no unit");
+        assert!(
+            error.ends_with("Tbit/s, and those of a size with /s, as MiB/s"),
+            "{error}"
+        );
         for text in ["0Gbit/s", "1Gbit", "1GiB", "fast", "9223372036854775807B/s"] {
             text.parse::<Rate>().expect_err(text);
         }

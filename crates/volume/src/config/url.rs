@@ -7,7 +7,17 @@ use serde::{Deserialize, Deserializer, de};
 /// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
 /// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
-const NAME_BYTES_MAX: usize = 223;
+pub(super) const ISCSI_NAME_BYTES_MAX: usize = 223;
+
+/// Whether `name` has one of the three formats (RFC 7143 §4.2.7). Underscores and the like are not in
+/// the standard and in many names.
+pub(super) fn is_iscsi_name(name: &str) -> bool {
+    ["iqn.", "eui.", "naa."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        && name.len() <= ISCSI_NAME_BYTES_MAX
+        && !name.contains(|c: char| c.is_whitespace() || c.is_control())
+}
 
 /// A portal, a target behind it and one of its LUNs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,11 +58,7 @@ impl FromStr for IscsiUrl {
         let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
         let (host, port) =
             split_portal(portal).ok_or_else(|| wrong("has no valid host and port"))?;
-        let known = ["iqn.", "eui.", "naa."];
-        if !known.iter().any(|prefix| target.starts_with(prefix))
-            || target.len() > NAME_BYTES_MAX
-            || target.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
+        if !is_iscsi_name(target) {
             return Err(wrong(
                 "has a target name that does not begin with iqn., eui. or naa., has a space in it \
                  or is longer than 223 bytes",

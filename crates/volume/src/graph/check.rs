@@ -21,8 +21,8 @@ pub struct Findings {
 }
 
 /// What a path leads to, whatever the path.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Medium {
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Medium {
     /// A block device, by its number.
     Device(u64),
     /// A file, by those of its file system and inode.
@@ -32,7 +32,7 @@ enum Medium {
 }
 
 impl Medium {
-    fn of(path: &Path) -> Medium {
+    pub(super) fn of(path: &Path) -> Medium {
         match fs::metadata(path) {
             Ok(found) if found.file_type().is_block_device() => Medium::Device(found.rdev()),
             Ok(found) => Medium::File(found.dev(), found.ino()),
@@ -62,6 +62,7 @@ impl Graph {
     /// Looks whether the volumes would open. Nothing is changed, made or locked.
     pub fn check(&self, served: &Served) -> Findings {
         let mut findings = Findings::default();
+        findings.errors.extend(self.check_stripes().err());
         let mut paths = BTreeMap::new();
         let parts = self.parts_of(served);
         for (name, node) in &self.volumes.0 {
@@ -77,6 +78,43 @@ impl Graph {
             }
         }
         findings
+    }
+
+    /// Refuses stripes that can be created and never served: what is in memory is another disk, and
+    /// blank, in every process.
+    ///
+    /// # Errors
+    /// The first child that keeps its blocks in memory, with its place.
+    pub fn check_stripes(&self) -> Result<(), ConfigError> {
+        for node in self.volumes.0.values().flat_map(Node::all) {
+            let What::Inline(kind) = &node.what else {
+                continue;
+            };
+            let Kind::Stripe(stripe) = &**kind else {
+                continue;
+            };
+            let mut children = stripe.of.get_ref().iter();
+            if let Some(child) = children.find(|child| self.is_in_memory(child)) {
+                return Err(ConfigError::new(
+                    child.span.clone(),
+                    "a stripe's child in memory is blank whenever it is opened: what `sanstone volume \
+                     create` writes to it has gone before `serve` reads it; name a file or an iSCSI disk"
+                        .to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `node` keeps blocks in a RAM disk.
+    fn is_in_memory(&self, node: &Node) -> bool {
+        node.all().into_iter().any(|node| match &node.what {
+            What::Named(name) => {
+                let named = self.volumes.0.get(name);
+                named.is_some_and(|node| self.is_in_memory(node))
+            }
+            What::Inline(kind) => matches!(**kind, Kind::Ram(_)),
+        })
     }
 
     /// The named volumes that those served are made of, and of which.

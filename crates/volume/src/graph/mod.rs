@@ -53,9 +53,17 @@ pub struct Graph {
     volumes: Volumes,
     base: PathBuf,
     named: BTreeMap<String, Weak<Part>>,
-    /// Those that were opened, to look at their lengths again.
-    files: Vec<Weak<OpenFile>>,
+    /// Those that were opened, to look at them again.
+    files: Vec<Opened>,
     handles: Handles,
+}
+
+/// A file that was opened, and what its path led to then.
+#[derive(Debug)]
+struct Opened {
+    file: Weak<OpenFile>,
+    path: PathBuf,
+    medium: check::Medium,
 }
 
 /// What reaches into open layers from outside. The key is the path of kinds from the name on, as
@@ -161,9 +169,30 @@ impl Graph {
     ///
     /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`].
     pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
-        let open = self.files.iter().filter_map(Weak::upgrade);
+        let open = self.files.iter().filter_map(|opened| opened.file.upgrade());
         open.filter_map(|file| file.look_at_length().transpose())
             .collect()
+    }
+
+    /// Looks whether the paths of the open files still lead to them. Blocks briefly.
+    ///
+    /// Gives what to say of each that does not.
+    pub fn look_at_paths(&self) -> Vec<String> {
+        let open = self.files.iter().filter(|opened| {
+            // In the simulated world no path leads anywhere.
+            opened.file.strong_count() > 0 && !matches!(opened.medium, check::Medium::Missing(_))
+        });
+        let gone = open.filter(|opened| check::Medium::of(&opened.path) != opened.medium);
+        gone.map(|opened| {
+            format!(
+                "{} was removed, renamed or replaced while it is served: what is written goes to the \
+                 file that it was, which is lost when the daemon stops unless it has another name; \
+                 copy it from /proc/{}/fd before that",
+                opened.path.display(),
+                std::process::id()
+            )
+        })
+        .collect()
     }
 
     /// Opens `node`, which is at `path` in the graph.
@@ -375,9 +404,14 @@ impl Graph {
     }
 
     async fn open_file(&mut self, file: &File) -> Result<Arc<OpenFile>> {
+        let path = self.resolve(file);
         let file = OpenFile::open(&self.file_options(file)).await?;
-        self.files.retain(|file| file.strong_count() > 0);
-        self.files.push(Arc::downgrade(&file));
+        self.files.retain(|opened| opened.file.strong_count() > 0);
+        self.files.push(Opened {
+            file: Arc::downgrade(&file),
+            medium: check::Medium::of(&path),
+            path,
+        });
         Ok(file)
     }
 

@@ -35,7 +35,10 @@ pub(super) fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
         address,
         target_name: url.target.clone(),
         lun: url.lun,
-        initiator_name: iscsi.initiator.clone().unwrap_or_else(own_name),
+        initiator_name: match &iscsi.initiator {
+            Some(name) => name.get_ref().clone(),
+            None => own_name(),
+        },
         isid: next_isid(),
         connect_timeout: iscsi.connect_timeout.get_ref().duration(),
         request_timeout: iscsi.request_timeout.get_ref().duration(),

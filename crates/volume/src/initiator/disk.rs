@@ -88,6 +88,8 @@ pub struct IscsiDisk {
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
     reconnected: Notify,
+    /// The log has the loss of the session: one line, however many requests wait and attempts fail.
+    loss_is_told: Cell<bool>,
     /// Volatile writes that have ended so far, well or not, and one for what others may have
     /// written before this was opened.
     ended: Cell<u64>,
@@ -140,6 +142,7 @@ impl IscsiDisk {
             session: RefCell::new(session),
             reconnecting: Cell::new(false),
             reconnected: Notify::new(),
+            loss_is_told: Cell::new(false),
             ended: Cell::new(1),
             promised: Cell::new(0),
             flushed: Cell::new(0),
@@ -410,9 +413,14 @@ impl IscsiDisk {
                 continue;
             }
             let attempt = Attempt(self);
-            tracing::warn!(target_name = self.config.target_name, %error, "session lost; logging in again");
+            let target_name = &self.config.target_name;
+            if !self.loss_is_told.replace(true) {
+                tracing::warn!(target_name, %error, "session lost; logging in again");
+            }
             match self.log_in_again().await {
                 Ok(session) => {
+                    tracing::info!(target_name, "logged in again");
+                    self.loss_is_told.set(false);
                     *self.session.borrow_mut() = session;
                     drop(attempt);
                     return Ok(());

@@ -26,7 +26,9 @@ pub struct CreateOptions {
 }
 
 /// Writes a superblock on each child, durably. Child `i` of the list becomes child `i` for ever;
-/// each gives the data length of the smallest. Nothing is written unless all are fit.
+/// each gives the data length of the smallest. Nothing is written unless all are fit; whether two are
+/// one disk under two names shows only in what was written, and when that or an I/O ends it, the
+/// children get back what they held.
 ///
 /// # Errors
 /// `Configuration` when the unit or a child does not fit, when a child holds a superblock or
@@ -35,6 +37,7 @@ pub struct CreateOptions {
 pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     let unit = u64::from(check_options(children.len(), options)?);
     let mut usable_bytes = u64::MAX;
+    let mut before = Vec::new();
     for child in children {
         let shape = child.volume.shape();
         let usable = shape.len_bytes().saturating_sub(RESERVED_BYTES) / unit * unit;
@@ -55,9 +58,12 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
             return Err(child.refuse("it is read-only"));
         }
         usable_bytes = usable_bytes.min(usable);
+        let start = child.volume.read(0, RESERVED_BYTES as usize).await;
+        let start = start.map_err(|error| child.blame(error))?;
         if !options.force {
-            check_blank(child).await?;
+            check_blank(child, &start)?;
         }
+        before.push(start);
     }
     let superblocks: Vec<Superblock> = (0..children.len() as u32)
         .map(|child_index| Superblock {
@@ -69,8 +75,22 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
             created_unix_s: options.created_unix_s,
         })
         .collect();
-    write_all(children, &superblocks).await?;
-    check_distinct(children, &superblocks).await
+    let starts = superblocks.iter().map(|superblock| {
+        let mut start = Payload::from(Buf::copy_of(&superblock.encode()));
+        start.append(Payload::zeroes(RESERVED_BYTES as usize - SUPERBLOCK_BYTES));
+        start
+    });
+    let made = match write_all(children, starts).await {
+        Ok(()) => check_distinct(children, &superblocks).await,
+        failed => failed,
+    };
+    let Err(error) = made else { return Ok(()) };
+    match write_all(children, before.into_iter()).await {
+        Ok(()) => Err(error),
+        Err(second) => Err(error.context(format_args!(
+            "the children's first MiB could not be put back ({second}) after this"
+        ))),
+    }
 }
 
 fn check_options(children: usize, options: &CreateOptions) -> Result<u32> {
@@ -93,12 +113,7 @@ fn check_options(children: usize, options: &CreateOptions) -> Result<u32> {
     Ok(unit)
 }
 
-async fn check_blank(child: &Child) -> Result<()> {
-    let start = child
-        .volume
-        .read(0, RESERVED_BYTES as usize)
-        .await
-        .map_err(|error| child.blame(error))?;
+fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     if let Ok(found) = Superblock::decode(&start.slice(0..SUPERBLOCK_BYTES).to_vec()) {
         return Err(child.refuse(format!(
             "it is already child {} of {} of stripe {}; use another, or --force to give up that \
@@ -120,12 +135,12 @@ async fn check_blank(child: &Child) -> Result<()> {
     Ok(())
 }
 
-async fn write_all(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
-    let writes = children.iter().zip(superblocks).map(|(child, superblock)| {
-        let mut data = Payload::from(Buf::copy_of(&superblock.encode()));
-        data.append(Payload::zeroes(RESERVED_BYTES as usize - SUPERBLOCK_BYTES));
-        child.volume.write(0, data, Durability::Fua)
-    });
+/// Writes the first MiB of each child.
+async fn write_all(children: &[Child], starts: impl Iterator<Item = Payload>) -> Result<()> {
+    let writes = children
+        .iter()
+        .zip(starts)
+        .map(|(child, start)| child.volume.write(0, start, Durability::Fua));
     ended(children, join::all(writes).await)?;
     let flushes = children.iter().map(|child| child.volume.flush());
     ended(children, join::all(flushes).await)

@@ -513,6 +513,35 @@ fn creating_refuses_children_that_do_not_fit() {
 }
 
 #[test]
+fn creating_that_fails_leaves_the_children_as_they_were() {
+    on_lane(async {
+        let force = CreateOptions {
+            force: true,
+            ..options(UNIT)
+        };
+        let full = TestVolume::new(2 * MIB);
+        full.data.borrow_mut()[..MIB].fill(0x5a);
+        for (same, options) in [(TestVolume::new(2 * MIB), options(UNIT)), (full, force)] {
+            let before = same.data.borrow().clone();
+            // Another child stands between the two names of one disk.
+            let other = TestVolume::new(2 * MIB);
+            let children = named(&[same.clone(), other.clone(), same.clone()]);
+            let made = create(&children, &options).await;
+            refused(made, &["stripe child a", "the same disk as child c"]);
+            assert!(*same.data.borrow() == before && *same.durable.borrow() == before);
+            assert!(other.data.borrow().iter().all(|&byte| byte == 0));
+        }
+
+        let [good, broken] = [(); 2].map(|()| TestVolume::new(2 * MIB));
+        broken.fails.set(|call| call.kind == Kind::Flush);
+        let children = named(&[good.clone(), broken]);
+        let error = create(&children, &options(UNIT)).await.unwrap_err();
+        assert!(error.to_string().contains("is to fail"), "{error}");
+        assert!(good.data.borrow().iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
 fn opening_says_what_is_wrong_with_which_child() {
     on_lane(async {
         let (_, volumes) = new_stripe(2, UNIT).await;

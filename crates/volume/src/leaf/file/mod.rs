@@ -71,8 +71,14 @@ impl<M: Medium> FileVolume<M> {
                  What is behind its end is lost; stop serving it and restore it"
             );
         }
+        let mend = match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                " (raise the limit on file sizes: `ulimit -f`, LimitFSIZE= of systemd)"
+            }
+            _ => "",
+        };
         Error::io(
-            format_args!("{what} of {len} bytes at {at} of {path}"),
+            format_args!("{what} of {len} bytes at {at} of {path}{mend}"),
             error,
         )
     }
