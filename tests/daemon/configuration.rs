@@ -486,8 +486,8 @@ fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
 
 #[test]
 fn volumes_that_share_one_are_not_served_beside_each_other() {
-    let volumes = "[volume.disk]\nram = { size = \"16MiB\" }\n\
-         [volume.other]\nram = { size = \"16MiB\" }\n\
+    let volumes = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n\
+         [volume.other]\nfile = { path = \"other.img\", size = \"16MiB\" }\n\
          [volume.cache]\ncache = { size = \"8MiB\", of = \"disk\" }\n\
          [volume.slow]\nthrottle = { rate = \"1Gbit/s\", of = \"disk\" }\n\
          [volume.whole]\nstripe = { of = [\"other\", \"slow\"] }\n\
