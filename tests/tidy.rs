@@ -13,17 +13,19 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/engine", &[]),
     ("crates/volume", &["engine", "iscsi"]),
     ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
+    ("crates/node", &["volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),
     (
         "crates/sanstone",
-        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
     ),
-    ("fuzz/bodies", &["iscsi", "scsi"]),
+    // `disk` plays an iscsi leaf in the simulated world.
+    ("fuzz/bodies", &["volume", "engine", "iscsi", "scsi"]),
     // Its only dependency of ours is the crate within it.
     ("fuzz", &["fuzz-bodies"]),
     (
         "sim",
-        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
     ),
     (
         "tests",
@@ -281,6 +283,25 @@ fn every_locked_package_comes_from_crates_io() {
 
 /// The last cell of each row of docs/internals/conformance.md names tests: `file.rs::function`,
 /// where the file may be named by the end of its path, and suites or single tests of libiscsi.
+#[test]
+fn every_test_program_has_its_stage() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("a file of ours");
+    let (manifest, stages) = (read("tests/Cargo.toml"), read("tools/test"));
+    let programs: Vec<&str> = manifest
+        .split("[[test]]")
+        .skip(1)
+        .filter_map(|table| table.split('"').nth(1))
+        .collect();
+    assert!(programs.contains(&"tidy"), "{programs:?}");
+    for program in programs {
+        let has_stage = stages.lines().any(|line| {
+            line.trim_end().ends_with(&format!("--test {program}"))
+                || line.contains(&format!("--test {program} "))
+        });
+        assert!(has_stage, "tools/test has no stage that runs {program}");
+    }
+}
+
 #[test]
 fn every_test_that_the_conformance_tables_name_exists() {
     let suite = include_str!("conformance/expected-sanstone-thin.txt");

@@ -14,7 +14,9 @@
 
 pub mod content;
 pub mod model;
+pub mod node_machine;
 pub mod raw;
+pub mod sam;
 pub mod site;
 pub mod target_machine;
 pub mod workload;

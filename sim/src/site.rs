@@ -27,7 +27,8 @@ use crate::{
 
 /// What each target stores.
 const CHILD_BYTES: u64 = (1 << 20) + (192 << 10);
-const UNIT_BYTES: u32 = 8 << 10;
+/// The stripe's unit.
+pub const UNIT_BYTES: u32 = 8 << 10;
 const CACHE_BYTES: u64 = 256 << 10;
 const TARGETS: usize = 2;
 

@@ -80,7 +80,7 @@ fn read(session: &mut Session, cdb: &[u8], len: u32) -> Vec<u8> {
 fn a_file_system_with_atomic_writes_lends_them_to_the_disk() {
     let mounted = match Mounted::new() {
         Ok(mounted) => mounted,
-        Err(why) => return eprintln!("skipped: no XFS can be mounted here: {why}"),
+        Err(why) => return harness::skip(format_args!("no XFS can be mounted here: {why}")),
     };
     let volume = format!(
         "[volume.disk]\nfile = {{ path = \"{}\", size = \"64MiB\" }}\n",
@@ -93,7 +93,7 @@ fn a_file_system_with_atomic_writes_lends_them_to_the_disk() {
     session.wait_until_ready().expect("a ready disk");
     let limits = read(&mut session, &[0x12, 1, 0xB0, 0, 64, 0], 64);
     if limits[44..48] == [0; 4] {
-        return eprintln!("skipped: this kernel's XFS writes nothing atomically");
+        return harness::skip("this kernel's XFS writes nothing atomically");
     }
     // Length, alignment and granularity are one unit.
     assert_eq!(limits[44..56], [0, 0, 0, 32, 0, 0, 0, 32, 0, 0, 0, 32]);

@@ -9,7 +9,7 @@ const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 
 /// Puts the configuration into a file and calls `sanstone VERB -c` with it.
 #[track_caller]
-fn call_with(verb: &str, directory: &Directory, configuration: &str) -> Ran {
+pub(crate) fn call_with(verb: &str, directory: &Directory, configuration: &str) -> Ran {
     let file = directory.write("bad.toml", configuration);
     call(&[verb, "-c", &file.to_string_lossy()])
 }
@@ -41,7 +41,7 @@ fn refused(configuration: &str, words: &[&str]) {
 
 /// The message must also name this line of the file, as `bad.toml:3` or `line 3`.
 #[track_caller]
-fn refused_at(line: usize, configuration: &str, words: &[&str]) {
+pub(crate) fn refused_at(line: usize, configuration: &str, words: &[&str]) {
     refused(configuration, words);
     let directory = Directory::new();
     let ran = call_with("check", &directory, configuration);
@@ -53,10 +53,19 @@ fn refused_at(line: usize, configuration: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_right_configuration_passes_the_check() {
+fn a_valid_configuration_passes_the_check() {
     let directory = Directory::new();
     let configuration = format!("{RAM}{}", target_table(3260, &["disk"]));
-    call_with("check", &directory, &configuration).success();
+    let ran = call_with("check", &directory, &configuration);
+    assert_eq!(ran.code(), Some(0), "{ran}");
+    let said = "bad.toml is valid: 1 volume, 1 target\n";
+    assert!(ran.stdout.ends_with(said), "{ran}");
+    let ran = call_with("check", &directory, RAM);
+    assert_eq!(ran.code(), Some(0), "{ran}");
+    assert!(
+        ran.stderr.contains("there is no target; `serve` needs one"),
+        "{ran}"
+    );
 }
 
 #[test]
@@ -149,7 +158,11 @@ fn a_number_is_there_once_however_it_is_written() {
 #[test]
 fn a_portal_that_is_no_address_is_quoted() {
     let table = target_table(3260, &["disk"]).replace("127.0.0.1:3260", "localhorst");
-    refused(&format!("{RAM}{table}"), &["localhorst"]);
+    refused_at(
+        5,
+        &format!("{RAM}{table}"),
+        &["\"localhorst\" is a host name", "`getent hosts localhorst`"],
+    );
 }
 
 #[test]
@@ -181,10 +194,12 @@ fn a_share_whose_file_is_too_small_is_an_error_at_start() {
 #[test]
 fn a_share_that_another_process_serves_is_an_error_at_start() {
     let directory = Directory::new();
-    let volume = "[volume.disk]\nfile = { path = \"shared.img\", size = \"2MiB\" }\n";
-    let _first = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let path = directory.join("shared.img");
+    let volume = format!("[volume.disk]\nfile = {{ path = {path:?}, size = \"2MiB\" }}\n");
+    let _first = Sanstone::serve(directory.path(), &volume, &["disk"]);
     let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
-    let ran = call_with("serve", &directory, &configuration);
+    let elsewhere = Directory::new();
+    let ran = call_with("serve", &elsewhere, &configuration);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("shared.img"), "{ran}");
 }
@@ -194,10 +209,25 @@ fn a_port_in_use_is_an_error_at_start() {
     let directory = Directory::new();
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("bound").port();
-    let configuration = format!("{RAM}{}", target_table(port, &["disk"]));
-    let ran = call_with("serve", &directory, &configuration);
-    assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains(&format!("127.0.0.1:{port}")), "{ran}");
+    let volume = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(port, &["disk"]));
+    for supervised in [false, true] {
+        let file = directory.write("bad.toml", &configuration);
+        let file = file.to_string_lossy();
+        let arguments = ["serve", "-c", &file, "--supervised"];
+        let ran = call(&arguments[..if supervised { 4 } else { 3 }]);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        let place = format!("bad.toml:5:12: cannot listen on 127.0.0.1:{port}: ");
+        assert!(
+            ran.stderr.contains(&place) && ran.stderr.contains("stop it, or write another port"),
+            "{ran}"
+        );
+        let made = std::fs::read_dir(directory.path()).expect("a directory");
+        let made: Vec<_> = made
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        assert_eq!(made, ["bad.toml"], "nothing is made for nobody");
+    }
 }
 
 #[test]
@@ -238,16 +268,33 @@ fn a_stripe_with_a_child_in_memory_is_refused_before_it_is_created() {
     assert!(!directory.join("a.img").exists(), "{ran}");
 }
 
+/// The TOML examples of a page.
+fn examples(page: &str) -> impl Iterator<Item = &str> {
+    let examples = page.split("```toml\n").skip(1);
+    examples.filter_map(|rest| rest.split("```").next())
+}
+
+#[test]
+fn the_first_examples_of_the_readme_and_the_guide_are_whole() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    for page in ["README.md", "docs/guide/configuration.md"] {
+        let text = std::fs::read_to_string(format!("{root}/{page}")).expect("a page");
+        let first = examples(&text).next().expect("an example");
+        let open = ["0.0.0.0", "[::]", "\"*\"]\n"];
+        assert!(!open.iter().any(|wide| first.contains(wide)), "{first}");
+        let directory = Directory::new();
+        let ran = call_with("check", &directory, &first.replace("/srv/", ""));
+        assert_eq!(ran.code(), Some(0), "{page}: {ran}");
+    }
+}
+
 #[test]
 fn the_targets_of_the_guide_may_be_copied() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide");
     let pages = std::fs::read_dir(guide).expect("the guide");
     let text = |page: std::fs::DirEntry| std::fs::read_to_string(page.path()).expect("a page");
     let pages: Vec<String> = pages.map(|page| text(page.expect("a page"))).collect();
-    let examples = pages
-        .iter()
-        .flat_map(|page| page.split("```toml\n").skip(1));
-    let examples = examples.filter_map(|rest| rest.split("```").next());
+    let examples = pages.iter().flat_map(|page| examples(page));
     let targets: Vec<&str> = examples.filter(|toml| toml.contains("[target.")).collect();
     assert!(targets.len() >= 5, "{} examples", targets.len());
     for target in targets {
@@ -257,8 +304,14 @@ fn the_targets_of_the_guide_may_be_copied() {
             let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(path, private).expect("its mode");
         }
-        let volumes = ["db", "log"].map(|name| RAM.replace("disk", name)).concat();
-        call_with("check", &directory, &format!("{volumes}{target}")).success();
+        let missing =
+            ["db", "log"].map(|name| match target.contains(&format!("[volume.{name}]")) {
+                true => String::new(),
+                false => RAM.replace("disk", name),
+            });
+        let volumes = missing.concat();
+        let example = target.replace("/srv/", "");
+        call_with("check", &directory, &format!("{volumes}{example}")).success();
     }
 }
 
@@ -289,7 +342,10 @@ fn a_call_without_its_file_is_an_error_of_the_call() {
 fn what_serde_finds_comes_with_the_mend() {
     let table = target_table(3260, &["disk"]);
     let without = table.replace("allow = [\"*\"]\n", "");
-    refused(&format!("{RAM}{without}"), &["write allow = [\"*\"]"]);
+    refused(
+        &format!("{RAM}{without}"),
+        &["`allow` is missing; write allow = [\"iqn.…\"] with the names of the initiators"],
+    );
     let star = table.replace("[\"*\"]", "\"*\"");
     refused_at(7, &format!("{RAM}{star}"), &["write a list, as [\"*\"]"]);
     refused_at(
@@ -314,18 +370,6 @@ fn what_serde_finds_comes_with_the_mend() {
         2,
         &format!("lanes = 1\nlanes = 2\n{RAM}{table}"),
         &["write it once"],
-    );
-}
-
-#[test]
-fn a_file_that_is_no_text_is_told_with_its_line() {
-    let directory = Directory::new();
-    let file = directory.write("bad.toml", b"lanes = 1\n# gr\xfc\xdfe\n");
-    let ran = call(&["check", "-c", &file.to_string_lossy()]);
-    assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(
-        ran.stderr.contains("bad.toml:2: ") && ran.stderr.contains("save the file as UTF-8"),
-        "{ran}"
     );
 }
 
@@ -401,11 +445,14 @@ fn a_port_that_cannot_be_known_or_bound_is_told_with_the_mend() {
     refused(&at("127.0.0.1:0"), &["127.0.0.1:0", "127.0.0.1:3260"]);
     refused(
         &at("255.255.255.255:3260"),
-        &["255.255.255.255", "no portal"],
+        &["255.255.255.255", "not a portal"],
     );
     let ran = call_with("serve", &Directory::new(), &at("192.0.2.1:3260"));
     assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains("does not have that address"), "{ran}");
+    assert!(
+        ran.stderr.contains("bad.toml:5:12: ") && ran.stderr.contains("does not have that address"),
+        "{ran}"
+    );
 }
 
 #[test]

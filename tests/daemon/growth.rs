@@ -140,7 +140,7 @@ fn a_file_that_grew_is_longer_for_every_session_and_io_goes_on() {
         }
         // And that is all that there is to hear, also when nothing has changed since.
         server.daemon().signal("HUP");
-        server.daemon().log_with("no file has another");
+        server.daemon().log_with("no file has changed its length");
         for session in &mut sessions {
             assert_eq!((test(session), capacity(session)), (vec![], AFTER));
         }
@@ -172,7 +172,7 @@ fn what_is_not_followed_is_said_with_the_mend_and_the_disks_stay() {
         })
         .collect();
     server.daemon().signal("HUP");
-    let log = server.daemon().log_with("no file has another");
+    let log = server.daemon().log_with("no file has changed its length");
     assert!(!log.contains("ERROR"), "{log}");
     set_len(&directory, "shrunk.img", BEFORE / 2);
     set_len(&directory, "fixed.img", AFTER);
@@ -264,4 +264,26 @@ fn a_sanitize_ends_before_the_disk_that_it_sanitizes_grows() {
         "all that was the disk"
     );
     assert!(new.iter().all(|&byte| byte == 0), "nothing that was not");
+}
+
+#[test]
+fn a_configuration_that_has_changed_is_logged_and_not_applied() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    server.daemon().signal("HUP");
+    let log = server.daemon().log_with("no file has changed its length");
+    assert!(!log.contains("configuration"), "{log}");
+    let file = directory.join("sanstone.toml");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    std::fs::write(&file, format!("lanes = 1\n{text}")).expect("another one");
+    server.daemon().signal("HUP");
+    let said = "the configuration has changed since start; restart to apply it";
+    server.daemon().log_with(said);
+    std::fs::remove_file(&file).expect("it is there");
+    server.daemon().signal("HUP");
+    let log = server
+        .daemon()
+        .log_with("the configuration cannot be read any more");
+    assert_eq!(log.matches(said).count(), 1, "{log}");
 }

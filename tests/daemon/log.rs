@@ -85,9 +85,9 @@ fn a_log_filter_that_would_log_nothing_is_refused() {
     for (filter, said) in [
         (
             "debg",
-            "sanstone: --log \"debg\": \"debg\" is no level; write off, ",
+            "sanstone: --log \"debg\": \"debg\" is not a level; write off, ",
         ),
-        ("", "--log \"\": \"\" is no level; write off, "),
+        ("", "--log \"\": \"\" is not a level; write off, "),
     ] {
         let ran = call(&["--log", filter, "check", "-c", "nowhere.toml"]);
         assert_eq!(ran.code(), Some(2), "{ran}");

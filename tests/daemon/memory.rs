@@ -15,11 +15,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What the configuration allows for payload.
-const SETTINGS: &str = "memory = \"64MiB\"\n";
-/// What the server may hold at most: that, 24 MiB for the program and its rings, and 256 KiB for
-/// each connection to be one, with its reserve and a full window of commands that wait.
-const BOUND_BYTES: u64 = ((64 + 24) << 20) + CONNECTIONS * (256 << 10);
+/// A server to attack.
+struct Site {
+    settings: &'static str,
+    /// What it may hold at most.
+    bound_bytes: u64,
+}
+
+/// What the server may hold beside what its configuration allows for payload: 24 MiB for the program,
+/// and 256 KiB for each connection to be one, with its reserve and a full window of commands that wait.
+const BESIDE_BYTES: u64 = (24 << 20) + CONNECTIONS * (256 << 10);
+/// And for each lane, its thread and its ring.
+const LANE_BYTES: u64 = 256 << 10;
 const CONNECTIONS: u64 = CLIENTS_PER_KIND as u64 * KINDS.len() as u64;
 /// Where the test kills the server, so that it takes nobody else's memory.
 const GIVE_UP_BYTES: u64 = 1 << 30;
@@ -163,7 +170,24 @@ fn novelist(address: &str, _target: &str, _lun: u8, n: u16, end: Instant) -> std
 
 #[test]
 fn memory_stays_bounded_whatever_clients_send() {
-    let disk = Disk::with_settings(SETTINGS, 64 << 20);
+    attack(&Site {
+        settings: "memory = \"64MiB\"\n",
+        bound_bytes: (64 << 20) + BESIDE_BYTES,
+    });
+}
+
+/// However many lanes divide it; the longest transfer is far longer than what each has.
+#[test]
+fn memory_stays_bounded_with_many_lanes() {
+    attack(&Site {
+        settings: "memory = \"32MiB\"\nlanes = 64\n",
+        bound_bytes: (32 << 20) + BESIDE_BYTES + 64 * LANE_BYTES,
+    });
+}
+
+fn attack(site: &Site) {
+    let bound_bytes = site.bound_bytes;
+    let disk = Disk::with_settings(site.settings, 64 << 20);
     let before = resident_peak_bytes(disk.pid);
     let refused = AtomicU64::new(0);
     let attack_one = |attack: Attack, number: u16, end: Instant| {
@@ -198,10 +222,10 @@ fn memory_stays_bounded_whatever_clients_send() {
         "memory: {} MiB before, {} MiB at the peak of {}, {} connections or logins refused",
         before >> 20,
         peak >> 20,
-        BOUND_BYTES >> 20,
+        bound_bytes >> 20,
         refused.load(Ordering::Relaxed)
     );
-    assert!(peak < BOUND_BYTES, "{} MiB at the peak", peak >> 20);
+    assert!(peak < bound_bytes, "{} MiB at the peak", peak >> 20);
     let mut inquiry = Command::new(program("iscsi-inq", "libiscsi-bin"));
     run(inquiry.arg(&disk.url), Duration::from_secs(120)).success();
 }

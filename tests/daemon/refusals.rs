@@ -2,9 +2,9 @@
 //! it was and the reason in words.
 
 use harness::directory::Directory;
-use harness::process::Daemon;
+use harness::process::{Daemon, program};
 use harness::run::run;
-use harness::sanstone::{IQN, Sanstone, binary, target_table};
+use harness::sanstone::{IQN, Sanstone, binary, call, target_table};
 use harness::wire::{Direction, Session, login_header, read_10, send};
 use std::fs::Permissions;
 use std::io::Read;
@@ -103,9 +103,57 @@ fn a_refused_login_leaves_a_line_with_its_reason() {
         .daemon()
         .log_with("authentication failed: it insists on a method");
     let log = server.daemon().log();
-    assert!(!log.contains("unsaid"), "nothing was left out:\n{log}");
+    assert!(!log.contains("suppressed"), "nothing was left out:\n{log}");
     let lines = log.matches("WARN").count();
     assert_eq!(lines, 7, "one line each:\n{log}");
+}
+
+#[test]
+fn a_refusal_says_whether_it_is_by_name_or_by_address() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let target = |name: &str, rest: &str| {
+        format!(
+            "[target.\"{IQN}-{name}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"disk\"]\n{rest}\n"
+        )
+    };
+    let other = "allow = [\"iqn.1993-08.org.debian:01:dbhost\"]";
+    let elsewhere = "allow_from = [\"192.0.2.0/24\"]";
+    let configuration = [
+        RAM.to_owned(),
+        target("name", other),
+        target("address", &format!("allow = [\"*\"]\n{elsewhere}")),
+        target("both", &format!("{other}\n{elsewhere}")),
+    ]
+    .concat();
+    let mut server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    for (name, why) in [
+        ("name", "its name is not in `allow`"),
+        ("address", "its address is not in `allow_from`"),
+        (
+            "both",
+            "its name is not in `allow`, nor its address in `allow_from`",
+        ),
+    ] {
+        let name = format!("TargetName={IQN}-{name}");
+        log_in_wrongly(&server, login_header(1), &[NAMELESS[0], NAMELESS[1], &name]);
+        let said = "login refused: initiator not allowed to use this target (status 0x0202): ";
+        let line = line(server.daemon(), &format!("{said}{why} "));
+        assert!(
+            line.contains("WARN") && line.contains("peer=127.0.0.1:"),
+            "{line}"
+        );
+    }
+    // Discovery lists none of them, which looks like a target without disks.
+    let mut list = Command::new(program("iscsi-ls", "libiscsi-bin"));
+    list.args(["-i", "iqn.2026-11.io.sanstone:host"])
+        .arg(server.portal());
+    assert_eq!(run(&mut list, Duration::from_secs(60)).stdout, "");
+    let line = line(server.daemon(), "discovery lists no target: its ");
+    assert!(
+        line.contains("WARN") && line.contains("sanstone:host"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -160,6 +208,25 @@ fn a_target_that_cannot_prove_itself_says_where_to_look() {
 }
 
 #[test]
+fn a_lun_that_the_target_does_not_have_is_named_with_where_to_look() {
+    let server = serve();
+    let directory = Directory::new();
+    let leaf = format!("iscsi = {{ url = \"{}\" }}", server.url(7));
+    let table = target_table(harness::free_port(), &["far"]);
+    let file = directory.write("client.toml", format!("[volume.far]\n{leaf}\n{table}"));
+    let ran = call(&["serve", "-c", &file.to_string_lossy()]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    let said = format!(
+        "the target {IQN} has no LUN 7, or none for this initiator; look at the number at the end of the url, \
+         and at the target's LUNs (it reports ILLEGAL REQUEST, logical unit not supported"
+    );
+    assert!(
+        ran.stderr.contains("client.toml:2:17: ") && ran.stderr.contains(&said),
+        "{ran}"
+    );
+}
+
+#[test]
 fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
     let mut server = serve();
     let address = format!("127.0.0.1:{}", server.port());
@@ -177,7 +244,7 @@ fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
     server
         .daemon()
         .log_with("connection lost: the initiator has logged in again");
-    assert!(!server.daemon().log().contains("unsaid"));
+    assert!(!server.daemon().log().contains("suppressed"));
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! failure that EXIT FAILURE MODE has ended does not come back.
 
 use harness::directory::Directory;
+use harness::foreign::ForeignTarget;
 use harness::sanstone::{IQN, Sanstone};
 use harness::wire::{Direction, Session, read_10, write_10};
 use std::time::Duration;
+use volume::foreign::{Claims, Instead};
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
@@ -12,6 +14,7 @@ const CHECK_CONDITION: u8 = 0x02;
 const UNRESTRICTED_EXIT: u8 = 0x20;
 const IMMED: u8 = 0x80;
 const OVERWRITE: u8 = 0x01;
+const BLOCK_ERASE: u8 = 0x02;
 const EXIT_FAILURE_MODE: u8 = 0x1F;
 /// One pass of a pattern of four zeroes.
 const LIST: [u8; 8] = [1, 0, 0, 4, 0, 0, 0, 0];
@@ -93,4 +96,40 @@ fn one_that_was_answered_at_its_beginning_is_not_forgotten() {
     const SANITIZE_COMMAND_FAILED: [u8; 2] = [0x31, 0x03];
     assert_eq!(sense[2], MEDIUM_ERROR);
     assert_eq!(sense[12..14], SANITIZE_COMMAND_FAILED);
+}
+
+/// LBPRZ says what an unmapped block reads as, not that UNMAP unmaps (SBC-3 4.7.3.4).
+#[test]
+fn nothing_is_left_on_a_remote_disk_that_ignores_unmap() {
+    for unmaps_same in [false, true] {
+        let claims = Claims {
+            unmaps_same,
+            ..Claims::default()
+        };
+        let ignore = |foreign: &volume::foreign::Foreign| foreign.ignores_unmap.set(true);
+        let remote = ForeignTarget::serve(claims, ignore, Instead::Status(0));
+        let directory = Directory::new();
+        let volume = format!("[volume.disk]\niscsi = {{ url = \"{}\" }}\n", remote.url());
+        let server = Sanstone::serve(directory.path(), &volume, &["disk"]);
+        let mut session = login(&server);
+        let write = |session: &mut Session| {
+            let written = session.execute(&write_10(100, 1), &[0x5A; 512], 0);
+            assert_eq!(written.expect("a response").0, GOOD);
+        };
+        let holds = |session: &mut Session| {
+            let read = session.execute(&read_10(100, 1), &[], 512);
+            read.expect("a response").1
+        };
+        write(&mut session);
+        if sanitize(&mut session, BLOCK_ERASE, &[]) == GOOD {
+            assert_ne!(
+                holds(&mut session),
+                [0x5A; 512],
+                "it said that it is erased"
+            );
+        }
+        write(&mut session);
+        assert_eq!(sanitize(&mut session, OVERWRITE, &LIST), GOOD);
+        assert_eq!(holds(&mut session), [0; 512]);
+    }
 }

@@ -66,7 +66,7 @@ fn a_secret_in_the_configuration_itself_is_no_setting() {
         None,
     );
     assert!(
-        ran.code() == Some(2) && ran.stderr.contains("unknown field `secret`"),
+        ran.code() == Some(2) && ran.stderr.contains("unknown key `secret`"),
         "{ran}"
     );
 }

@@ -117,14 +117,14 @@ fn a_second_sigterm_ends_what_the_first_one_waits_for() {
     }
     server
         .daemon()
-        .log_with("a second SIGTERM or SIGINT ends it at once");
+        .log_with("a second SIGTERM or SIGINT ends at once");
     std::thread::sleep(Duration::from_millis(1500));
     assert!(server.daemon().ended().is_none(), "it finishes the write");
     server.daemon().signal("INT");
     let ended = server.daemon().wait(Duration::from_secs(15));
     assert_eq!(ended.expect("it ends").code(), Some(1));
     let log = server.daemon().log();
-    assert!(log.contains("told again to stop"), "{log}");
+    assert!(log.contains("second request to stop"), "{log}");
 }
 
 #[test]

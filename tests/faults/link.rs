@@ -67,8 +67,7 @@ async fn all_hold(disk: &IscsiDisk, byte: u8) {
 #[test]
 fn a_cut_link_is_a_pause_or_an_error_in_time() {
     let Some(far) = Far::new() else {
-        println!("skipped: a network namespace needs root and iproute2");
-        return;
+        return harness::skip("a network namespace needs root and iproute2");
     };
     on_lane(async {
         // Within the limit of a request: the same session goes on.

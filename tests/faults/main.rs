@@ -2,6 +2,8 @@
 //! stands still, or its link is cut. What was acknowledged stays, what hangs ends in an error in
 //! time, what may be lost is said.
 
+mod attentions;
+mod claims;
 mod kill;
 mod link;
 mod overtaking;

@@ -3,11 +3,12 @@
 //! let in, and the daemon's memory stays under its bound. What the attacks cost in throughput is
 //! printed.
 //!
-//! `crowd` has the attacks of those who only connect, `session` of those who may log in to a LUN of
+//! `long` has long commands beside another's reads. `crowd` has the attacks of those who only connect, `session` of those who may log in to a LUN of
 //! their own, `database` is the one who must not notice.
 
 mod crowd;
 mod database;
+mod long;
 mod session;
 
 use database::Database;

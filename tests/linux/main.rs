@@ -92,7 +92,7 @@ impl Check {
     /// where there can be none.
     fn begin(machine: &'static Machine, expected: &'static [Expected]) -> Option<Check> {
         if !Guest::is_possible() {
-            println!("skipped: the guest's packages are for x86-64");
+            harness::skip("the guest's packages are for x86-64");
             return None;
         }
         let guest = machine.lock().unwrap_or_else(PoisonError::into_inner);

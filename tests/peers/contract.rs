@@ -36,6 +36,6 @@ fn on_tgt_with_blocks_of_512_and_of_4096_bytes() {
 fn on_istgt() {
     match Disk::on(Target::Istgt, DISK_BYTES) {
         Some(disk) => hold(&disk.url, 512),
-        None => println!("skipped: istgt is not installed here"),
+        None => harness::skip("istgt is not installed here"),
     }
 }

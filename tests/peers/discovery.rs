@@ -94,7 +94,7 @@ fn discover(address: &str) -> Vec<TargetRecord> {
 fn our_initiator_discovers_every_target() {
     for target in [Target::Sanstone, Target::Tgt, Target::Istgt] {
         let Some(disk) = Disk::on(target, 16 << 20) else {
-            println!("skipped: {} is not installed here", target.name());
+            harness::skip(format_args!("{} is not installed here", target.name()));
             continue;
         };
         let (name, _) = disk.target_and_lun();

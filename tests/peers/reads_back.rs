@@ -22,8 +22,7 @@ const DISK_BYTES: usize = 512 << 20;
 
 fn reads_back_what_it_wrote(target: Target) {
     let Some(disk) = Disk::on(target, DISK_BYTES as u64) else {
-        println!("skipped: {} is not installed here", target.name());
-        return;
+        return harness::skip(format_args!("{} is not installed here", target.name()));
     };
     // Every request takes its bytes from another place of the same noise.
     let bytes = noise(5, (4 << 20) + 4096 * 128);

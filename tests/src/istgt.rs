@@ -21,7 +21,7 @@ pub struct Istgt {
 
 impl Istgt {
     /// Starts istgt with a disk of `size_bytes` (whole MiB) in a sparse file. `None` where the
-    /// program is missing: newer releases may not package it, so tests then say that they skip.
+    /// program is missing: newer releases may not package it, so tests then [skip](crate::skip).
     ///
     /// # Panics
     /// If it is there but does not come up.

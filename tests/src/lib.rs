@@ -11,6 +11,7 @@
 pub mod conformance;
 pub mod directory;
 pub mod disk;
+pub mod foreign;
 pub mod forwarder;
 pub mod guest;
 pub mod initiator;
@@ -20,8 +21,11 @@ pub mod process;
 pub mod procfs;
 pub mod run;
 pub mod sanstone;
+mod skip;
 pub mod tgt;
 pub mod wire;
+
+pub use skip::skip;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};

@@ -1,7 +1,7 @@
 //! A link that can be cut: a network namespace with a pair of virtual Ethernet ports to it.
 //!
 //! What is cut is the far end, so that this end sends into the void, as it does when a switch
-//! loses power. It needs root and iproute2; tests that cannot have it say that they are skipped.
+//! loses power. It needs root and iproute2; tests that cannot have it are [skipped](crate::skip).
 
 use crate::process::find_program;
 use std::path::PathBuf;

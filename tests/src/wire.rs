@@ -67,6 +67,8 @@ impl Pdu {
 pub struct Session {
     stream: TcpStream,
     lun: u8,
+    /// The attribute of the commands that are sent: 1 SIMPLE, 2 ORDERED, 3 HEAD OF QUEUE.
+    pub attribute: u8,
     next_task: u32,
     header_digest: bool,
     data_digest: bool,
@@ -130,6 +132,7 @@ impl Session {
         let mut session = Session {
             stream,
             lun,
+            attribute: 1,
             next_task: 1,
             header_digest: false,
             data_digest: false,
@@ -223,7 +226,7 @@ impl Session {
         self.next_task += 1;
         let mut header = [0; 48];
         header[0] = 0x01;
-        header[1] = u8::from(last) << 7 | direction as u8 | 0x01; // simple task attribute
+        header[1] = u8::from(last) << 7 | direction as u8 | self.attribute;
         header[9] = self.lun;
         header[16..20].copy_from_slice(&task.to_be_bytes());
         header[20..24].copy_from_slice(&expected_bytes.to_be_bytes());

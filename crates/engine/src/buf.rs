@@ -27,6 +27,9 @@ const CLASSES: usize = 13; // 4 KiB … 16 MiB
 /// Free memory that a thread keeps for reuse unless told otherwise, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
+/// A thread that keeps at least so much free memory cuts its buffers from large pages.
+const CHUNKS_FROM_BYTES: usize = 8 << 20;
+
 /// Whose memory a [`Slice`] may look at for a while.
 pub trait Lender {
     /// Nobody looks any more at the `len` bytes at `memory` that were lent.
@@ -116,7 +119,9 @@ fn take(len: usize) -> NonNull<Block> {
         .ok()?
     });
     let block = kept.unwrap_or_else(|| {
-        let piece = Piece::new(capacity);
+        // A chunk is a large page: whoever keeps few of them would take far more than is asked for.
+        let may_cut = KEPT_MAX.get() >= CHUNKS_FROM_BYTES;
+        let piece = may_cut.then(|| Piece::new(capacity)).flatten();
         let memory = piece.as_ref().map(Piece::memory).unwrap_or_else(|| {
             // SAFETY: the layout's size is at least 4096.
             let memory = unsafe { alloc_zeroed(Block::layout(capacity)) };

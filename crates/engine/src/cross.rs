@@ -138,6 +138,11 @@ pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
 }
 
 impl<T> OneshotSender<T> {
+    /// Whether somebody still waits for it.
+    pub fn is_awaited(&self) -> bool {
+        !lock(&self.0.0).receiver_gone
+    }
+
     /// Sends `value`; it is dropped when nobody waits for it any more.
     pub fn send(self, value: T) {
         drop(self.0.send(value));

@@ -1,18 +1,10 @@
 //! Where a file takes space (SEEK_DATA, SEEK_HOLE). The system has no way to ask that without
 //! waiting for its answer, which may have to read the file's map from the disk, and io_uring knows
-//! no such operation. So one thread of the process asks for all lanes, in the order of their
-//! questions; each question belongs to a command, whose number is bounded.
+//! no such operation: it is asked where what blocks runs ([`crate::blocking`]).
 
-use std::{
-    io,
-    sync::{OnceLock, mpsc},
-    thread,
-};
+use std::io;
 
-use crate::{
-    cross::{OneshotReceiver, OneshotSender, oneshot},
-    reactor::Keeper,
-};
+use crate::reactor::Keeper;
 
 /// A run of bytes that all take space, or all do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,45 +18,25 @@ pub struct Extent {
 
 /// What a reactor has to say about it.
 pub(crate) enum Answer {
-    /// At once.
+    /// What is so.
     Now(io::Result<Extent>),
-    /// When the thread has asked; nothing if it could not be started.
-    Later(OneshotReceiver<io::Result<Extent>>),
+    /// The system has to be asked.
+    Ask(Question),
 }
 
-struct Question {
+/// A question that blocks whoever asks it.
+pub(crate) struct Question {
     /// Keeps the descriptor open.
-    _keeper: Keeper,
-    raw: i32,
-    at: u64,
-    answer: OneshotSender<io::Result<Extent>>,
+    pub(crate) _keeper: Keeper,
+    pub(crate) raw: i32,
+    /// About the run from this byte on.
+    pub(crate) at: u64,
 }
 
-/// Has the thread ask about the run from byte `at` of an open file on.
-pub(crate) fn ask(raw: i32, keeper: Keeper, at: u64) -> Answer {
-    static QUESTIONS: OnceLock<Option<mpsc::Sender<Question>>> = OnceLock::new();
-    let questions = QUESTIONS.get_or_init(|| {
-        let (sender, receiver) = mpsc::channel::<Question>();
-        let ask_all = move || {
-            for question in receiver {
-                question.answer.send(look(question.raw, question.at));
-            }
-        };
-        let thread = thread::Builder::new().name("extents".into());
-        thread.spawn(ask_all).ok().map(|_| sender)
-    });
-    let (answer, receiver) = oneshot();
-    let question = Question {
-        _keeper: keeper,
-        raw,
-        at,
-        answer,
-    };
-    if let Some(questions) = questions {
-        // A question that nobody takes drops its sender, which its receiver hears of.
-        let _ = questions.send(question);
+impl Question {
+    pub(crate) fn ask(self) -> io::Result<Extent> {
+        look(self.raw, self.at)
     }
-    Answer::Later(receiver)
 }
 
 fn look(raw: i32, at: u64) -> io::Result<Extent> {
@@ -87,6 +59,11 @@ fn look(raw: i32, at: u64) -> io::Result<Extent> {
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         },
     }
+}
+
+/// The first byte that takes space; `None` if none does.
+pub(crate) fn first_data(raw: i32) -> io::Result<Option<u64>> {
+    seek(raw, 0, libc::SEEK_DATA)
 }
 
 /// The next byte of that kind; `None` if there is none up to the end.

@@ -4,11 +4,13 @@
 use std::{io, ops::RangeInclusive, path::Path, rc::Rc};
 
 use crate::{
+    blocking,
     buf::{Buf, Payload},
     extent::{self, Extent},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
-    reactor::{Handle, Keeper},
+    reactor::{Handle, Keeper, Opened},
+    time,
 };
 
 /// How to open a file.
@@ -43,6 +45,7 @@ pub struct SharedFile {
     keeper: Keeper,
     raw: i32,
     len_bytes: u64,
+    is_regular: bool,
     io_align_bytes: u32,
     atomic_write_bytes: Option<RangeInclusive<u32>>,
 }
@@ -51,13 +54,29 @@ impl SharedFile {
     /// Opens `path`. Blocks briefly: for start and configuration, not for the data path.
     pub fn open(path: &Path, options: &OpenOptions) -> io::Result<Self> {
         let opened = with(|lane| lane.reactor.borrow().open(path, options))?;
-        Ok(SharedFile {
+        Ok(SharedFile::new(opened))
+    }
+
+    fn new(opened: Opened) -> Self {
+        SharedFile {
             keeper: opened.keeper,
             raw: opened.raw,
             len_bytes: opened.len_bytes,
+            is_regular: opened.is_regular,
             io_align_bytes: opened.io_align_bytes,
             atomic_write_bytes: opened.atomic_write_bytes,
-        })
+        }
+    }
+
+    /// Opens the same file once more, even if its path leads elsewhere now. Blocks briefly.
+    pub fn reopen(&self, options: &OpenOptions) -> io::Result<Self> {
+        let opened = with(|lane| lane.reactor.borrow().reopen(&self.handle(), options))?;
+        Ok(SharedFile::new(opened))
+    }
+
+    /// Whether `path` leads to this file; not when it leads nowhere. Blocks briefly.
+    pub fn is_at(&self, path: &Path) -> bool {
+        with(|lane| lane.reactor.borrow().is_at(&self.handle(), path))
     }
 
     /// Length when it was opened, in bytes; of a device, its size.
@@ -68,6 +87,12 @@ impl SharedFile {
     /// Length now, in bytes; of a device, its size. Blocks briefly, as [`SharedFile::open`] does.
     pub fn len_bytes_now(&self) -> io::Result<u64> {
         with(|lane| lane.reactor.borrow().len_bytes(&self.handle()))
+    }
+
+    /// Whether it is a regular file: a lock on one keeps everybody else on this machine out. One on a
+    /// device's node does not, for the device may have other nodes.
+    pub fn is_regular(&self) -> bool {
+        self.is_regular
     }
 
     /// What offsets, lengths and memory of an I/O must be multiples of, in bytes; 1 for buffered files.
@@ -175,13 +200,14 @@ impl File {
     /// Whether byte `at` takes space, and where the run of such bytes ends. A file that ends before
     /// `at` is an error (UnexpectedEof).
     pub async fn extent(&self, at: u64) -> io::Result<Extent> {
+        if let Some(delay) = blocking::simulated_delay() {
+            time::sleep(delay).await;
+        }
         match with(|lane| lane.reactor.borrow().extent(&self.file, at)) {
             extent::Answer::Now(answer) => answer,
-            extent::Answer::Later(answer) => answer.await.unwrap_or_else(|| {
-                Err(io::Error::other(
-                    "the thread that asks for extents could not be started",
-                ))
-            }),
+            extent::Answer::Ask(question) => {
+                blocking::run(blocking::Kind::Extents, || question.ask()).await?
+            }
         }
     }
 

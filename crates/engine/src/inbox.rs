@@ -15,7 +15,7 @@ use std::{
     task::{RawWaker, RawWakerVTable, Waker},
 };
 
-use crate::{cross, lane, task};
+use crate::{cross, lane, share::Share, task};
 
 /// Names a lane of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -30,7 +30,8 @@ pub(crate) struct TaskRef {
 
 pub(crate) enum Message {
     Wake(TaskRef),
-    Run(Box<dyn FnOnce() + Send>),
+    /// For whose share, and what.
+    Run(Share, Box<dyn FnOnce() + Send>),
 }
 
 pub(crate) struct Inbox {
@@ -183,8 +184,8 @@ impl LaneHandle {
         &self,
         make: impl FnOnce() -> F + Send + 'static,
     ) {
-        self.0
-            .push(Message::Run(Box::new(move || task::begin(make()))));
+        let run = Box::new(move || task::begin(make()));
+        self.0.push(Message::Run(Share::current(), run));
     }
 
     /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
@@ -193,10 +194,11 @@ impl LaneHandle {
         make: impl FnOnce() -> F + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = cross::oneshot();
-        self.0.push(Message::Run(Box::new(move || {
+        let run = Box::new(move || {
             let future = make();
             task::begin(async move { sender.send(future.await) });
-        })));
+        });
+        self.0.push(Message::Run(Share::current(), run));
         receiver.await
     }
 

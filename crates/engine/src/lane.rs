@@ -1,6 +1,6 @@
 //! The lane: one thread's executor and reactor, and the loop that drives both.
 //!
-//! A turn runs what is ready, fires the timers that are due, submits what the tasks asked for and
+//! A turn runs what is ready (of each [share](crate::share) only so much), fires the timers that are due, submits what the tasks asked for and
 //! takes what has completed. When there is nothing to do, a lane that has lately been woken after
 //! short pauses spins for about as long as such a pause, then sleeps; an idle lane sleeps at once.
 
@@ -22,6 +22,7 @@ use crate::{
     op::Op,
     reactor::{Completion, OpId, Reactor, Wait},
     ring::Ring,
+    share::{Share, Shares},
     task::Tasks,
     time::{Instant, Timers},
 };
@@ -59,6 +60,7 @@ pub(crate) struct LaneInner {
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
     spin_max_ns: u64,
+    pub(crate) shares: Shares,
     /// When the turn that runs now began.
     turn_began: Cell<Instant>,
     /// A running mean of the pauses between two pieces of work, in nanoseconds.
@@ -126,6 +128,7 @@ impl Lane {
             completed: RefCell::default(),
             messages: RefCell::default(),
             spin_max_ns,
+            shares: Shares::new(),
             pause_ns: Cell::new(u64::MAX / 2),
         }))
     }
@@ -148,6 +151,7 @@ impl Lane {
         loop {
             if std::mem::take(&mut lane.tasks.borrow_mut().main_woken) {
                 lane.turn_began.set(lane.now());
+                lane.shares.enter(Share::COMMON);
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     if lane.tasks.borrow().ready_len() > 0 {
                         lane.turn(false);
@@ -216,6 +220,8 @@ impl LaneInner {
             let before = self.pause_ns.get().min(10 * self.spin_max_ns);
             self.pause_ns.set(before - before / 8 + capped / 8);
         }
+        self.shares.begin_turn();
+        self.tasks.borrow_mut().begin_turn();
         self.take_messages();
     }
 
@@ -229,16 +235,30 @@ impl LaneInner {
         self.timers.borrow_mut().next_deadline()
     }
 
-    /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn.
+    /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn,
+    /// and so do those whose share is spent.
     pub(crate) fn run_ready(&self) {
         for _ in 0..TASKS_PER_TURN {
-            let next = self.tasks.borrow_mut().next();
-            let Some((task, future)) = next else { break };
-            self.poll_task(task, future);
+            let may_run = |share| {
+                self.shares.enter(share);
+                !self.shares.is_spent()
+            };
+            let next = self.tasks.borrow_mut().next(may_run);
+            let Some((task, share, future)) = next else {
+                break;
+            };
+            self.poll_task(task, share, future);
         }
     }
 
-    pub(crate) fn poll_task(&self, task: TaskRef, mut future: LaneFuture<'static, ()>) {
+    pub(crate) fn poll_task(
+        &self,
+        task: TaskRef,
+        share: Share,
+        mut future: LaneFuture<'static, ()>,
+    ) {
+        self.shares.enter(share);
+        self.shares.charge_poll();
         let waker = waker(self.inbox.id, task);
         match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => self.tasks.borrow_mut().put_back(task, future),
@@ -319,7 +339,10 @@ impl LaneInner {
         for message in messages.drain(..) {
             match message {
                 Message::Wake(task) => self.tasks.borrow_mut().schedule(task),
-                Message::Run(run) => run(),
+                Message::Run(share, run) => {
+                    self.shares.enter(share);
+                    run();
+                }
             }
         }
         *self.messages.borrow_mut() = messages;

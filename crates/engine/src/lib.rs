@@ -6,6 +6,7 @@
 //! above this crate is written once against [`net`], [`fs`], [`time`] and [`task`], and cannot
 //! tell a ring from a simulation: both obey the contract in [`op`].
 
+pub mod blocking;
 pub mod buf;
 mod chunk;
 mod clock;
@@ -23,7 +24,9 @@ pub mod op;
 pub mod random;
 mod reactor;
 mod ring;
+pub mod share;
 pub mod sim;
+pub mod store;
 pub mod sync;
 pub mod task;
 pub mod time;
@@ -33,5 +36,6 @@ pub use future::LaneFuture;
 pub use gather::Gather;
 pub use inbox::LaneHandle;
 pub use lane::{Lane, LaneConfig};
+pub use share::{Share, spend};
 pub use task::{begin, spawn};
 pub use time::{Duration, Instant};

@@ -1,9 +1,17 @@
 //! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
 //! simulated world. Everything above knows only this trait.
 
-use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{extent, fs::OpenOptions, op::Op, time::Instant};
+use crate::{extent, fs::OpenOptions, op::Op, store::Store, time::Instant};
 
 /// Names an operation in flight; chosen by the lane, given back with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -38,12 +46,24 @@ pub(crate) trait Reactor {
     /// Starts what was submitted, waits as told, and appends what has completed.
     fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>);
 
+    /// How long a piece of work that blocks takes in a simulated world; `None`: on a thread, what it
+    /// takes.
+    fn blocking_delay(&mut self) -> Option<Duration>;
+    /// The address of the simulated machine called `name`, if there is one; `None`: the system's
+    /// resolver knows.
+    fn machine(&self, name: &str) -> Option<Option<IpAddr>>;
     /// Asks where the run of allocated bytes, or of others, that holds byte `at` of a file ends.
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer;
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
+    /// Opens the file behind an open one once more, whatever its path leads to now.
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened>;
+    /// Whether `path` leads to this open file.
+    fn is_at(&self, file: &Handle, path: &Path) -> bool;
     /// How long an open file is now, in bytes; of a device, its size.
     fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// The directories and marks of the machine that the lane is on.
+    fn store(&self) -> &dyn Store;
     /// A socket that listens on `addr` (port 0: any free one), and the address it got.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
     /// A fresh socket to connect to an address like `addr`.
@@ -62,6 +82,8 @@ pub(crate) struct Opened {
     pub(crate) keeper: Keeper,
     pub(crate) raw: i32,
     pub(crate) len_bytes: u64,
+    /// A regular file, no device.
+    pub(crate) is_regular: bool,
     /// Alignment of offsets and lengths that I/O on this handle needs, in bytes (1: none).
     pub(crate) io_align_bytes: u32,
     /// Lengths that can be written all or nothing; `None`: none can.

@@ -4,17 +4,16 @@
 //! Each operation in flight sits in a slot whose address is fixed: the kernel may hold pointers to
 //! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
 
+mod files;
+
 use std::{
     collections::VecDeque,
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener},
-    ops::RangeInclusive,
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-        unix::ffi::OsStrExt,
-    },
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -25,6 +24,7 @@ use crate::{
     fs::OpenOptions,
     op::{AllocateMode, Op},
     reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
+    store::{Store, System},
     time::Instant,
 };
 
@@ -403,23 +403,47 @@ impl Reactor for Ring {
         self.drain(completed);
     }
 
+    fn blocking_delay(&mut self) -> Option<Duration> {
+        None
+    }
+
+    fn machine(&self, _name: &str) -> Option<Option<IpAddr>> {
+        None
+    }
+
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
-        extent::ask(file.raw, file.keeper.clone(), at)
+        extent::Answer::Ask(extent::Question {
+            _keeper: file.keeper.clone(),
+            raw: file.raw,
+            at,
+        })
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
-        open(path, options)
+        files::open(path, options)
+    }
+
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+        files::reopen(file.raw, options)
+    }
+
+    fn is_at(&self, file: &Handle, path: &Path) -> bool {
+        matches!((files::identity_of(file), files::identity_at(path)), (Ok(a), Ok(b)) if a == b)
     }
 
     fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
         match &file.keeper {
-            Keeper::Fd(fd) => length(&std::fs::File::from(fd.try_clone()?)),
+            Keeper::Fd(fd) => files::length(&std::fs::File::from(fd.try_clone()?)),
             Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
+    }
+
+    fn store(&self) -> &dyn Store {
+        &System
     }
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
@@ -572,97 +596,4 @@ fn encode_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) -> lib
             size_of::<libc::sockaddr_in6>() as libc::socklen_t
         }
     }
-}
-
-fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
-    let mut flags = libc::O_CLOEXEC
-        | if options.write {
-            libc::O_RDWR
-        } else {
-            libc::O_RDONLY
-        };
-    if options.direct {
-        flags |= libc::O_DIRECT;
-    }
-    if options.durable {
-        flags |= libc::O_DSYNC;
-    }
-    if options.create {
-        flags |= libc::O_CREAT;
-    }
-    if options.create_new {
-        flags |= libc::O_CREAT | libc::O_EXCL;
-    }
-    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it")
-    })?;
-    // SAFETY: a NUL-terminated path that lives through the call.
-    let raw = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    if options.lock {
-        let operation = if options.write {
-            libc::LOCK_EX
-        } else {
-            libc::LOCK_SH
-        } | libc::LOCK_NB;
-        // SAFETY: no memory arguments.
-        if unsafe { libc::flock(raw, operation) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    let file = std::fs::File::from(fd);
-    let len_bytes = length(&file)?;
-    let (io_align_bytes, atomic_write_bytes) = match options.direct {
-        true => direct_io(&file)?,
-        false => (1, None),
-    };
-    Ok(Opened {
-        raw,
-        keeper: Keeper::Fd(Arc::new(file.into())),
-        len_bytes,
-        io_align_bytes,
-        atomic_write_bytes,
-    })
-}
-
-fn length(mut file: &std::fs::File) -> io::Result<u64> {
-    match file.metadata()?.len() {
-        // A block device has no length in its inode; its end says how long it is.
-        0 => io::Seek::seek(&mut file, io::SeekFrom::End(0)),
-        len_bytes => Ok(len_bytes),
-    }
-}
-
-/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1),
-/// and which lengths it writes all or nothing (STATX_WRITE_ATOMIC, Linux 6.11).
-fn direct_io(file: &std::fs::File) -> io::Result<(u32, Option<RangeInclusive<u32>>)> {
-    const STATX_DIOALIGN: u32 = 0x2000;
-    const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
-    // SAFETY: statx is plain data for which zero is valid.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
-    let failed = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN | STATX_WRITE_ATOMIC,
-            &mut stat,
-        )
-    };
-    if failed < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let align = if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
-        stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)
-    } else {
-        4096 // a file system that does not say: what every disk takes
-    };
-    let lengths = stat.stx_atomic_write_unit_min..=stat.stx_atomic_write_unit_max;
-    let can = stat.stx_mask & STATX_WRITE_ATOMIC != 0 && *lengths.start() > 0;
-    Ok((align, Some(lengths).filter(|l| can && !l.is_empty())))
 }

@@ -10,13 +10,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::{future::LaneFuture, inbox::TaskRef, lane};
+use crate::{future::LaneFuture, inbox::TaskRef, lane, share::Share};
 
 /// Chooses among `n` ready tasks: the index of the next one.
 pub(crate) type Chooser = Box<dyn FnMut(usize) -> usize>;
 
-#[derive(Default)]
 struct Slot {
+    share: Share,
     future: Option<LaneFuture<'static, ()>>,
     generation: u16,
     queued: bool,
@@ -29,6 +29,8 @@ pub(crate) struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ready: VecDeque<TaskRef>,
+    /// Ready as well, but their shares have had their turn.
+    spent: VecDeque<TaskRef>,
     /// The future of `block_on`, which lives on its caller's stack, was woken.
     pub(crate) main_woken: bool,
     pub(crate) chooser: Option<Chooser>,
@@ -42,20 +44,27 @@ impl Tasks {
     };
 
     /// Adds a task and puts it in line.
-    pub(crate) fn add(&mut self, future: LaneFuture<'static, ()>) {
-        let task = self.reserve();
+    pub(crate) fn add(&mut self, share: Share, future: LaneFuture<'static, ()>) {
+        let task = self.reserve(share);
         self.put_back(task, future);
         self.schedule(task);
     }
 
     /// A place for a task whose future the caller polls first.
-    fn reserve(&mut self) -> TaskRef {
+    fn reserve(&mut self, share: Share) -> TaskRef {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(Slot {
+                share,
+                future: None,
+                generation: 0,
+                queued: false,
+                used: false,
+            });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks")
         });
         let slot = &mut self.slots[index as usize];
         slot.used = true;
+        slot.share = share;
         TaskRef {
             index,
             generation: slot.generation,
@@ -76,7 +85,7 @@ impl Tasks {
     }
 
     pub(crate) fn ready_len(&self) -> usize {
-        self.ready.len()
+        self.ready.len() + self.spent.len()
     }
 
     /// Tasks that have not ended.
@@ -84,8 +93,19 @@ impl Tasks {
         self.slots.iter().filter(|slot| slot.used).count()
     }
 
-    /// Takes the next ready task and its future out for polling.
-    pub(crate) fn next(&mut self) -> Option<(TaskRef, LaneFuture<'static, ()>)> {
+    /// Lets those run again whose shares had had their turn; they stand before what is ready since.
+    pub(crate) fn begin_turn(&mut self) {
+        if !self.spent.is_empty() {
+            self.spent.append(&mut self.ready);
+            std::mem::swap(&mut self.spent, &mut self.ready);
+        }
+    }
+
+    /// Takes the next ready task whose share `may_run` out for polling, with its share and future.
+    pub(crate) fn next(
+        &mut self,
+        may_run: impl Fn(Share) -> bool,
+    ) -> Option<(TaskRef, Share, LaneFuture<'static, ()>)> {
         loop {
             let task = match &mut self.chooser {
                 Some(choose) if self.ready.len() > 1 => {
@@ -95,9 +115,13 @@ impl Tasks {
                 _ => self.ready.pop_front()?,
             };
             let slot = &mut self.slots[task.index as usize];
+            if !may_run(slot.share) {
+                self.spent.push_back(task);
+                continue;
+            }
             slot.queued = false;
             if let Some(future) = slot.future.take() {
-                return Some((task, future));
+                return Some((task, slot.share, future));
             }
         }
     }
@@ -122,6 +146,7 @@ impl Tasks {
     /// Takes all futures out, so that they can be dropped outside the borrow.
     pub(crate) fn drain(&mut self) -> Vec<LaneFuture<'static, ()>> {
         self.ready.clear();
+        self.spent.clear();
         self.slots
             .iter_mut()
             .filter_map(|slot| slot.future.take())
@@ -129,8 +154,17 @@ impl Tasks {
     }
 }
 
-/// Starts `future` on the current lane. It runs to its end even if the handle is dropped.
+/// Starts `future` on the current lane, for the share of who calls this. It runs to its end even if
+/// the handle is dropped.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+    spawn_for(Share::current(), future)
+}
+
+/// As [`spawn`], for `share`.
+pub fn spawn_for<T: 'static>(
+    share: Share,
+    future: impl Future<Output = T> + 'static,
+) -> JoinHandle<T> {
     let state = Rc::new(RefCell::new(Join {
         output: None,
         waker: None,
@@ -147,12 +181,12 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandl
             waker.wake();
         }
     });
-    lane::with(|lane| lane.tasks.borrow_mut().add(task));
+    lane::with(|lane| lane.tasks.borrow_mut().add(share, task));
     JoinHandle { state }
 }
 
 /// Starts `future` on the current lane and polls it at once: what can end without waiting has ended
-/// when this returns. A simulation may begin it later, in any order with what else is ready, so
+/// when this returns, unless its share has had its turn. A simulation may begin it later, in any order with what else is ready, so
 /// that nothing comes to rely on either.
 ///
 /// # Panics
@@ -161,12 +195,13 @@ pub fn begin(future: impl Future<Output = ()> + 'static) {
     let future = LaneFuture::new(future);
     let lane = lane::current();
     let mut tasks = lane.tasks.borrow_mut();
-    if tasks.chooser.is_some() {
-        return tasks.add(future);
+    let share = lane.shares.current();
+    if tasks.chooser.is_some() || lane.shares.is_spent() {
+        return tasks.add(share, future);
     }
-    let task = tasks.reserve();
+    let task = tasks.reserve(share);
     drop(tasks);
-    lane.poll_task(task, future);
+    lane.poll_task(task, share, future);
 }
 
 struct Join<T> {

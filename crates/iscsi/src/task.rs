@@ -12,6 +12,12 @@ pub struct TaskId {
 }
 
 impl TaskId {
+    /// The name that a slot's task of that generation has. Machines give their own; this is for the
+    /// tests of those who keep tables of them.
+    pub const fn new(slot: u16, generation: u32) -> TaskId {
+        TaskId { slot, generation }
+    }
+
     /// The slot, below the number of tasks the configuration allows: an index for a driver's
     /// table. A slot is used again as soon as [`Transmit::ends`](crate::Transmit::ends) (target)
     /// or `Done` (initiator) was handed out.

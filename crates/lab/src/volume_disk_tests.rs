@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use engine::{LaneConfig, LaneFuture, random::SplitMix64, time};
-use volume::{Error, Result, Shape, Volume, leaf::ram};
+use volume::{Error, Result, Shape, Volume, claim::Claim, leaf::ram};
 
 use super::*;
 use crate::sqlite::{Settings, Store};
@@ -35,6 +35,7 @@ impl SlowVolume {
                 read_only: false,
                 discard: None,
                 optimal_io_bytes: 4096,
+                claim: None,
             },
             bytes: RefCell::new(vec![0; LEN]),
             random: RefCell::new(SplitMix64::new(seed)),
@@ -105,6 +106,14 @@ impl Volume for SlowVolume {
             }
             Ok(())
         })
+    }
+
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
     }
 
     fn discard(&self, _: u64, _: u64) -> LaneFuture<'_, Result<()>> {

@@ -3,22 +3,30 @@
 
 mod access;
 mod limits;
+mod luns;
 mod machine;
 mod portals;
+mod sections;
 mod served;
+mod slips;
 mod syntax;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::{self, Display},
+    fmt::Display,
+    fs,
+    io::{self, ErrorKind},
+    net::SocketAddr,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
 use anyhow::anyhow;
-use serde::{Deserialize, Deserializer, de};
+use node::{Note, Refusal, Site};
+use serde::Deserialize;
 use target::{Chap, Limits, PortalGroup, Prefix, Redirect, folded_name};
 use toml::Spanned;
 use volume::{
@@ -28,7 +36,9 @@ use volume::{
     graph::Graph,
 };
 
-use crate::{failure::Failure, log, state};
+pub(crate) use self::luns::Lun;
+use self::luns::Luns;
+use crate::{failure::Failure, log};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
@@ -37,6 +47,9 @@ const NAME_BYTES_MAX: usize = 223;
 const LUN_MAX: u32 = 16383;
 /// Less would not hold a few commands for each lane.
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
+
+/// More errors than these are counted and not shown: most follow from the first ones then.
+const ERRORS_MAX: usize = 10;
 
 /// Bounds on how long a silent peer is borne.
 const TIME_MIN: Duration = Duration::from_secs(1);
@@ -48,6 +61,8 @@ pub(crate) struct Config {
     /// Where it was read from.
     pub(crate) path: PathBuf,
     text: String,
+    /// Whether all of it could be read.
+    is_whole: bool,
     file: File,
 }
 
@@ -102,99 +117,13 @@ impl Target {
             redirect: self.redirect.as_ref(),
         }
     }
-}
 
-/// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
-#[derive(Debug)]
-enum Luns {
-    List(Vec<Spanned<Lun>>),
-    Table(BTreeMap<Spanned<String>, Spanned<Lun>>),
-}
-
-impl Luns {
-    /// All of them, without their numbers.
-    fn all(&self) -> Vec<&Spanned<Lun>> {
-        match self {
-            Luns::List(list) => list.iter().collect(),
-            Luns::Table(table) => table.values().collect(),
+    fn chap_settings(&self) -> ChapSettings<'_> {
+        ChapSettings {
+            chap: self.chap.as_ref(),
+            mutual: self.mutual.as_ref(),
+            algorithms: self.chap_algorithms.as_ref(),
         }
-    }
-}
-
-/// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how it is shown here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lun {
-    pub(crate) volume: String,
-    pub(crate) removable: bool,
-    pub(crate) read_only: bool,
-}
-
-impl<'de> Deserialize<'de> for Lun {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Table {
-            volume: String,
-            #[serde(default)]
-            removable: bool,
-            #[serde(default)]
-            read_only: bool,
-        }
-
-        struct Visitor;
-
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Lun;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a volume's name as \"log\", or { volume = \"log\", read_only = true }")
-            }
-
-            fn visit_str<E: de::Error>(self, volume: &str) -> Result<Lun, E> {
-                Ok(Lun {
-                    volume: volume.to_owned(),
-                    removable: false,
-                    read_only: false,
-                })
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Lun, A::Error> {
-                let table: Table =
-                    Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(Lun {
-                    volume: table.volume,
-                    removable: table.removable,
-                    read_only: table.read_only,
-                })
-            }
-        }
-
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for Luns {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Luns;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]")
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Luns, A::Error> {
-                Deserialize::deserialize(de::value::SeqAccessDeserializer::new(seq)).map(Luns::List)
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Luns, A::Error> {
-                Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))
-                    .map(Luns::Table)
-            }
-        }
-
-        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -213,35 +142,145 @@ pub(crate) struct TargetTable {
 }
 
 impl Config {
-    /// Reads and checks `path`.
+    /// Reads and checks `path`, without a look at the system.
     pub(crate) fn load(path: &Path) -> Result<Config, Failure> {
-        let shown = path.display();
-        let bytes =
-            std::fs::read(path).map_err(|error| Failure::Wrong(format!("{shown}: {error}")))?;
-        let text =
-            syntax::text(bytes).map_err(|message| Failure::Wrong(format!("{shown}:{message}")))?;
-        let wrong = |error: ConfigError| Failure::Wrong(error.located(path, &text).to_string());
-        let file: File = toml::from_str(&text).map_err(|error| wrong(syntax::explain(&error)))?;
-        let config = Config {
-            path: path.to_owned(),
-            text: String::new(),
-            file,
-        };
-        config.file.volume.check().map_err(wrong)?;
-        config.check_settings().map_err(wrong)?;
-        config.targets().map_err(wrong)?;
-        served::check(&config.file).map_err(wrong)?;
-        let places = config.file.target.values().map(Target::place);
-        portals::check(places).map_err(wrong)?;
-        config.discovery().map_err(wrong)?;
-        config.limits().map_err(wrong)?;
-        Ok(Config { text, ..config })
+        let (config, errors) = Config::read(path)?;
+        config.refuse(errors)?;
+        Ok(config)
     }
 
-    /// Refuses portals whose ports nobody would know.
-    pub(crate) fn check_ports(&self) -> Result<(), Failure> {
+    /// Reads and checks `path`, and looks whether the volumes would open, without touching them. Unless
+    /// `may_choose_ports`, each portal must name its port. Notes are printed; what is to be said of the
+    /// disks that are served is given.
+    pub(crate) fn load_to_serve(
+        path: &Path,
+        may_choose_ports: bool,
+    ) -> Result<(Config, Vec<Note>), Failure> {
+        let (config, mut errors) = Config::read(path)?;
+        if !may_choose_ports {
+            let places = config.file.target.values().map(Target::place);
+            errors.extend(portals::check_ports(places).err());
+        }
+        errors.extend(machine::check(&config.file).err());
+        let mut disks = Vec::new();
+        // Volumes that could not be read have no files to look at.
+        if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
+            match config.look_at_disks(errors.is_empty())? {
+                Ok(notes) => disks = notes,
+                Err(found) => errors.extend(found),
+            }
+            let findings = config.graph()?.check();
+            // What is known of a disk says more than what is found at its path.
+            let is_said = |error: &ConfigError| {
+                let mut said = errors.iter().filter_map(ConfigError::span);
+                error
+                    .span()
+                    .is_some_and(|span| said.any(|other| other == span))
+            };
+            let found: Vec<_> = findings
+                .errors
+                .into_iter()
+                .filter(|e| !is_said(e))
+                .collect();
+            errors.extend(found);
+            for note in &findings.notes {
+                log::say(format_args!("note: {}", config.located(note)));
+            }
+        }
+        config.refuse(errors)?;
+        Ok((config, disks))
+    }
+
+    /// Looks what the disks are that are served: what is to be said of them, or what is wrong. A state
+    /// directory that cannot be used ends it only if it `is_first` to be wrong.
+    fn look_at_disks(
+        &self,
+        is_first: bool,
+    ) -> Result<Result<Vec<Note>, Vec<ConfigError>>, Failure> {
+        let Ok(served) = self.served() else {
+            return Ok(Ok(Vec::new())); // said already
+        };
+        match node::look(&self.site(&self.state_directory(), &served)) {
+            Ok(notes) => Ok(Ok(notes)),
+            Err(Refusal::Volumes(errors)) => Ok(Err(errors)),
+            Err(refusal) if is_first => Err(self.refused(refusal)),
+            Err(_) => Ok(Ok(Vec::new())),
+        }
+    }
+
+    /// Reads `path`: the configuration as far as it can be read, and what is wrong with it.
+    fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
+        let shown = path.display();
+        let bytes = fs::read(path).map_err(|error| {
+            let mend = match error.kind() {
+                ErrorKind::IsADirectory => "; name the configuration file in it",
+                ErrorKind::NotFound => "; is the path behind -c right?",
+                _ => "",
+            };
+            Failure::Wrong(format!("{shown}: {error}{mend}"))
+        })?;
+        let text =
+            syntax::text(bytes).map_err(|message| Failure::Wrong(format!("{shown}:{message}")))?;
+        let sections::Sections { file, mut errors } = sections::read(&text)
+            .map_err(|error| Failure::Wrong(error.located(path, &text).to_string()))?;
+        let config = Config {
+            path: path.to_owned(),
+            text,
+            is_whole: errors.is_empty(),
+            file,
+        };
+        errors.extend(config.errors());
+        Ok((config, errors))
+    }
+
+    /// What can be read and cannot be meant.
+    fn errors(&self) -> Vec<ConfigError> {
+        let mut errors = self.file.volume.errors();
+        errors.extend(self.setting_errors());
+        for (name, target) in &self.file.target {
+            errors.extend(self.target_errors(name, target));
+        }
+        errors.extend(served::check(&self.file).err());
         let places = self.file.target.values().map(Target::place);
-        portals::check_ports(places).map_err(|error| self.wrong(&error))
+        errors.extend(portals::check(places).err());
+        errors.extend(self.discovery().err());
+        errors.extend(self.limits().err());
+        errors
+    }
+
+    /// Fails with all of these errors, if there is one, in the order of the text.
+    fn refuse(&self, mut errors: Vec<ConfigError>) -> Result<(), Failure> {
+        errors.sort_by_key(|error| error.span().map(|span| span.start));
+        errors.dedup();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let mut lines: Vec<String> = errors
+            .iter()
+            .take(ERRORS_MAX)
+            .map(|error| error.located(&self.path, &self.text).to_string())
+            .collect();
+        if let Some(more) = errors
+            .len()
+            .checked_sub(ERRORS_MAX)
+            .filter(|more| *more > 0)
+        {
+            lines.push(format!("{}: {more} more errors", self.path.display()));
+        }
+        Err(Failure::Wrong(lines.join("\n")))
+    }
+
+    /// Whether the file has another text than the one that was read. What came from a pipe or a terminal
+    /// cannot be read again.
+    pub(crate) fn has_changed(&self) -> io::Result<bool> {
+        let is_file = fs::metadata(&self.path)?.is_file();
+        Ok(is_file && fs::read(&self.path)? != self.text.as_bytes())
+    }
+
+    /// The place of a portal, if it is written down.
+    pub(crate) fn place_of_portal(&self, portal: SocketAddr) -> Option<Range<usize>> {
+        let places = self.file.target.values().map(Target::place);
+        portals::find(places, portal)
     }
 
     /// What is configured, in a line.
@@ -249,7 +288,8 @@ impl Config {
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (volumes, targets) = (self.file.volume.0.len(), self.file.target.len());
         format!(
-            "{}, {}: right",
+            "{} is valid: {}, {}",
+            self.path.display(),
             count(volumes, "volume"),
             count(targets, "target")
         )
@@ -265,10 +305,42 @@ impl Config {
         Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
     }
 
-    /// What is wrong with the state directory, with the place of `state` if it is there.
-    pub(crate) fn state_failed(&self, error: &anyhow::Error) -> Failure {
-        let span = self.file.state.as_ref().map(Spanned::span);
-        self.failed(&ConfigError::new(span, format!("{error:#}")))
+    /// Why the disks are not served, with the place of what it is about.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Failure {
+        match refusal {
+            Refusal::State(error) => {
+                let span = self.file.state.as_ref().map(Spanned::span);
+                self.failed(&ConfigError::new(span, error.to_string()))
+            }
+            Refusal::Volumes(errors) => match self.refuse(errors) {
+                Err(failure) => failure,
+                Ok(()) => Failure::Failed(anyhow!("the volumes are refused")),
+            },
+            Refusal::Opening(error) => self.failed(&error),
+        }
+    }
+
+    /// `error` with its place.
+    pub(crate) fn located<'a>(&'a self, error: &'a ConfigError) -> impl Display + 'a {
+        error.located(&self.path, &self.text)
+    }
+
+    /// The volumes that targets serve, each once.
+    pub(crate) fn served(&self) -> Result<Vec<String>, Failure> {
+        let tables = self.targets().map_err(|error| self.wrong(&error))?;
+        let luns = tables.iter().flat_map(|table| table.luns.values());
+        let served: BTreeSet<String> = luns.map(|lun| lun.volume.clone()).collect();
+        Ok(served.into_iter().collect())
+    }
+
+    /// What is served and where what belongs to it lies.
+    pub(crate) fn site<'a>(&'a self, state: &'a Path, served: &'a [String]) -> Site<'a> {
+        Site {
+            config: &self.path,
+            state,
+            volumes: &self.file.volume,
+            served,
+        }
     }
 
     /// The volumes, ready to be opened.
@@ -276,20 +348,9 @@ impl Config {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
     }
 
-    /// Looks whether the volumes would open, without touching them.
-    pub(crate) fn check_system(&self) -> Result<(), Failure> {
-        machine::check(&self.file).map_err(|error| self.wrong(&error))?;
-        let served = state::served(&self.state_directory());
-        let served = served.map_err(|error| self.state_failed(&error))?;
-        let findings = self.graph()?.check(&served);
-        for note in &findings.notes {
-            let note = note.located(&self.path, &self.text);
-            log::say(format_args!("note: {note}"));
-        }
-        match findings.errors.first() {
-            Some(error) => Err(self.wrong(error)),
-            None => Ok(()),
-        }
+    /// Whether there is something to serve.
+    pub(crate) fn has_targets(&self) -> bool {
+        !self.file.target.is_empty()
     }
 
     /// The directory that relative paths start from.
@@ -324,7 +385,33 @@ impl Config {
             limits.peer_timeout = time.get_ref().duration();
         }
         self.file.limits.apply(&mut limits)?;
+        self.check_memory(&limits)?;
         Ok(limits)
+    }
+
+    /// Refuses memory that is too little for the lanes.
+    fn check_memory(&self, limits: &Limits) -> Result<(), ConfigError> {
+        let cpus = || thread::available_parallelism().map_or(1, usize::from);
+        let lanes = self.lanes().unwrap_or_else(cpus);
+        let least = limits.memory_least_bytes(lanes).next_multiple_of(1 << 20);
+        // What is too little for any number of lanes, and a number that is none, are errors already.
+        let is_said = limits.memory_bytes < MEMORY_MIN_BYTES as usize || lanes == 0;
+        if limits.memory_bytes >= least || is_said {
+            return Ok(());
+        }
+        let write = format!("write memory = \"{}MiB\" or more", least >> 20);
+        let at = match (&self.file.memory, &self.file.lanes) {
+            (Some(memory), _) => memory.span(),
+            (None, Some(lanes)) => lanes.span(),
+            (None, None) => 0..0,
+        };
+        let has = limits.memory_bytes >> 20;
+        let transfer = limits.transfer_max_bytes >> 10;
+        let message = format!(
+            "{has} MiB of memory are too little for {lanes} lanes and transfers of {transfer} KiB; \
+             {write}, or fewer lanes"
+        );
+        Err(ConfigError::new(at, message))
     }
 
     /// Whether digests are used with initiators that prefer them.
@@ -342,14 +429,16 @@ impl Config {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
     }
 
-    fn check_settings(&self) -> Result<(), ConfigError> {
+    /// What is wrong with the daemon's own settings.
+    fn setting_errors(&self) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
         if let Some(memory) = &self.file.memory {
             if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
                 let size = memory.get_ref();
                 let message = format!(
                     "memory = \"{size}\" is too little to serve with; write \"32MiB\" or more"
                 );
-                return Err(ConfigError::new(memory.span(), message));
+                errors.push(ConfigError::new(memory.span(), message));
             }
         }
         for (name, value) in [
@@ -361,7 +450,7 @@ impl Config {
                 let given = value.get_ref();
                 let message =
                     format!("{name} = \"{given}\" is not possible; write \"1s\" to \"60min\"");
-                return Err(ConfigError::new(value.span(), message));
+                errors.push(ConfigError::new(value.span(), message));
             }
         }
         for (name, value, most) in [
@@ -372,11 +461,11 @@ impl Config {
                 if !(1..=most).contains(value.get_ref()) {
                     let given = value.get_ref();
                     let message = format!("{name} = {given} is not possible; write 1 to {most}");
-                    return Err(ConfigError::new(value.span(), message));
+                    errors.push(ConfigError::new(value.span(), message));
                 }
             }
         }
-        Ok(())
+        errors
     }
 
     /// The targets, checked, with their secrets.
@@ -389,23 +478,30 @@ impl Config {
     }
 
     fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
-        let may_hold = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
-        let write = "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"";
-        check_name(name, "a target", may_hold, write)?;
-        let chap = ChapSettings {
-            chap: target.chap.as_ref(),
-            mutual: target.mutual.as_ref(),
-            algorithms: target.chap_algorithms.as_ref(),
-        };
+        check_target_name(name)?;
         Ok(TargetTable {
             name: name.get_ref().clone(),
             portal_groups: target.place().groups()?,
             luns: self.luns_of(name, target)?,
             allow: access::allow(&target.allow)?,
             allow_from: access::allow_from(target.allow_from.as_ref())?,
-            chap: chap.read(self.directory())?,
+            chap: target.chap_settings().read(self.directory())?,
             redirect: target.place().redirect()?,
         })
+    }
+
+    /// What is wrong with a target: the first error of each of its settings.
+    fn target_errors(&self, name: &Spanned<String>, target: &Target) -> Vec<ConfigError> {
+        let errors = [
+            check_target_name(name).err(),
+            target.place().groups().err(),
+            self.luns_of(name, target).err(),
+            access::allow(&target.allow).err(),
+            access::allow_from(target.allow_from.as_ref()).err(),
+            target.chap_settings().read(self.directory()).err(),
+            target.place().redirect().err(),
+        ];
+        errors.into_iter().flatten().collect()
     }
 
     /// The LUNs: none where initiators are sent elsewhere, which asks them for no secret either.
@@ -468,6 +564,12 @@ impl Config {
     }
 }
 
+fn check_target_name(name: &Spanned<String>) -> Result<(), ConfigError> {
+    let may_hold = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
+    let write = "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"";
+    check_name(name, "a target", may_hold, write)
+}
+
 fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
     text.get_ref()
         .parse()
@@ -475,7 +577,7 @@ fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
         .filter(|n| *n <= LUN_MAX)
         .ok_or_else(|| {
             let message = format!(
-                "\"{}\" is no LUN; write a number from 0 to {LUN_MAX}",
+                "\"{}\" is not a LUN; write a number from 0 to {LUN_MAX}",
                 text.get_ref()
             );
             ConfigError::new(text.span(), message)

@@ -35,41 +35,53 @@ use crate::{
 /// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
 const ROWS_MAX: u64 = 100_000_000;
 
+/// What the table's columns are.
+pub(crate) const COLUMNS: &str = "\
+Columns of the table:
+  run 1, run 2, …   the seconds that each run of the statement took
+  average           their mean
+  weight            how much the statement counts in the score
+  weighted          average × weight
+  speed-up          the average on one share divided by the average here
+  paper             the speed-up in the published experiment that this repeats
+  of the link       what each share moved, in percent of its link (MB/s with --no-limit);
+                    statements that write have r for read and w for written
+The score is the mean of the weighted averages, in seconds: less is better.";
+
 #[derive(Args)]
 pub(crate) struct DemoCall {
-    /// Shares in the stripe; each is a process.
+    /// The number of shares in the stripe.
     #[arg(long, value_name = "N", default_value_t = 2)]
     shares: usize,
-    /// Limit each share to a link of so many Gbit/s in each direction. Without it the largest that
-    /// this machine can fill is chosen by measuring.
+    /// The rate of each share's link in each direction, in Gbit/s. The default is the highest of these
+    /// that this machine can fill, found by measuring.
     #[arg(long, value_name = "GBIT", value_parser = PossibleValuesParser::new(["1", "2.5", "10"]))]
     link: Option<String>,
-    /// Do not limit the shares.
+    /// Do not limit the links.
     #[arg(long, conflicts_with = "link")]
     no_limit: bool,
-    /// What goes to one share before the next one's turn.
+    /// How much goes to one share before the next one takes its turn.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     stripe_unit: Size,
-    /// Rows to make when there is no --data; at the default a scan moves 275 MiB.
+    /// How many rows to generate if there is no --data; a scan of the default 1,600,000 moves 275 MiB.
     #[arg(long, value_name = "N", conflicts_with = "data")]
     rows: Option<u64>,
     /// Load Backblaze's daily CSV files instead, plain or .gz, in the order of their days.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
-    /// Continue the fleet of the last file's day until the data covers so many days.
+    /// Extend the data to this many days by ageing the drives of the last file.
     #[arg(long, value_name = "N", requires = "data")]
     days: Option<u32>,
-    /// The same seed makes the same rows.
+    /// The seed of the generated rows: the same seed gives the same rows.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// All figures, for programs.
+    /// Write all figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The page for people.
+    /// Write the report with charts to this file.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     report: PathBuf,
-    /// Where the shares' files go; nothing stays there. Without it the system's directory for
-    /// temporary files.
+    /// Where to keep the shares' files while it runs; the default is the system's temporary directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -96,7 +108,7 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
         serde_json::to_string_pretty(&report::json(&report))?,
     ];
     for (output, text) in outputs.into_iter().zip(texts) {
-        let written = format!("written: {}", output.path().display());
+        let written = format!("wrote {}", output.path().display());
         output.write(&text)?;
         log::say(written);
     }

@@ -15,43 +15,63 @@ use crate::{
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
     /// Compare this target with tgt and with bare TCP: I/Os per second, latency, CPU per I/O.
+    #[command(after_help = bench_loads())]
     Bench {
-        /// How often every load meets every target.
+        /// How often to run each load on each target.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// How long each time.
+        /// How long to run a load each time.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
-        /// Only the loads whose name has this in it, as "128K".
+        /// Run only the loads whose names contain this text, as "128K".
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
-        /// All samples, for programs.
+        /// Write all samples to this file as JSON.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
-        /// A Markdown file that the short form of the result is appended to.
+        /// Append a summary to this Markdown file.
         #[arg(long, value_name = "FILE")]
         history: Option<PathBuf>,
-        /// Another target that runs already: NAME=ADDRESS:PORT/TARGET/LUN,PID.
+        /// The directory for the files that are served: 512 MiB for each of four targets, removed at the end.
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        dir: PathBuf,
+        /// Another running target to compare with: NAME=ADDRESS:PORT/TARGET/LUN,PID.
         #[arg(long, value_name = "TARGET", value_parser = other)]
         with: Vec<Other>,
     },
-    /// Compare the file leaf with fio on one file, past the page cache: throughput, CPU per I/O.
+    /// Compare a `file` volume with fio on the same file, with direct I/O: throughput, CPU per I/O.
+    #[command(after_help = file_loads())]
     BenchFile {
-        /// A file that does not exist, on the disk to measure; 512 MiB, removed at the end.
+        /// Where to create the test file, on the disk to measure: 512 MiB, removed at the end.
         path: PathBuf,
-        /// How many pairs of runs each load gets.
+        /// How many pairs of runs (this program, then fio) to make of each load.
         #[arg(long, default_value_t = 20)]
         pairs: usize,
-        /// How long each run.
+        /// How long each run takes.
         #[arg(long, default_value_t = 0.5)]
         seconds: f64,
-        /// All samples, for programs.
+        /// Write all samples to this file as JSON.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
     /// The other end of the benchmark's bare TCP.
     #[command(hide = true)]
     Floor,
+}
+
+fn bench_loads() -> String {
+    format!(
+        "Loads (--only names some of them):\n  {}\n\nEach round runs each load on each target for --seconds: \
+         about 4 minutes at the defaults, with tgt installed.",
+        bench::names().join("\n  ")
+    )
+}
+
+fn file_loads() -> String {
+    format!(
+        "Loads:\n  {}\n\nEach is run 2 × --pairs times for --seconds: about a minute and a half at the defaults.",
+        file::names().join("\n  ")
+    )
 }
 
 pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
@@ -63,6 +83,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             only,
             json,
             history,
+            dir,
             with,
         } => {
             bench::check_only(&only)
@@ -74,6 +95,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 rounds: at_least_one("--rounds", rounds)?,
                 duration: duration(seconds)?,
                 only,
+                directory: dir,
                 others: with,
             };
             let json = json.as_deref().map(OutputFile::open).transpose()?;
@@ -108,7 +130,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
 
 fn at_least_one(option: &str, count: usize) -> Result<usize, Failure> {
     match count {
-        0 => Err(Failure::Wrong(format!("{option} 0: at least 1"))),
+        0 => Err(Failure::Wrong(format!("{option} 0: write 1 or more"))),
         count => Ok(count),
     }
 }
@@ -118,7 +140,7 @@ fn duration(seconds: f64) -> Result<Duration, Failure> {
         return Ok(Duration::from_secs_f64(seconds));
     }
     Err(Failure::Wrong(format!(
-        "--seconds {seconds}: from 0.01 to 3600"
+        "--seconds {seconds}: write 0.01 to 3600"
     )))
 }
 

@@ -39,7 +39,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         // An empty level would be `error`.
         if level.is_empty() || LevelFilter::from_str(level).is_err() {
             return Err(format!(
-                "--log \"{text}\": \"{level}\" is no level; write off, error, warn, info, debug or \
+                "--log \"{text}\": \"{level}\" is not a level; write off, error, warn, info, debug or \
                  trace, as in --log info"
             ));
         }
@@ -302,11 +302,11 @@ mod tests {
         for (wrong, said) in [
             (
                 "debg",
-                "--log \"debg\": \"debg\" is no level; write off, error, warn, info",
+                "--log \"debg\": \"debg\" is not a level; write off, error, warn, info",
             ),
-            ("", "--log \"\": \"\" is no level; write off"),
-            ("info,", "\"\" is no level"),
-            ("target=", "\"\" is no level"),
+            ("", "--log \"\": \"\" is not a level; write off"),
+            ("info,", "\"\" is not a level"),
+            ("target=", "\"\" is not a level"),
             (
                 "tagret=debug",
                 "there is no part \"tagret\"; write one of engine, ",

@@ -20,27 +20,33 @@ mod lab;
 mod lanes;
 mod log;
 mod output;
+mod probe;
 mod serve;
-mod state;
+mod take_over;
 
 use failure::Failure;
 
 /// Block storage for databases over iSCSI: serve, compose, prove.
 #[derive(Parser)]
-#[command(version, disable_help_subcommand = true)]
+#[command(version)]
 struct Call {
     #[command(subcommand)]
     verb: Verb,
-    /// What is logged to standard error, as in `info`, `debug` or `target=debug,volume=warn`.
+    /// What to log to standard error: a level, or levels by part, as `info` or `target=debug,volume=warn`.
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     log: String,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve the targets of a configuration until SIGTERM, which finishes what was accepted; a second one,
-    /// a second later, gives that up. On SIGHUP, follow files and devices that
-    /// became longer; on SIGUSR1, write to the log where the time went.
+    /// Serve the targets of a configuration.
+    ///
+    /// SIGTERM or SIGINT: finish the commands that were accepted, then end. A second one, a second or
+    /// more later: end at once.
+    ///
+    /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
+    ///
+    /// SIGUSR1: log the time that commands spent in each stage, by volume and by initiator.
     Serve {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
@@ -50,21 +56,24 @@ enum Verb {
         #[arg(long, hide = true)]
         supervised: bool,
     },
-    /// Say whether a configuration is right; opens nothing.
+    /// Check a configuration: report every error, open nothing.
     Check {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Prepare volumes.
+    /// Create volumes.
     Volume {
         #[command(subcommand)]
         verb: VolumeVerb,
     },
-    /// Run SQL on one share and on a stripe of several, each a process on this machine behind a
-    /// link of limited rate; print the figures and write a report.
+    /// Run SQL on one share and on a stripe of several, and compare them.
+    ///
+    /// Each share is a process on this machine behind a link of limited rate. Prints a table and writes
+    /// report.html. Needs no root and leaves nothing else behind; takes one to two minutes at 1 Gbit/s.
+    #[command(after_long_help = demo::COLUMNS)]
     Demo(demo::DemoCall),
-    /// Measure.
+    /// Run benchmarks.
     Lab {
         #[command(subcommand)]
         verb: lab::LabVerb,
@@ -73,15 +82,30 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum VolumeVerb {
-    /// Write the superblocks of a stripe's children, which makes them one volume. What they held
-    /// is lost. Children whose first MiB is not zero are refused; what lies behind it is not looked at.
+    /// Create a stripe: write a superblock to each of its children.
+    ///
+    /// The data on the children is lost. A child whose first MiB is not all zeroes is refused; data
+    /// behind the first MiB is not looked for.
     Create {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
+        /// The name of the stripe's volume in the configuration.
+        name: String,
+        /// Overwrite children that hold data or belong to another stripe.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Take a stripe over from an owner that is gone for good: one that was not stopped in good order
+    /// and whose state directory is lost, or that ran on another machine. It is fenced off where the
+    /// children's targets can do that.
+    TakeOver {
+        /// The configuration file of the daemon that is to have it.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
         /// The volume's name in it.
         name: String,
-        /// Also if the children hold data or belong to another stripe.
+        /// The other owner is off for certain: also where it cannot be kept from writing.
         #[arg(long)]
         force: bool,
     },
@@ -96,8 +120,8 @@ fn main() -> ExitCode {
         Err(Failure::Wrong(message)) => (2, Some(message)),
         Err(Failure::Failed(error)) => (1, Some(format!("{error:#}"))),
     };
-    if let Some(message) = message {
-        log::say(format_args!("sanstone: {message}"));
+    for line in message.iter().flat_map(|message| message.lines()) {
+        log::say(format_args!("sanstone: {line}"));
     }
     log::flush();
     ExitCode::from(code)
@@ -118,15 +142,28 @@ fn run(verb: Verb) -> Result<(), Failure> {
                     force,
                 },
         } => create::run(&config, &name, force),
+        Verb::Volume {
+            verb:
+                VolumeVerb::TakeOver {
+                    config,
+                    name,
+                    force,
+                },
+        } => take_over::run(&config, &name, force),
         Verb::Demo(call) => demo::run(call),
         Verb::Lab { verb } => lab::run(verb),
     }
 }
 
 fn check(path: &Path) -> Result<(), Failure> {
-    let config = config::Config::load(path)?;
-    config.check_ports()?;
-    config.check_system()?;
-    let line = format!("{}: {}\n", path.display(), config.summary());
-    Ok(output::print(line)?)
+    let (config, disks) = config::Config::load_to_serve(path, false)?;
+    for note in disks {
+        log::say(format_args!("note: {}", config.located(&note.text)));
+    }
+    if !config.has_targets() {
+        let note =
+            "there is no target; `serve` needs one, as [target.\"iqn.2026-11.io.sanstone:t0\"]";
+        log::say(format_args!("note: {}: {note}", path.display()));
+    }
+    Ok(output::print(format!("{}\n", config.summary()))?)
 }

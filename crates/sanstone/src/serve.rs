@@ -13,33 +13,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use engine::{
-    LaneFuture, LaneHandle,
+    LaneFuture, LaneHandle, blocking,
     cross::{Receiver, channel},
 };
+use node::{Disk, State};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
 };
-use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, TargetSpec};
-use volume::graph::{Graph, Tree};
+use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, StartError, TargetSpec};
+use volume::{
+    config::ConfigError,
+    graph::{Graph, Tree},
+};
 
-use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, log, state::State};
+use crate::{config::Config, descriptors, failure::Failure, lanes::Lanes, log, probe};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // First of all: until then a SIGHUP ends the process.
     let told = listen(supervised)?;
-    let config = Config::load(path)?;
-    if config.targets().map_err(|e| config.wrong(&e))?.is_empty() {
+    let (config, _) = Config::load_to_serve(path, supervised)?;
+    if !config.has_targets() {
         let message = "there is no target to serve; write a [target.\"iqn.…\"] table".to_owned();
         return Err(Failure::Wrong(format!("{}: {message}", path.display())));
     }
-    if !supervised {
-        config.check_ports()?;
-    }
-    config.check_system()?;
+    // Before anything is made for volumes that nobody could reach.
+    probe_portals(&config)?;
     // A lane that panics has lost its connections' state: ending the process tells everyone.
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -53,45 +55,93 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
         std::process::abort();
     }));
     let mut graph = config.graph()?;
-    let state = State::open(&config.state_directory(), !supervised);
-    let state = state.map_err(|error| config.state_failed(&error))?;
-    let state = Arc::new(Mutex::new(state));
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes.first.block_on(async {
-        let trees = open(&config, &mut graph, &lanes.handles()).await?;
-        let server_config = server_config(&config, &state, &trees)?;
-        let server = Server::start(server_config, &lanes.handles())
-            .await
-            .map_err(|error| Failure::Failed(anyhow!("{}: {error}", path.display())))?;
-        for portal in server.portals() {
-            tracing::info!(%portal, "serving");
-        }
-        if supervised {
-            announce(&server)?;
-        }
-        loop {
-            match told.receive().await {
-                Some(Told::Report) => {
-                    tracing::info!("where the time went\n{}", server.stage_times());
-                }
-                Some(Told::LookAgain) => {
-                    follow_lengths(&graph, &trees);
-                    tell_lost_paths(&graph);
-                    server.tell_lengths();
-                }
-                Some(Told::Stop) | None => break,
-            }
-        }
-        tell_lost_paths(&graph);
-        tracing::info!(
-            "told to stop: finishing what was accepted; a second SIGTERM or SIGINT ends it at once"
-        );
-        server.stop().await?;
+        let ended = serve(&config, &mut graph, &lanes.handles(), &told, supervised).await;
+        // However it ended: what was claimed is given up.
+        close(&mut graph).await;
+        ended?;
         tracing::info!("stopped");
         Ok(())
     });
     lanes.stop();
     served
+}
+
+/// Opens the volumes and serves them until told to stop.
+async fn serve(
+    config: &Config,
+    graph: &mut Graph,
+    lanes: &[LaneHandle],
+    told: &Receiver<Told>,
+    supervised: bool,
+) -> Result<(), Failure> {
+    let (state, disks) = open(config, graph, lanes, !supervised).await?;
+    let state = Arc::new(Mutex::new(state));
+    let server_config = server_config(config, &state, &disks)?;
+    let server = Server::start(server_config, lanes)
+        .await
+        .map_err(|error| not_started(config, &error))?;
+    for portal in server.portals() {
+        tracing::info!(%portal, "serving");
+    }
+    if supervised {
+        announce(&server)?;
+    }
+    loop {
+        match told.receive().await {
+            Some(Told::Report) => {
+                tracing::info!("where the time went\n{}", server.stage_times());
+            }
+            Some(Told::LookAgain) => {
+                tell_changed_configuration(config);
+                follow_lengths(graph, &disks);
+                tell_lost_paths(graph);
+                server.tell_lengths();
+            }
+            Some(Told::Stop) | None => break,
+        }
+    }
+    tell_lost_paths(graph);
+    tracing::info!(
+        "stopping: finishing the commands that were accepted; a second SIGTERM or SIGINT ends at once"
+    );
+    Ok(server.stop().await?)
+}
+
+/// Looks whether the portals can be bound.
+fn probe_portals(config: &Config) -> Result<(), Failure> {
+    let targets = config.targets().map_err(|error| config.wrong(&error))?;
+    let groups = targets.into_iter().flat_map(|target| target.portal_groups);
+    // What several targets share is asked for once.
+    let portals: BTreeSet<_> = groups.flat_map(|group| group.portals).collect();
+    probe::portals(portals).map_err(|error| not_started(config, &error))
+}
+
+/// Why the server did not start, with the place of the portal if that is why.
+fn not_started(config: &Config, error: &StartError) -> Failure {
+    let place = match error {
+        StartError::Portal { address, .. } => config.place_of_portal(*address),
+        StartError::Volume(_) => None,
+    };
+    config.failed(&ConfigError::new(place, error.to_string()))
+}
+
+/// Says when the configuration is another one than that which is served.
+fn tell_changed_configuration(config: &Config) {
+    let path = config.path.display();
+    match config.has_changed() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            %path,
+            "the configuration has changed since start; restart to apply it"
+        ),
+        Err(error) => tracing::warn!(
+            %path,
+            %error,
+            "the configuration cannot be read any more; a restart would fail"
+        ),
+    }
 }
 
 /// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
@@ -107,10 +157,10 @@ enum Told {
 }
 
 /// Lets the volumes follow files that became longer, and says what was found.
-fn follow_lengths(graph: &Graph, trees: &[Tree]) {
+fn follow_lengths(graph: &Graph, disks: &[Disk]) {
     let found = graph.look_at_lengths();
     if found.is_empty() {
-        tracing::info!("told to look at the lengths again: no file has another one");
+        tracing::info!("SIGHUP: no file has changed its length");
     }
     for file in found {
         let grown = match file {
@@ -123,9 +173,9 @@ fn follow_lengths(graph: &Graph, trees: &[Tree]) {
         let path = grown.path.display();
         let (from, to) = (grown.from_bytes, grown.len.bytes());
         tracing::info!(%path, from, to, "a file has grown");
-        let follows = |tree: &Tree| tree.shape().len.is_shared_with(&grown.len);
-        if !trees.iter().any(follows) {
-            let why = "a stripe stays as long as it was created; to make it longer, make a new one";
+        let follows = |disk: &Disk| disk.tree.shape().len.is_shared_with(&grown.len);
+        if !disks.iter().any(follows) {
+            let why = "a stripe keeps the length that it was created with; for a longer one, create a new stripe";
             tracing::warn!(%path, "no served volume grows with this file: {why}");
         }
     }
@@ -165,7 +215,9 @@ fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
             if matches!(what, Told::Stop)
                 && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
             {
-                log::say("sanstone: told again to stop: what is not finished is given up");
+                log::say(
+                    "sanstone: second request to stop: ending at once, without the commands that are not finished",
+                );
                 log::flush();
                 std::process::exit(1);
             }
@@ -187,41 +239,50 @@ fn announce(server: &Server) -> io::Result<()> {
     out.flush()
 }
 
-/// Opens the volumes that are served, each at home on a lane in turn.
+/// Opens the disks that are served.
 async fn open(
     config: &Config,
     graph: &mut Graph,
     lanes: &[LaneHandle],
-) -> Result<Vec<Tree>, Failure> {
-    let tables = config.targets().map_err(|error| config.wrong(&error))?;
-    let names: BTreeSet<&String> = tables
-        .iter()
-        .flat_map(|table| table.luns.values().map(|lun| &lun.volume))
-        .collect();
-    let mut trees = Vec::new();
-    for (name, home) in names.into_iter().zip(lanes.iter().cycle()) {
-        let tree = graph
-            .open(name, home)
-            .await
-            .map_err(|error| config.failed(&error))?;
-        trees.push(tree);
-    }
-    Ok(trees)
+    with_parents: bool,
+) -> Result<(State, Vec<Disk>), Failure> {
+    let served = config.served()?;
+    let state = config.state_directory();
+    let site = config.site(&state, &served);
+    let refused = |refusal| config.refused(refusal);
+    let mut state = node::prepare(&site, with_parents).map_err(refused)?;
+    let disks = node::open(&site, &mut state, graph, lanes).await;
+    Ok((state, disks.map_err(refused)?))
 }
 
-/// Keeps logical units' state in the state directory.
+/// Gives up what the volumes have claimed. What cannot be given up tells the next one whose it was,
+/// and that is us.
+async fn close(graph: &mut Graph) {
+    for failed in graph.close().await {
+        tracing::warn!("{failed}");
+    }
+}
+
+/// Keeps logical units' state in the state directory, where its fsyncs hold up no lane.
 fn keep(state: Arc<Mutex<State>>) -> Keep {
     Arc::new(move |volume, text| {
-        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = state.keep(volume, text.as_deref());
-        kept.map_err(|error| format!("{error:#}"))
+        let (state, volume) = (state.clone(), volume.to_owned());
+        LaneFuture::new(async move {
+            let keep = move || {
+                let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                let kept = state.keep(&volume, text.as_deref());
+                kept.map_err(|error| error.to_string())
+            };
+            let kept = blocking::run(blocking::Kind::Files, keep).await;
+            kept.unwrap_or_else(|error| Err(error.to_string()))
+        })
     })
 }
 
 fn server_config(
     config: &Config,
     state: &Arc<Mutex<State>>,
-    trees: &[Tree],
+    disks: &[Disk],
 ) -> Result<ServerConfig, Failure> {
     let limits = config.limits().map_err(|error| config.wrong(&error))?;
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
@@ -229,22 +290,19 @@ fn server_config(
     for table in config.targets().map_err(|error| config.wrong(&error))? {
         let mut luns = BTreeMap::new();
         for (number, lun) in table.luns {
-            let Some(tree) = trees.iter().find(|tree| tree.name() == lun.volume) else {
+            let Some(disk) = disks.iter().find(|disk| disk.tree.name() == lun.volume) else {
                 continue;
             };
-            let (uuid, kept) = {
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                (
-                    *state.identity(&lun.volume)?.as_bytes(),
-                    state.kept(&lun.volume)?,
-                )
+            let kept = {
+                let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.kept(&lun.volume)?
             };
             luns.insert(
                 number,
                 LunSpec {
                     volume: lun.volume.clone(),
-                    uuid,
-                    open: open_on_lane(tree),
+                    uuid: *disk.uuid.as_bytes(),
+                    open: open_on_lane(&disk.tree),
                     kept,
                     removable: lun.removable,
                     read_only: lun.read_only,

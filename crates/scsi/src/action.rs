@@ -5,6 +5,7 @@
 //! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
 
 use crate::attention::NexusId;
+use crate::change::Change;
 use crate::commands::extended_copy::Copy;
 use crate::commands::sanitize::Overwrite;
 use crate::commands::start_stop::Eject;
@@ -100,35 +101,21 @@ pub enum Action {
     Overwrite(Overwrite),
     /// Do [`Eject::flush`] with the medium, then send the ending that [`Eject::flushed`] gives.
     Eject(Eject),
-    /// The unit's state has changed; see to the rest, then end the command.
-    Changed(Changed),
-}
-
-/// A change that reaches further than its command. Before the ending is sent, what
-/// [`SharedUnit::save`](crate::SharedUnit::save) gives must be kept (if that fails, end with
-/// [`Changed::not_kept`] instead), and every command of the nexuses named must have been aborted
-/// and its I/O have ended, on every lane.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
-    /// Whether what outlives a restart has changed.
-    pub keep: bool,
-    /// Whose commands to abort, without an answer.
-    pub abort: Vec<NexusId>,
-    /// How the command ends then.
-    pub ending: Ending,
-}
-
-impl Changed {
-    /// The ending when the change could not be kept over a restart.
-    pub fn not_kept() -> Ending {
-        Ending::check(Sense::new(
-            SenseKey::HardwareError,
-            Asc::INTERNAL_TARGET_FAILURE,
-        ))
-    }
+    /// [Prepare](Change::prepare) a change of the unit's state, keep what that gives, commit it, abort
+    /// what that gives, then end the command with GOOD.
+    Change(Change),
 }
 
 impl Action {
+    /// Whether it tells of a unit attention.
+    pub fn is_attention(&self) -> bool {
+        let Action::End(ending) = self else {
+            return false;
+        };
+        let key = ending.sense.as_ref().map(|sense| sense.key);
+        key == Some(SenseKey::UnitAttention)
+    }
+
     /// Bytes the device server sends to the initiator when nothing fails, for the transport's
     /// residual count. 0 for REPORT LUNS until it is a reply.
     pub fn data_in_len_bytes(&self) -> u64 {
@@ -141,7 +128,7 @@ impl Action {
             | Action::Copy(_)
             | Action::Overwrite(_)
             | Action::Eject(_)
-            | Action::Changed(_) => 0,
+            | Action::Change(_) => 0,
         }
     }
 
@@ -156,7 +143,7 @@ impl Action {
             | Action::Copy(_)
             | Action::Overwrite(_)
             | Action::Eject(_)
-            | Action::Changed(_) => 0,
+            | Action::Change(_) => 0,
         }
     }
 

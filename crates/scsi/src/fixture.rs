@@ -1,8 +1,8 @@
 //! What the tests share: disks, a nexus that has heard its unit attention, and CDBs.
 
 use crate::{
-    Action, Asc, Discard, Ending, Identity, LogicalUnit, MediumOp, NexusId, Sense, SenseKey, Shape,
-    TargetPort,
+    Action, Asc, Change, Changed, Discard, Ending, Identity, LogicalUnit, MediumOp, NexusId, Sense,
+    SenseKey, Shape, TargetPort,
 };
 
 pub(crate) const NEXUS: NexusId = NexusId(7);
@@ -113,9 +113,20 @@ pub(crate) fn settle(unit: &mut LogicalUnit, nexus: NexusId, cdb: &[u8], data: &
     };
     match action {
         Action::End(ending) => ending,
-        Action::Changed(changed) => changed.ending,
+        Action::Change(change) => made(unit, &change).map_or_else(|e| e, |_| Ending::GOOD),
         other => panic!("{other:?} is no ending"),
     }
+}
+
+/// Makes a change as if all that is to be kept were kept.
+pub(crate) fn made(unit: &LogicalUnit, change: &Change) -> Result<Changed, Ending> {
+    let prepared = change.prepare(unit)?;
+    let to_keep = prepared.to_keep();
+    let changed = prepared.commit(unit)?;
+    if let Some(kept) = to_keep {
+        assert_eq!(kept, unit.shared().save(), "what was kept is what is");
+    }
+    Ok(changed)
 }
 
 pub(crate) fn good() -> Action {

@@ -17,7 +17,7 @@
 //!   Action::Copy(copy)           copy its segments, then send the ending
 //!   Action::Overwrite(sanitize)  overwrite the whole medium, then send its ending
 //!   Action::Eject(eject)         flush, then send its ending
-//!   Action::Changed(changed)     keep it, abort what it says, then send its ending
+//!   Action::Change(change)       prepare it, keep that, commit it, abort what that says, then GOOD
 //! ```
 //!
 //! A volume that is served by several threads or targets has a [`LogicalUnit`] for each; they
@@ -32,6 +32,7 @@ mod access;
 mod action;
 mod attention;
 mod cdb;
+mod change;
 mod commands;
 #[cfg(test)]
 mod fixture;
@@ -46,8 +47,9 @@ mod shape;
 mod shared;
 mod unit;
 
-pub use action::{Action, Changed, Ending, ParameterList, Status};
+pub use action::{Action, Ending, ParameterList, Status};
 pub use attention::{Attention, NexusId};
+pub use change::{Change, Changed, Prepared};
 pub use commands::extended_copy::{Copy, CopyError, Segment};
 pub use commands::get_lba_status::lba_status;
 pub use commands::report_luns::ReportLuns;

@@ -107,7 +107,7 @@ pub(crate) enum Refusal {
 }
 
 /// Whom a service action concerns beside the nexus that asked.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Lost their registration to a PREEMPT.
     pub(crate) registrations_preempted: Vec<NexusName>,

@@ -71,8 +71,7 @@ impl SharedUnit {
     /// `None` when there is nothing.
     pub fn save(&self) -> Option<String> {
         let state = self.look();
-        let text = state.reservations.save() + &state.mode.save() + &Progress::save(state.sanitize);
-        (!text.is_empty()).then_some(text)
+        text(&state.reservations, &state.mode, state.sanitize)
     }
 
     /// The number of logical blocks that its initiators know; `None` before anybody has reached it.
@@ -119,6 +118,16 @@ impl SharedUnit {
         };
         true
     }
+}
+
+/// What must outlive a restart; `None` when there is nothing.
+pub(crate) fn text(
+    reservations: &Reservations,
+    mode: &ModeParameters,
+    sanitize: Option<Progress>,
+) -> Option<String> {
+    let text = reservations.save() + &mode.save() + &Progress::save(sanitize);
+    (!text.is_empty()).then_some(text)
 }
 
 impl State {

@@ -73,6 +73,9 @@ impl Front {
                     true => abort.before,
                     false => connection.open.mark(),
                 };
+                if is_own && abort.spare.is_none() {
+                    connection.abort_endings(Some(lun), before);
+                }
                 let mut tasks = connection.open.tasks(Some(lun), before);
                 tasks.retain(|task| Some(*task) != spare);
                 let told = match !is_own && unit.disk.borrow_mut().tells_aborted() {
@@ -87,6 +90,8 @@ impl Front {
                         if let Some(attention) = attention {
                             unit.disk.borrow().tell(nexus, attention);
                         }
+                        connection.machine.borrow_mut().tell_window();
+                        connection.transmit.notify();
                         Vec::new()
                     }
                 };

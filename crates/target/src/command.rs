@@ -5,7 +5,7 @@ use std::{cell::Cell, pin::pin, rc::Rc};
 
 use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Direction, Outcome, TaskId};
-use scsi::{Action, Asc, Changed, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
+use scsi::{Action, Asc, Change, Changed, Ending, MediumOp, NexusId, Sense, SenseKey, Status};
 use smallvec::smallvec;
 
 use crate::{
@@ -53,7 +53,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
         unsolicited_len: request.unsolicited_len,
     };
     if connection.is_finishing() {
-        return respond(connection, offer.task, None, &Ending::BUSY, 0);
+        return refuse(connection, offer, None, &Ending::BUSY, 0);
     }
     if request.direction == Direction::Bidirectional {
         // No command of a disk moves data both ways.
@@ -62,13 +62,13 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
             Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
         );
         let unit = target.units.get(&lun);
-        return respond(connection, offer.task, unit, &Ending::check(sense), 0);
+        return refuse(connection, offer, unit, &Ending::check(sense), 0);
     }
     let attribute = match Attribute::read(request.attribute) {
         Ok(attribute) => attribute,
         Err(sense) => {
             let unit = target.units.get(&lun);
-            return respond(connection, offer.task, unit, &Ending::check(sense), 0);
+            return refuse(connection, offer, unit, &Ending::check(sense), 0);
         }
     };
     let nexus = NexusId(connection.id);
@@ -81,7 +81,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
         None => scsi::absent::begin(&target.bare, &request.cdb),
     };
     connection.introductions.answered(lun, offer.task, &action);
-    if attribute == Attribute::Simple && connection.order.is_free() {
+    if attribute == Attribute::Simple && connection.open.order.is_free() {
         act(connection, &target, offer, action);
     } else {
         order::begin(connection, &target, offer, action, attribute);
@@ -129,8 +129,8 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         Action::Overwrite(overwrite) => {
             sanitize(connection, &target, (task, lun), overwrite, transfer_len);
         }
-        Action::Changed(changed) => {
-            change(connection, &target, (task, lun), changed, transfer_len);
+        Action::Change(wanted) => {
+            change(connection, &target, (task, lun), wanted, transfer_len);
         }
         other => {
             tracing::error!(?other, "a parameter list asked for data-in");
@@ -144,10 +144,10 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
     let unit = target.units.get(&offer.lun);
     if let Err(sense) = action.check_offered(offer.write_len.into()) {
         let wanted = action.data_out_len_bytes();
-        return respond(connection, offer.task, unit, &Ending::check(sense), wanted);
+        return refuse(connection, offer, unit, &Ending::check(sense), wanted);
     }
     match action {
-        Action::End(ending) => respond(connection, offer.task, unit, &ending, 0),
+        Action::End(ending) => refuse(connection, offer, unit, &ending, 0),
         Action::Reply(data) => reply(connection, offer, &data),
         Action::Overwrite(overwrite) => {
             sanitize(connection, target, (offer.task, offer.lun), overwrite, 0);
@@ -161,10 +161,10 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
             connection.open.insert(open);
             eject(connection, target, (offer.task, offer.lun), ejecting);
         }
-        Action::Changed(changed) => {
+        Action::Change(wanted) => {
             let open = offer.open(None, 0, WriteParts::new());
             connection.open.insert(open);
-            change(connection, target, (offer.task, offer.lun), changed, 0);
+            change(connection, target, (offer.task, offer.lun), wanted, 0);
         }
         Action::ReportLuns(request) => {
             let luns: Vec<_> = target
@@ -199,7 +199,7 @@ pub(crate) fn act(connection: &Rc<Connection>, target: &Rc<Target>, offer: Offer
                 false => Some(op),
             };
             let Some(op) = op else {
-                return respond(connection, offer.task, unit, &Ending::GOOD, transfer_len);
+                return refuse(connection, offer, unit, &Ending::GOOD, transfer_len);
             };
             if is_write {
                 let len = op.data_out_len_bytes() as u32;
@@ -298,7 +298,7 @@ fn eject(
     let (connection, target) = (connection.clone(), target.clone());
     spawn(async move {
         let unit = &target.units[&lun];
-        let steps = &connection.front.steps;
+        let steps = &connection.steps;
         let flushed = medium::perform(&*unit.volume, &eject.flush, Payload::new(), steps).await;
         if connection.open.with(task, |_| ()).is_some() {
             let ending = eject.flushed(&unit.disk.borrow(), flushed.map(drop));
@@ -308,42 +308,53 @@ fn eject(
     });
 }
 
-/// Settles a change of a unit's state in a task of its own, and then answers its open command.
+/// Makes a change of a unit's state and answers its open command. Who waits for the command's end
+/// waits until the change is made or given up, as for a write.
 fn change(
     connection: &Rc<Connection>,
     target: &Rc<Target>,
     (task, lun): (TaskId, u32),
-    changed: Changed,
+    change: Change,
     transfer_len: u64,
 ) {
+    let running = connection.open.begin_io(task, lun);
     let (connection, target) = (connection.clone(), target.clone());
-    spawn(async move {
+    begin_task(async move {
         let unit = &target.units[&lun];
-        let ending = settle(&connection, unit, changed).await;
+        let front = &connection.front;
+        let is_open = || connection.open.with(task, |_| ()).is_some();
+        let made = front.change(unit, &change, is_open).await;
+        // Before others are aborted: they may wait for this one's end in the same way.
+        connection.open.end_io(running);
+        let ending = match made {
+            None => return, // aborted meanwhile
+            Some(Err(ending)) => ending,
+            Some(Ok(changed)) => {
+                abort_others(&connection, unit, changed).await;
+                Ending::GOOD
+            }
+        };
         finish(&connection, task, unit, &ending, transfer_len);
     });
 }
 
-/// Sees to what a change of a unit's state needs before its command is answered.
-async fn settle(connection: &Connection, unit: &Unit, changed: Changed) -> Ending {
-    if changed.keep && !connection.front.keep(unit) {
-        return Changed::not_kept();
+/// Ends the commands that a change ends.
+async fn abort_others(connection: &Connection, unit: &Unit, changed: Changed) {
+    if changed.abort.is_empty() {
+        return;
     }
-    if !changed.abort.is_empty() {
-        // Without the one that waits here for the answer.
-        let own = NexusId(connection.id);
-        let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
-        let abort = Abort {
-            volumes: vec![unit.volume_name.clone()],
-            of: Whose::These(nexuses.collect()),
-            spare: None,
-            by: own,
-            before: connection.open.mark(),
-            attention: None, // of the loss of their registrations they hear anyway
-        };
-        connection.front.abort_everywhere(abort).await;
-    }
-    changed.ending
+    // Without the one that waits here for the answer.
+    let own = NexusId(connection.id);
+    let nexuses = changed.abort.into_iter().filter(|nexus| *nexus != own);
+    let abort = Abort {
+        volumes: vec![unit.volume_name.clone()],
+        of: Whose::These(nexuses.collect()),
+        spare: None,
+        by: own,
+        before: connection.open.mark(),
+        attention: None, // of the loss of their registrations they hear anyway
+    };
+    connection.front.abort_everywhere(abort).await;
 }
 
 impl Offer {
@@ -389,7 +400,7 @@ fn open_write(
 ) -> bool {
     let first = offer.unsolicited_len.min(len);
     let Some(permit) = connection.memory.take_at_once(first as usize) else {
-        respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+        refuse(connection, offer, None, &TASK_SET_FULL, 0);
         return false;
     };
     let mut write = WriteParts::new();
@@ -507,7 +518,7 @@ fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: 
                 Some(()) => {
                     recheck()?;
                     started.set(Some(time::now()));
-                    let steps = &connection.front.steps;
+                    let steps = &connection.steps;
                     let result = medium::perform(&*unit.volume, &op, data, steps).await;
                     result.map_err(|error| unit.disk.borrow().complete(Err(error)))
                 }
@@ -518,10 +529,9 @@ fn work_on(connection: Rc<Connection>, target: Rc<Target>, work: Work, running: 
             Ok(()) => connection.front.exclusively(unit, extent, perform).await,
             Err(ending) => Err(ending),
         };
-        let is_ordered = !connection.order.is_free() && connection.order.is_ordered(task);
+        let is_ordered = !connection.open.order.is_free() && connection.open.order.is_ordered(task);
         let result = match op.span() {
-            _ if is_ordered => exclusively(unit.whole(), perform).await,
-            Some(extent) if op.is_exclusive() => exclusively(extent, perform).await,
+            Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
             Some(extent) => match unit.gate.enter(extent, recheck).await {
                 Ok(_at_work) => perform.await,
                 Err(ending) => Err(ending),
@@ -608,6 +618,22 @@ fn finish(connection: &Connection, task: TaskId, unit: &Unit, ending: &Ending, t
         respond(connection, task, Some(unit), ending, transfer_len);
         connection.transmit.notify();
     }
+}
+
+/// Ends a command that was not opened, or not since its turn came. Its initiator may still owe data,
+/// and its answer waits for them.
+fn refuse(
+    connection: &Connection,
+    offer: Offer,
+    unit: Option<&Unit>,
+    ending: &Ending,
+    transfer_len: u64,
+) {
+    let task = offer.task;
+    if offer.write_len > 0 && connection.open.with(task, |_| ()).is_none() {
+        connection.open.note_ending(task, offer.lun);
+    }
+    respond(connection, task, unit, ending, transfer_len);
 }
 
 /// Ends a command without data-in.

@@ -6,17 +6,18 @@ use engine::LaneFuture;
 use iscsi::Chap;
 use volume::SharedVolume;
 
-use crate::prefix::Prefix;
+use crate::{memory::Plan, prefix::Prefix};
 
 /// Opens a lane's view of a volume; called once on each lane.
 pub type OpenVolume =
     Arc<dyn Fn() -> LaneFuture<'static, volume::Result<SharedVolume>> + Send + Sync>;
 
 /// Keeps what a volume's logical unit has to remember over a restart, under the volume's name;
-/// `None` when that is nothing any more. It is on persistent media when the call returns. Called
-/// on a lane, rarely: when reservations with APTPL or saved mode pages change. The error says why
-/// it could not be kept.
-pub type Keep = Arc<dyn Fn(&str, Option<String>) -> Result<(), String> + Send + Sync>;
+/// `None` when that is nothing any more. It is on persistent media when the future ends, which must
+/// not block its lane. Called rarely: when reservations with APTPL or saved mode pages change, and
+/// for one volume once at a time. The error says why it could not be kept.
+pub type Keep =
+    Arc<dyn Fn(&str, Option<String>) -> LaneFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// All that a server serves.
 #[derive(Clone)]
@@ -120,11 +121,11 @@ impl Allow {
     }
 }
 
-/// Bounds on what initiators can make the server do. Memory is shared out to the lanes evenly.
+/// Bounds on what initiators can make the server do.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Memory for the payload of commands, over all connections, with the buffers that are kept
-    /// for the next ones, in bytes.
+    /// for the next ones, in bytes; at least [`Limits::memory_least_bytes`].
     pub memory_bytes: usize,
     /// Sessions at a time, over all lanes.
     pub connections_max: usize,
@@ -148,6 +149,18 @@ pub struct Limits {
     pub ping_interval: Duration,
     /// A ping not answered, or a reply not taken, for so long ends the connection.
     pub peer_timeout: Duration,
+}
+
+impl Limits {
+    /// The least `memory_bytes` with which so many lanes can serve: each has to be able to go on when
+    /// the others hold all that they may.
+    pub fn memory_least_bytes(&self, lanes: usize) -> usize {
+        Plan::least(lanes, self.transfer_max_bytes as usize)
+    }
+
+    pub(crate) fn plan(&self, lanes: usize) -> Plan {
+        Plan::new(self.memory_bytes, lanes, self.transfer_max_bytes as usize)
+    }
 }
 
 impl Default for Limits {

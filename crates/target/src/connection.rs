@@ -15,7 +15,7 @@ use std::{
 use engine::{
     Duration, Instant,
     net::{FramedReader, TcpStream},
-    spawn,
+    spawn, spend,
     sync::{Notify, Permit},
     time,
 };
@@ -30,10 +30,10 @@ use crate::{
     front::{Front, Newcomer, Target},
     introduction::Introductions,
     login,
+    medium::Steps,
     memory::{SessionMemory, WINDOW_STEP},
-    notices::{Notice, Unsaid},
+    notices::{Notice, Suppressed},
     open::{Mark, OpenCommands, RunningId},
-    order::Order,
     rest::{Rest, require},
     sessions::SessionKey,
     stages::{Counted, Sent},
@@ -44,6 +44,8 @@ use crate::{
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Before login: a Login Request of the longest text.
 const LOGIN_BUFFER_BYTES: usize = 16 << 10;
+/// What it costs to act on a PDU, in bytes moved.
+const PDU_COST_BYTES: usize = 8 << 10;
 /// What the last word may take on its way out.
 const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 
@@ -71,8 +73,8 @@ pub(crate) struct Connection {
     pub(crate) introductions: Introductions,
     /// What this session counts, by LUN.
     stages: RefCell<Vec<(u32, Arc<Counted>)>>,
-    pub(crate) order: Order,
     pub(crate) memory: SessionMemory,
+    pub(crate) steps: Steps,
     /// What pays for the width of its command window.
     windows: RefCell<Vec<Permit>>,
     /// The machine may have something to send.
@@ -149,12 +151,12 @@ impl Connection {
             local,
             machine: RefCell::new(TargetConnection::new(config)),
             memory: SessionMemory::new(&front.memory),
+            steps: Steps::of_session(&front.steps),
             windows: RefCell::default(),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             introductions: Introductions::default(),
             stages: RefCell::default(),
-            order: Order::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             key: RefCell::default(),
@@ -286,13 +288,13 @@ impl Connection {
         }
         if let Some(key) = self.key.take() {
             self.front.sessions.remove(&key, self.id);
-            if let Some(unsaid) = self.may_say(Notice::LoggedOut) {
+            if let Some(suppressed) = self.may_say(Notice::LoggedOut) {
                 let (peer, initiator, target) = (self.peer, key.initiator_name, key.target_name);
                 match self.ending.take() {
                     Some(Ending::Lost(why)) => {
-                        tracing::info!(%peer, initiator, target, unsaid, "connection lost: {why}");
+                        tracing::info!(%peer, initiator, target, suppressed, "connection lost: {why}");
                     }
-                    _ => tracing::info!(%peer, initiator, target, unsaid, "logged out"),
+                    _ => tracing::info!(%peer, initiator, target, suppressed, "logged out"),
                 }
             }
         } else if !self.is_logged_in() {
@@ -305,7 +307,7 @@ impl Connection {
     }
 
     /// Whether the log takes a line of this kind now.
-    pub(crate) fn may_say(&self, notice: Notice) -> Option<Unsaid> {
+    pub(crate) fn may_say(&self, notice: Notice) -> Option<Suppressed> {
         self.front.sessions.notices.may_say(notice, time::now())
     }
 
@@ -340,9 +342,17 @@ impl Connection {
         for task in self.open.tasks(lun, mark) {
             self.abort_task(task);
         }
+        self.abort_endings(lun, mark);
         self.open.running(|io_lun, task| {
             lun.is_none_or(|lun| lun == io_lun) && !self.open.is_after(task, mark)
         })
+    }
+
+    /// Leaves out the answers that wait, to commands (for one LUN, or all) that came before `mark`.
+    pub(crate) fn abort_endings(&self, lun: Option<u32>, mark: Mark) {
+        for task in self.open.endings(lun, mark) {
+            self.abort_task(task);
+        }
     }
 
     /// Forgets a command without an answer; false if it has been answered already.
@@ -399,6 +409,7 @@ impl Connection {
     /// Takes one PDU; false when it was the last that matters.
     async fn read_pdu(self: &Rc<Self>, reader: &mut FramedReader) -> std::io::Result<bool> {
         require(reader, iscsi::pdu::BHS_LEN).await?;
+        spend(PDU_COST_BYTES).await;
         let now = time::turn_began();
         self.last_heard.set(now);
         let limits = self.machine.borrow().frame_limits();
@@ -451,7 +462,7 @@ impl Connection {
                 TargetEvent::DataComplete { task } => complete.push(task),
                 // The machine answers for a command whose data came out of order.
                 TargetEvent::Failed { task } => {
-                    self.open.remove(task);
+                    self.open.remove_unanswered(task);
                 }
                 TargetEvent::TaskManagement(request) => {
                     let before = self.open.mark();
@@ -472,6 +483,10 @@ impl Connection {
                 }
                 TargetEvent::SendTargets(which) => login::send_targets(self, &which),
                 TargetEvent::Logout { .. } => {
+                    // What has not begun does not begin any more, least of all after the response.
+                    for task in self.open.order.waiting() {
+                        self.abort_task(task);
+                    }
                     let connection = self.clone();
                     spawn(async move {
                         connection.open.wait_idle().await;
@@ -532,6 +547,9 @@ impl Connection {
             };
             let (result, buf) = reader.read_into(buf, range.clone()).await;
             result?;
+            if rest.is_digested() {
+                spend(range.len()).await;
+            }
             rest.take(&buf[range.clone()]);
             done += range.len() as u32;
             self.open.with(task, |command| command.write[index] = buf);
@@ -622,8 +640,8 @@ impl Connection {
                     true => Ending::Lost("the peer broke the protocol".to_owned()),
                     false => Ending::Refused,
                 });
-                if let Some(unsaid) = self.may_say(Notice::Broken) {
-                    tracing::warn!(peer = %self.peer, %error, unsaid, "the peer broke the protocol");
+                if let Some(suppressed) = self.may_say(Notice::Broken) {
+                    tracing::warn!(peer = %self.peer, %error, suppressed, "the peer broke the protocol");
                 }
             }
             other => tracing::debug!(peer = %self.peer, reason = ?other, "connection closed"),

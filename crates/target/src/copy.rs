@@ -11,7 +11,7 @@ use crate::{
     front::{Target, Unit},
 };
 
-/// Blocks are copied in pieces of this, in bytes.
+/// Blocks are copied in pieces of this, in bytes, or of the longest transfer.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The logical units that a copy reads and writes.
@@ -47,7 +47,8 @@ pub(crate) async fn segment(
     let fua = false;
     allowed(source, nexus, &MediumOp::Read { extent: from, fua })?;
     allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
-    let piece = PIECE_BYTES / u64::from(from.block_size_bytes);
+    let transfer_max = connection.front.limits.transfer_max_bytes;
+    let piece = PIECE_BYTES.min(transfer_max.into()) / u64::from(from.block_size_bytes);
     // Where the two overlap, what is read must not have been written by this copy.
     let overlaps = Rc::ptr_eq(&source.gate, &destination.gate)
         && from.lba < to.lba

@@ -1,13 +1,14 @@
 //! Operations that nothing else may interleave with: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
 //!
 //! Plain I/O stays on its lane and takes no lock: it passes the lane's own [`Gate`] of the volume,
-//! which notes where it is at work. An exclusive operation waits for its [`Turn`], one at a time
-//! for a volume, then has every lane hold its gate for the blocks concerned: each answers when
-//! what was at work there has ended, and lets nobody else in until the operation is over.
+//! which notes where it is at work. An exclusive operation waits for its [`Turn`]: until those before it
+//! whose blocks overlap with its own have ended. Then it has every lane hold its gate for its
+//! blocks: each answers when what was at work there has ended, and lets nobody else in until the
+//! operation is over. Operations on different blocks run side by side.
 
 use std::{
-    cell::{Cell, RefCell},
-    collections::VecDeque,
+    cell::RefCell,
+    collections::BTreeMap,
     ops::Range,
     rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,28 +20,58 @@ use engine::{
 };
 use scsi::Extent;
 
-/// Whose turn it is to exclude others from a volume; shared by all lanes.
+/// Who excludes others from which blocks of a volume, and who waits for that; shared by all lanes.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<Line>);
 
 #[derive(Default)]
 struct Line {
-    taken: bool,
-    waiting: VecDeque<OneshotSender<Turn>>,
+    last: Serial,
+    /// In the order of their coming.
+    places: BTreeMap<Serial, Place>,
 }
 
-/// The right to exclude others; dropping it gives it on.
-pub(crate) struct Turn(Arc<Turns>);
+/// Tells turns of one volume apart; later ones are greater.
+pub(crate) type Serial = u64;
+
+struct Place {
+    range: Range<u64>,
+    /// How many of those before it overlap with it.
+    ahead: usize,
+    /// Where its turn goes when none does any more; `None` once it has it.
+    waiting: Option<Waiting>,
+}
+
+/// Where a turn goes, and the blocks that it is for.
+type Waiting = (OneshotSender<Turn>, Extent);
+
+/// The right to exclude others from some blocks; dropping it gives it on.
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    serial: Serial,
+    extent: Extent,
+}
+
+impl Turn {
+    pub(crate) fn serial(&self) -> Serial {
+        self.serial
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+}
 
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, Line> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits in line. A turn given to a waiter that is gone passes on by its own drop.
-    pub(crate) async fn take(self: &Arc<Self>) -> Turn {
+    /// Waits in line for the blocks of `extent`. A turn given to a waiter that is gone passes on by
+    /// its own drop.
+    pub(crate) async fn take(self: &Arc<Self>, extent: Extent) -> Turn {
         loop {
-            match self.try_take() {
+            match self.enter(extent) {
                 Ok(turn) => return turn,
                 Err(given) => {
                     if let Some(turn) = given.await {
@@ -51,29 +82,62 @@ impl Turns {
         }
     }
 
-    fn try_take(self: &Arc<Self>) -> Result<Turn, OneshotReceiver<Turn>> {
+    fn enter(self: &Arc<Self>, extent: Extent) -> Result<Turn, OneshotReceiver<Turn>> {
+        let range = blocks(extent);
         let mut line = self.lock();
-        if !line.taken {
-            line.taken = true;
-            return Ok(Turn(self.clone()));
+        line.last += 1;
+        let serial = line.last;
+        let before = line.places.values();
+        let ahead = before.filter(|place| overlap(&place.range, &range)).count();
+        let (waiting, turn) = match ahead {
+            0 => (None, Ok(self.turn(serial, extent))),
+            _ => {
+                let (sender, receiver) = oneshot();
+                (Some((sender, extent)), Err(receiver))
+            }
+        };
+        let place = Place {
+            range,
+            ahead,
+            waiting,
+        };
+        line.places.insert(serial, place);
+        turn
+    }
+
+    fn turn(self: &Arc<Self>, serial: Serial, extent: Extent) -> Turn {
+        Turn {
+            turns: self.clone(),
+            serial,
+            extent,
         }
-        let (sender, receiver) = oneshot();
-        line.waiting.push_back(sender);
-        Err(receiver)
+    }
+
+    /// Ends the turn `serial`; gives those whose turn has come.
+    fn leave(&self, serial: Serial) -> Vec<(Serial, Waiting)> {
+        let mut line = self.lock();
+        let Some(left) = line.places.remove(&serial) else {
+            return Vec::new();
+        };
+        let mut next = Vec::new();
+        for (&serial, place) in line.places.range_mut(serial..) {
+            if !overlap(&place.range, &left.range) {
+                continue;
+            }
+            place.ahead -= 1;
+            if place.ahead == 0 {
+                next.extend(place.waiting.take().map(|waiting| (serial, waiting)));
+            }
+        }
+        next
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let next = {
-            let mut line = self.0.lock();
-            let next = line.waiting.pop_front();
-            line.taken = next.is_some();
-            next
-        };
-        // Outside the lock: if the waiter is gone, the turn comes back here at once.
-        if let Some(next) = next {
-            next.send(Turn(self.0.clone()));
+        // Outside the lock: if a waiter is gone, its turn comes back here at once.
+        for (serial, (waiter, extent)) in self.turns.leave(self.serial) {
+            waiter.send(self.turns.turn(serial, extent));
         }
     }
 }
@@ -83,9 +147,16 @@ impl Drop for Turn {
 pub(crate) struct Gate {
     at_work: RefCell<Vec<Option<Range<u64>>>>,
     free: RefCell<Vec<usize>>,
-    held: RefCell<Option<Range<u64>>>,
-    is_held: Cell<bool>,
+    /// By the turn that holds them.
+    held: RefCell<BTreeMap<Serial, Held>>,
     changed: Notify,
+}
+
+/// Blocks that nobody is let in to.
+struct Held {
+    range: Range<u64>,
+    /// How many are at work in them, still.
+    at_work: usize,
 }
 
 /// A place at work; dropping it leaves.
@@ -108,9 +179,9 @@ impl Gate {
         let range = blocks(extent);
         let is_excluded = || {
             let held = self.held.borrow();
-            held.as_ref().is_some_and(|held| overlap(held, &range))
+            held.values().any(|held| overlap(&held.range, &range))
         };
-        if self.is_held.get() {
+        if self.is_held() {
             let turn = self.changed.wait_for(|| match is_excluded() {
                 false => Some(Ok(())),
                 true => allowed().err().map(Err),
@@ -129,41 +200,59 @@ impl Gate {
         })
     }
 
-    /// Lets nobody in to `extent` from now on.
-    pub(crate) fn hold(&self, extent: Extent) {
-        *self.held.borrow_mut() = Some(blocks(extent));
-        self.is_held.set(true);
+    /// Lets nobody in to `extent` from now on, for the turn `serial`.
+    pub(crate) fn hold(&self, serial: Serial, extent: Extent) {
+        let range = blocks(extent);
+        let at_work = self.at_work.borrow();
+        // Nobody is nearly always the answer; then the places are not looked at.
+        let at_work = match at_work.len() == self.free.borrow().len() {
+            true => 0,
+            false => {
+                let at_work = at_work.iter().flatten();
+                at_work.filter(|place| overlap(&range, place)).count()
+            }
+        };
+        let held = Held { range, at_work };
+        self.held.borrow_mut().insert(serial, held);
         self.changed.notify();
     }
 
-    /// Waits until nobody is at work in what is held.
-    pub(crate) async fn empty(&self) {
+    /// Waits until nobody is at work in what the turn `serial` holds.
+    pub(crate) async fn empty(&self, serial: Serial) {
         self.changed
             .wait_for(|| {
                 let held = self.held.borrow();
-                let at_work = self.at_work.borrow();
-                let busy = held
-                    .as_ref()
-                    .is_some_and(|held| at_work.iter().flatten().any(|range| overlap(held, range)));
+                let busy = held.get(&serial).is_some_and(|held| held.at_work > 0);
                 (!busy).then_some(())
             })
             .await;
     }
 
-    /// Lets all in again.
-    pub(crate) fn release(&self) {
-        *self.held.borrow_mut() = None;
-        self.is_held.set(false);
+    /// Lets others in again to what the turn `serial` holds.
+    pub(crate) fn release(&self, serial: Serial) {
+        self.held.borrow_mut().remove(&serial);
         self.changed.notify();
+    }
+
+    fn is_held(&self) -> bool {
+        !self.held.borrow().is_empty()
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        self.gate.at_work.borrow_mut()[self.index] = None;
-        self.gate.free.borrow_mut().push(self.index);
-        if self.gate.is_held.get() {
-            self.gate.changed.notify();
+        let gate = &self.gate;
+        let range = gate.at_work.borrow_mut()[self.index].take();
+        gate.free.borrow_mut().push(self.index);
+        let Some(range) = range else { return };
+        for held in gate.held.borrow_mut().values_mut() {
+            // Who came in after the hold is beside it.
+            if overlap(&held.range, &range) {
+                held.at_work -= 1;
+                if held.at_work == 0 {
+                    gate.changed.notify();
+                }
+            }
         }
     }
 }

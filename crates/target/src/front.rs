@@ -6,26 +6,31 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use engine::{
+    Share,
     cross::{OneshotSender, Receiver, Sender, oneshot},
     net::DetachedStream,
     spawn,
     sync::{Budget, Notify},
+    task::spawn_for,
 };
 use iscsi::{Chap, LoginStatus};
-use scsi::{Extent, Identity, LogicalUnit, SharedUnit, TargetPort};
+use scsi::{
+    Change, Changed, Ending, Extent, Identity, LogicalUnit, Prepared, SharedUnit, TargetPort,
+};
+use smallvec::SmallVec;
 use volume::SharedVolume;
 
 use crate::{
     abort::Abort,
     config::{Allow, Keep, Limits, PortalGroup, Redirect, ServerConfig, TargetSpec},
     connection::{self, Connection},
-    exclusion::{Gate, Turn, Turns},
-    medium,
-    memory::LaneMemory,
+    exclusion::{Gate, Serial, Turn, Turns},
+    medium::Steps,
+    memory::{CommonMemory, LaneMemory},
     prefix::Prefix,
     server::StopError,
     sessions::Sessions,
@@ -53,11 +58,12 @@ pub(crate) enum Request {
     /// Let nobody in to these blocks of a volume, and say when nobody is there any more.
     Hold {
         volume: String,
+        turn: Serial,
         extent: Extent,
         done: OneshotSender<()>,
     },
-    /// Let all in to a volume again.
-    Release { volume: String },
+    /// Let others in again to what a turn holds of a volume.
+    Release { volume: String, turn: Serial },
     /// Tell the initiators of volumes that have another length.
     TellLengths,
     /// Finish what was accepted, then end all connections and flush.
@@ -82,12 +88,13 @@ pub(crate) struct Front {
     pub(crate) sessions: Arc<Sessions>,
     /// By volume, which several targets may serve.
     gates: BTreeMap<String, Rc<Gate>>,
-    /// This lane's own address, and those of all lanes.
+    /// This lane's own address, those of the others, and of all.
     pub(crate) own: Sender<Request>,
+    others: Vec<Sender<Request>>,
     pub(crate) lanes: Vec<Sender<Request>>,
     pub(crate) connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     pub(crate) memory: Rc<LaneMemory>,
-    /// See [`medium::steps`].
+    /// See [`Steps`].
     pub(crate) steps: Rc<Budget>,
     pub(crate) keep: Option<Keep>,
     /// What a discovery session has to prove.
@@ -119,17 +126,9 @@ pub(crate) struct Target {
 pub(crate) struct Home {
     pub(crate) turns: Arc<Turns>,
     pub(crate) unit: Arc<SharedUnit>,
-    /// Held while the state is kept, from its snapshot on.
-    keeping: Mutex<()>,
-}
-
-impl Home {
-    /// Has `keep` keep what the unit must remember over a restart. Lanes take turns with it, so that
-    /// none writes an older state over the newer one of another that has been answered.
-    fn keep(&self, volume: &str, keep: &Keep) -> Result<(), String> {
-        let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
-        keep(volume, self.unit.save())
-    }
+    /// Who changes what the unit must remember over a restart, from the look at what is until the
+    /// change is kept and made: no older state is written over a newer one.
+    changing: Arc<Turns>,
 }
 
 /// By the volumes' names.
@@ -157,7 +156,7 @@ impl Unit {
     /// Gives the logical unit, on all lanes and ports, the volume's length, and has its initiators
     /// told if that is another one. A sanitize goes on to the end that it began with: it comes first.
     async fn tell_length(&self) {
-        let _turn = self.home.turns.take().await;
+        let _turn = self.home.turns.take(self.whole()).await;
         let shape = self.volume.shape();
         let block = u64::from(shape.block_size_bytes);
         let blocks = shape.len_bytes() / block;
@@ -170,21 +169,22 @@ impl Unit {
                     volume,
                     from,
                     to,
-                    "a disk has grown; its initiators are told"
+                    "a disk has grown; its initiators get a unit attention"
                 );
             }
-            Err(error) => tracing::error!(volume, %error, "a disk stays as long as it was"),
+            Err(error) => tracing::error!(volume, %error, "a disk has not grown"),
         }
     }
 }
 
 impl Front {
-    /// Opens this lane's views of all volumes.
+    /// Opens this lane's views of all volumes; `own` is its place among the `lanes`.
     pub(crate) async fn open(
         config: &ServerConfig,
         homes: Homes,
         sessions: Arc<Sessions>,
-        own: Sender<Request>,
+        common: Arc<CommonMemory>,
+        own: usize,
         lanes: Vec<Sender<Request>>,
     ) -> Result<Rc<Front>, String> {
         let mut targets = Vec::new();
@@ -202,20 +202,23 @@ impl Front {
                 targets.push(Rc::new(target.await?));
             }
         }
-        let share = config.limits.memory_bytes / lanes.len().max(1);
-        let memory = LaneMemory::new(share, config.limits.transfer_max_bytes as usize);
+        let plan = config.limits.plan(lanes.len());
+        let memory = LaneMemory::new(&plan, common);
         let limits = config.limits.clone();
+        let mut others = lanes.clone();
+        others.remove(own);
         let (connections, stopping, changed) = Default::default();
         Ok(Rc::new(Front {
             targets,
             limits,
             sessions,
             gates,
-            own,
+            own: lanes[own].clone(),
+            others,
             lanes,
             connections,
             memory,
-            steps: medium::steps(),
+            steps: Steps::of_lane(plan.in_steps),
             keep: config.keep.clone(),
             discovery: config.discovery.clone(),
             digests: config.digests,
@@ -231,7 +234,8 @@ impl Front {
                 Request::Serve(newcomer) => {
                     // Known from here on: the next request may be for it.
                     let connection = Connection::begin(self.clone(), newcomer);
-                    spawn(connection::serve(connection));
+                    let share = Share::of(connection.id);
+                    spawn_for(share, connection::serve(connection));
                 }
                 Request::MakeRoom { connection } => {
                     let found = self.connections.borrow().get(&connection).cloned();
@@ -269,6 +273,7 @@ impl Front {
                 }
                 Request::Hold {
                     volume,
+                    turn,
                     extent,
                     done,
                 } => {
@@ -276,15 +281,15 @@ impl Front {
                         done.send(());
                         continue;
                     };
-                    gate.hold(extent);
+                    gate.hold(turn, extent);
                     spawn(async move {
-                        gate.empty().await;
+                        gate.empty(turn).await;
                         done.send(());
                     });
                 }
-                Request::Release { volume } => {
+                Request::Release { volume, turn } => {
                     if let Some(gate) = self.gates.get(&volume) {
-                        gate.release();
+                        gate.release(turn);
                     }
                 }
                 Request::TellLengths => {
@@ -331,11 +336,50 @@ impl Front {
 
 impl Front {
     /// Keeps what a unit must remember over a restart; false if that failed.
-    pub(crate) fn keep(&self, unit: &Unit) -> bool {
+    pub(crate) async fn keep(&self, unit: &Unit) -> bool {
+        let _turn = unit.home.changing.take(unit.whole()).await;
+        self.keep_text(unit, unit.home.unit.save()).await
+    }
+
+    /// Makes a change of a unit's state, after it has been kept; unless the command that wants it is
+    /// not `wanted` any more when its turn comes, which gives `None`.
+    ///
+    /// # Errors
+    /// How the command ends; then nothing has changed.
+    pub(crate) async fn change(
+        &self,
+        unit: &Unit,
+        change: &Change,
+        wanted: impl FnOnce() -> bool,
+    ) -> Option<Result<Changed, Ending>> {
+        let _turn = unit.home.changing.take(unit.whole()).await;
+        if !wanted() {
+            return None;
+        }
+        let prepared = change.prepare(&unit.disk.borrow());
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(ending) => return Some(Err(ending)),
+        };
+        let to_keep = prepared.to_keep();
+        let keeps = to_keep.is_some();
+        if let Some(text) = to_keep {
+            if !self.keep_text(unit, text).await {
+                return Some(Err(Prepared::not_kept()));
+            }
+        }
+        let made = prepared.commit(&unit.disk.borrow());
+        if made.is_err() && keeps {
+            self.keep_text(unit, unit.home.unit.save()).await;
+        }
+        Some(made)
+    }
+
+    async fn keep_text(&self, unit: &Unit, text: Option<String>) -> bool {
         let Some(keep) = &self.keep else {
             return true;
         };
-        let kept = unit.home.keep(&unit.volume_name, keep);
+        let kept = keep(&unit.volume_name, text).await;
         if let Err(error) = &kept {
             tracing::error!(
                 volume = unit.volume_name,
@@ -353,8 +397,8 @@ impl Front {
         extent: Extent,
         operation: impl Future<Output = T>,
     ) -> T {
-        let turn = unit.home.turns.take().await;
-        self.in_turn(turn, unit, extent, operation).await
+        let turn = unit.home.turns.take(extent).await;
+        self.in_turn(turn, unit, operation).await
     }
 
     /// The same, of who has its turn.
@@ -362,15 +406,15 @@ impl Front {
         &self,
         turn: Turn,
         unit: &Unit,
-        extent: Extent,
         operation: impl Future<Output = T>,
     ) -> T {
-        let mut answers = Vec::with_capacity(self.lanes.len());
-        for lane in &self.lanes {
+        let (serial, extent) = (turn.serial(), turn.extent());
+        let mut answers = SmallVec::<[_; 4]>::new();
+        for lane in &self.others {
             let (done, answer) = oneshot();
-            let volume = unit.volume_name.clone();
             let request = Request::Hold {
-                volume,
+                volume: unit.volume_name.clone(),
+                turn: serial,
                 extent,
                 done,
             };
@@ -378,14 +422,20 @@ impl Front {
                 answers.push(answer);
             }
         }
+        unit.gate.hold(serial, extent);
+        unit.gate.empty(serial).await;
         for answer in answers {
             answer.await;
         }
         let result = operation.await;
-        for lane in &self.lanes {
-            let volume = unit.volume_name.clone();
+        unit.gate.release(serial);
+        for lane in &self.others {
+            let request = Request::Release {
+                volume: unit.volume_name.clone(),
+                turn: serial,
+            };
             // A lane that has ended holds nothing.
-            let _ = lane.send(Request::Release { volume });
+            let _ = lane.send(request);
         }
         // The next in turn sends its own requests behind these.
         drop(turn);
@@ -396,9 +446,19 @@ impl Front {
 impl Target {
     /// Whether this initiator may log in from there.
     pub(crate) fn admits(&self, initiator_name: &str, peer: IpAddr) -> bool {
+        self.refusal_of(initiator_name, peer).is_none()
+    }
+
+    /// Why this initiator may not log in from there: what its name or its address is not in.
+    pub(crate) fn refusal_of(&self, initiator_name: &str, peer: IpAddr) -> Option<&'static str> {
         let from = &self.allow_from;
         let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));
-        may_come && self.allow.allows(initiator_name)
+        match (self.allow.allows(initiator_name), may_come) {
+            (true, true) => None,
+            (false, true) => Some("its name is not in `allow`"),
+            (true, false) => Some("its address is not in `allow_from`"),
+            (false, false) => Some("its name is not in `allow`, nor its address in `allow_from`"),
+        }
     }
 
     async fn open(
@@ -495,6 +555,3 @@ fn shape_of(volume: &volume::Shape, limits: &Limits) -> scsi::Shape {
     });
     shape
 }
-
-#[cfg(test)]
-mod tests;

@@ -45,5 +45,5 @@ pub use config::{
 };
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
-pub use server::{Server, StartError, StopError};
+pub use server::{IN_USE_LIMIT, Server, StartError, StopError};
 pub use stages::{Kind, Stage, StageReport, StageTable};

@@ -91,15 +91,20 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let report = machine.login_report();
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
     let target = report.request.target_name.as_deref().unwrap_or("-");
-    let Some(unsaid) = connection.may_say(Notice::Refused) else {
+    let Some(suppressed) = connection.may_say(Notice::Refused) else {
         return;
     };
+    // Which of the two it was is not in the status.
+    let not_allowed = visible(&connection.front, connection.local)
+        .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name == target)
+        .and_then(|target| target.refusal_of(initiator, peer.ip()));
     if let Some(to) = target_address {
-        tracing::info!(%peer, ?initiator, ?target, to, unsaid, "login redirected: {status}");
+        tracing::info!(%peer, ?initiator, ?target, to, suppressed, "login redirected: {status}");
     } else {
-        let colon = report.complaint.map_or("", |_| ": ");
-        let complaint = report.complaint.unwrap_or_default();
-        tracing::warn!(%peer, ?initiator, ?target, unsaid, "login refused: {status}{colon}{complaint}");
+        let complaint = report.complaint.or(not_allowed);
+        let colon = complaint.map_or("", |_| ": ");
+        let complaint = complaint.unwrap_or_default();
+        tracing::warn!(%peer, ?initiator, ?target, suppressed, "login refused: {status}{colon}{complaint}");
     }
 }
 
@@ -110,7 +115,7 @@ pub(crate) fn given_up(connection: &Connection) {
     let (true, Some(why)) = (report.has_begun, connection.lost_because()) else {
         return;
     };
-    let Some(unsaid) = connection.may_say(Notice::Refused) else {
+    let Some(suppressed) = connection.may_say(Notice::Refused) else {
         return;
     };
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
@@ -121,7 +126,7 @@ pub(crate) fn given_up(connection: &Connection) {
         }
         false => "",
     };
-    tracing::warn!(%peer, ?initiator, ?target, unsaid, "login given up: {why}{mend}");
+    tracing::warn!(%peer, ?initiator, ?target, suppressed, "login given up: {why}{mend}");
 }
 
 /// The same with a challenge that nobody can know before.
@@ -140,12 +145,12 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     let failures = &connection.front.sessions.failures;
     let count = failures.note(peer.ip(), &connection.initiator.borrow(), time::now());
     let target = connection.target();
-    let Some(unsaid) = connection.may_say(Notice::Unproven) else {
+    let Some(suppressed) = connection.may_say(Notice::Unproven) else {
         return;
     };
     tracing::warn!(
         %peer,
-        unsaid,
+        suppressed,
         initiator = ?connection.initiator.borrow(),
         target = target.as_ref().map_or("-", |target| &target.name),
         user = ?user.unwrap_or("-"),
@@ -246,12 +251,12 @@ pub(crate) async fn enter(connection: Rc<Connection>, request: LoginRequest) {
             refuse(&connection, LoginStatus::OUT_OF_RESOURCES);
             return connection.drain_closed();
         }
-        if let Some(unsaid) = connection.may_say(Notice::LoggedIn) {
+        if let Some(suppressed) = connection.may_say(Notice::LoggedIn) {
             tracing::info!(
                 peer = %connection.peer,
                 initiator = request.initiator_name,
                 target = target.name,
-                unsaid,
+                suppressed,
                 "logged in"
             );
         }
@@ -311,7 +316,25 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
             addresses: addresses(target, connection),
         })
         .collect();
+    if records.is_empty() {
+        tell_hidden(connection, which);
+    }
     let _ = connection.machine.borrow_mut().send_targets(&records);
+}
+
+/// Logs that a discovery lists nothing because the initiator may use none of the targets there.
+fn tell_hidden(connection: &Connection, which: &SendTargets) {
+    let (initiator, peer) = (connection.initiator.borrow(), connection.peer);
+    let hidden = visible(&connection.front, connection.local)
+        .filter(|target| !matches!(which, SendTargets::Named(name) if *name != target.name))
+        .find_map(|target| Some((target, target.refusal_of(&initiator, peer.ip())?)));
+    let Some((target, why)) = hidden else {
+        return;
+    };
+    if let Some(suppressed) = connection.may_say(Notice::Refused) {
+        let (initiator, target) = (&*initiator, &target.name);
+        tracing::warn!(%peer, ?initiator, ?target, suppressed, "discovery lists no target: {why}");
+    }
 }
 
 /// Where a target is reached: the portals of all its groups.

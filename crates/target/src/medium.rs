@@ -2,19 +2,36 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, LaneFuture, Payload, sync::Budget};
+use engine::{Buf, LaneFuture, Payload, spend, sync::Budget};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Durability, ErrorKind, Volume};
 
 /// Blocks are compared and written in pieces of this, in bytes.
-const PIECE_BYTES: u64 = 256 << 10;
-/// What takes several steps has memory for a piece or two, which nobody has paid for: so many do so
-/// at a time on a lane.
-const IN_STEPS_MAX: usize = 8;
+pub(crate) const PIECE_BYTES: u64 = 64 << 10;
+/// What takes several steps has memory for a piece or two beside what its command has paid for, so only
+/// so many do so at a time on a lane ([`Plan`](crate::memory::Plan)). And so many for one session, so
+/// that no other waits until the long commands of this one have ended.
+const SESSION_IN_STEPS_MAX: usize = 2;
 
-/// Whose turn it is to do what takes several steps; one for each lane.
-pub(crate) fn steps() -> Rc<Budget> {
-    Budget::new(IN_STEPS_MAX)
+/// Whose turn it is to do what takes several steps.
+pub(crate) struct Steps {
+    own: Rc<Budget>,
+    lane: Rc<Budget>,
+}
+
+impl Steps {
+    /// For all sessions of a lane together.
+    pub(crate) fn of_lane(at_a_time: usize) -> Rc<Budget> {
+        Budget::new(at_a_time)
+    }
+
+    /// For one session of the lane that has these.
+    pub(crate) fn of_session(lane: &Rc<Budget>) -> Steps {
+        Steps {
+            own: Budget::new(SESSION_IN_STEPS_MAX),
+            lane: lane.clone(),
+        }
+    }
 }
 
 /// Does `op`; `data` is its data-out, if it takes any. Gives the data-in of a read.
@@ -22,7 +39,7 @@ pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
     data: Payload,
-    steps: &Rc<Budget>,
+    steps: &Steps,
 ) -> Result<Payload, MediumError> {
     // What takes several calls has memory of its own, which the short ones do without.
     let in_steps = match op {
@@ -72,7 +89,8 @@ pub(crate) async fn perform(
         MediumOp::WriteSame { extent, block } => LaneFuture::new(write_same(volume, extent, block)),
         MediumOp::Unmap { extents } => LaneFuture::new(unmap(volume, extents)),
     };
-    let _turn = steps.take(1).await;
+    let _own = steps.own.take(1).await;
+    let _turn = steps.lane.take(1).await;
     in_steps.await
 }
 
@@ -111,9 +129,14 @@ async fn or_write(
 ) -> Result<Payload, MediumError> {
     let mut done = 0;
     for (at, len) in pieces(extent) {
-        let stored = read(volume, (at, len)).await?.to_vec();
-        let mut result = Buf::copy_of(&stored);
-        for (byte, given) in result.iter_mut().zip(data.slice(done..done + len).to_vec()) {
+        let stored = read(volume, (at, len)).await?;
+        spend(2 * len).await;
+        let mut result = Buf::new(len);
+        stored.copy_to(0, &mut result);
+        drop(stored);
+        let given = data.slice(done..done + len);
+        let given = given.slices().iter().flat_map(|slice| slice.iter());
+        for (byte, given) in result.iter_mut().zip(given) {
             *byte |= given;
         }
         let written = volume.write(at, result.into(), durability(fua));
@@ -144,15 +167,16 @@ async fn compare_same(
     extent: &Extent,
     block: &[u8],
 ) -> Result<Payload, MediumError> {
+    let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
     let mut done = 0;
     for piece in pieces(extent) {
-        let stored = read(volume, piece).await?.to_vec();
-        for stored in stored.chunks(block.len()) {
-            if let Some(at) = stored.iter().zip(block).position(|(a, b)| a != b) {
-                return Err(miscompare(done + at));
-            }
-            done += stored.len();
+        let stored = read(volume, piece).await?;
+        let pattern = pattern.slice(0..stored.len());
+        spend(2 * stored.len()).await;
+        if let Some(at) = first_difference(&stored, &pattern) {
+            return Err(miscompare(done + at));
         }
+        done += stored.len();
     }
     Ok(Payload::new())
 }
@@ -228,14 +252,38 @@ async fn compare(
 ) -> Result<Payload, MediumError> {
     let mut done = 0;
     for piece in pieces(extent) {
-        let stored = read(volume, piece).await?.to_vec();
-        let given = given.slice(done..done + stored.len()).to_vec();
-        if let Some(at) = stored.iter().zip(&given).position(|(a, b)| a != b) {
+        let stored = read(volume, piece).await?;
+        let given = given.slice(done..done + stored.len());
+        spend(2 * stored.len()).await;
+        if let Some(at) = first_difference(&stored, &given) {
             return Err(miscompare(done + at));
         }
         done += stored.len();
     }
     Ok(Payload::new())
+}
+
+/// Where two payloads of one length differ first.
+fn first_difference(a: &Payload, b: &Payload) -> Option<usize> {
+    let mut rest = b.slices().iter().map(|slice| &slice[..]);
+    let mut other: &[u8] = &[];
+    let mut at = 0;
+    for slice in a.slices() {
+        let mut left: &[u8] = slice;
+        while !left.is_empty() {
+            if other.is_empty() {
+                other = rest.next()?;
+            }
+            let n = left.len().min(other.len());
+            // As a whole first: that is what the library compares fast.
+            if left[..n] != other[..n] {
+                let differs = left.iter().zip(other).position(|(a, b)| a != b);
+                return differs.map(|differs| at + differs);
+            }
+            (left, other, at) = (&left[n..], &other[n..], at + n);
+        }
+    }
+    None
 }
 
 async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, MediumError> {
@@ -276,9 +324,11 @@ fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
         ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
         ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
         ErrorKind::Unreachable | ErrorKind::TimedOut => MediumErrorKind::NotReady,
-        ErrorKind::FlushFailed | ErrorKind::Protocol | ErrorKind::Configuration => {
-            MediumErrorKind::Failed
-        }
+        ErrorKind::FlushFailed
+        | ErrorKind::Protocol
+        | ErrorKind::Configuration
+        | ErrorKind::Claimed
+        | ErrorKind::Preempted => MediumErrorKind::Failed,
         _ => otherwise,
     };
     MediumError { kind, lba: None }

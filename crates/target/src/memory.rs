@@ -5,9 +5,15 @@
 //! session has a small reserve of its own for each of the two, which it uses when the lane's is
 //! taken: so none is brought to a standstill by what others hold and do not give back.
 //!
+//! A request that is longer than all that the lane has for such is paid from what the lanes have in
+//! [common](CommonMemory), so that their number changes nothing about the whole; [`Plan`] divides it.
+//!
 //! What is counted is the memory behind a buffer, which is more than the bytes asked for.
 
-use std::{future::Future, pin::pin, rc::Rc, task::Poll};
+mod common;
+mod plan;
+
+use std::{future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
 use engine::{
     buf::capacity_for,
@@ -17,6 +23,11 @@ use smallvec::smallvec;
 
 use crate::open::Permits;
 
+pub(crate) use common::CommonMemory;
+pub(crate) use plan::Plan;
+
+use common::CommonPermit;
+
 /// What a session can always have: for a command's unsolicited data (FirstBurstLength), and for
 /// what a database reads and writes in one go.
 const RESERVE_BYTES: usize = 64 << 10;
@@ -25,14 +36,11 @@ const RESERVE_BYTES: usize = 64 << 10;
 /// used it up, while the lane has commands left: what a thousand waiting commands take beside their
 /// payload is not to be had for every session at once.
 pub(crate) const WINDOW_STEP: u16 = 128;
-/// For each of so many bytes of memory the lane has a command to give: some KiB for its state, which
-/// is a tenth of that.
-const BYTES_A_COMMAND: usize = 32 << 10;
-
 /// The lane's.
 pub(crate) struct LaneMemory {
     unsolicited: Rc<Budget>,
     transfers: Rc<Budget>,
+    common: Arc<CommonMemory>,
     /// Commands that sessions may have open beyond what each begins with.
     commands: Rc<Budget>,
     /// The most of `transfers` that one session may hold.
@@ -48,17 +56,15 @@ pub(crate) struct SessionMemory {
 }
 
 impl LaneMemory {
-    /// The memory of a lane whose share is `share` bytes and whose longest transfer is `largest`.
-    pub(crate) fn new(share: usize, largest: usize) -> Rc<LaneMemory> {
-        // A quarter is for buffers that are free, or memory would be the sum of all that each size
-        // of buffer ever needed at once.
-        engine::buf::keep_at_most(share / 4);
-        let transfers = share / 2;
+    /// The memory of the current lane.
+    pub(crate) fn new(plan: &Plan, common: Arc<CommonMemory>) -> Rc<LaneMemory> {
+        engine::buf::keep_at_most(plan.kept);
         Rc::new(LaneMemory {
-            unsolicited: Budget::new(share / 4),
-            transfers: Budget::new(transfers),
-            commands: Budget::new(share / BYTES_A_COMMAND),
-            session_max: (transfers / 4).max(largest).min(transfers),
+            unsolicited: Budget::new(plan.unsolicited),
+            transfers: Budget::new(plan.transfers),
+            common,
+            commands: Budget::new(plan.commands),
+            session_max: plan.session_max,
         })
     }
 
@@ -71,9 +77,38 @@ impl LaneMemory {
     }
 
     /// Waits for memory for `len` bytes that the server moves by itself.
-    pub(crate) async fn take(&self, len: usize) -> Permit {
-        self.transfers.take(capacity_for(len)).await
+    pub(crate) async fn take(&self, len: usize) -> Paid {
+        self.take_bytes(capacity_for(len)).await
     }
+
+    /// Whether the lane's own part cannot hold so much. What neither can, as a COMPARE AND WRITE of
+    /// large blocks where transfers are short, takes the whole of it.
+    fn is_common(&self, bytes: usize) -> bool {
+        bytes > self.transfers.total() && bytes <= self.common.total()
+    }
+
+    async fn take_bytes(&self, bytes: usize) -> Paid {
+        match self.is_common(bytes) {
+            true => Paid::Common(self.common.take(bytes).await),
+            false => Paid::Lane(self.transfers.take(bytes).await),
+        }
+    }
+
+    fn try_take_bytes(&self, bytes: usize) -> Option<Paid> {
+        match self.is_common(bytes) {
+            true => self.common.try_take(bytes).map(Paid::Common),
+            false => self.transfers.try_take(bytes).map(Paid::Lane),
+        }
+    }
+}
+
+/// What pays for memory until it is dropped.
+#[derive(Debug)]
+pub(crate) enum Paid {
+    /// A part of what the lane or the session has.
+    Lane(#[allow(dead_code, reason = "it is kept to be dropped")] Permit),
+    /// A part of what all lanes have.
+    Common(#[allow(dead_code, reason = "it is kept to be dropped")] CommonPermit),
 }
 
 impl SessionMemory {
@@ -88,24 +123,21 @@ impl SessionMemory {
     }
 
     /// Memory for `len` bytes that come, or go, without having been asked for, if there is any.
-    pub(crate) fn take_at_once(&self, len: usize) -> Option<Permit> {
+    pub(crate) fn take_at_once(&self, len: usize) -> Option<Paid> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
-        let lane = self.lane.unsolicited.try_take(bytes);
+        let from = [&self.lane.unsolicited, &self.unsolicited_reserve];
         // A budget takes more than the whole for the whole.
-        let reserve = || {
-            (bytes <= RESERVE_BYTES)
-                .then(|| self.unsolicited_reserve.try_take(bytes))
-                .flatten()
-        };
-        lane.or_else(reserve)
+        let mut from = from.into_iter().filter(|budget| bytes <= budget.total());
+        from.find_map(|budget| budget.try_take(bytes))
+            .map(Paid::Lane)
     }
 
     /// Memory for `len` bytes of the session's share and the lane's, if it is free.
     pub(crate) fn try_take(&self, len: usize) -> Option<Permits> {
         let bytes = capacity_for(len);
         let own = self.own.try_take(bytes)?;
-        let lane = self.lane.transfers.try_take(bytes)?;
-        Some(smallvec![lane, own])
+        let lane = self.lane.try_take_bytes(bytes)?;
+        Some(smallvec![lane, Paid::Lane(own)])
     }
 
     /// Waits for memory for `len` bytes: of the session's share and the lane's, or of its reserve.
@@ -113,8 +145,8 @@ impl SessionMemory {
         let bytes = capacity_for(len);
         let shared = async {
             let own = self.own.take(bytes).await;
-            let lane = self.lane.transfers.take(bytes).await;
-            smallvec![lane, own]
+            let lane = self.lane.take_bytes(bytes).await;
+            smallvec![lane, Paid::Lane(own)]
         };
         if bytes > RESERVE_BYTES {
             return shared.await;
@@ -124,63 +156,14 @@ impl SessionMemory {
             if let Poll::Ready(permits) = shared.as_mut().poll(cx) {
                 return Poll::Ready(permits);
             }
-            reserve.as_mut().poll(cx).map(|permit| smallvec![permit])
+            reserve
+                .as_mut()
+                .poll(cx)
+                .map(|permit| smallvec![Paid::Lane(permit)])
         })
         .await
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::task::{Context, Waker};
-
-    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(value) => Some(value),
-            Poll::Pending => None,
-        }
-    }
-
-    #[test]
-    fn what_is_counted_is_what_buffers_take() {
-        let lane = LaneMemory::new(4 << 20, 1 << 20);
-        let session = SessionMemory::new(&lane);
-        let permits = now(session.take(33 << 10)).expect("there is room");
-        assert_eq!(permits[0].amount(), 64 << 10);
-        assert_eq!(
-            session.take_at_once(1).expect("there is room").amount(),
-            4096
-        );
-        assert_eq!(
-            session.take_at_once(0).expect("nothing is free").amount(),
-            0
-        );
-    }
-
-    #[test]
-    fn a_session_goes_on_when_others_hold_all() {
-        let lane = LaneMemory::new(4 << 20, 1 << 20);
-        let hogs: Vec<SessionMemory> = (0..4).map(|_| SessionMemory::new(&lane)).collect();
-        let mut held = Vec::new();
-        let mut unasked = Vec::new();
-        for hog in &hogs {
-            held.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
-            unasked.extend(std::iter::from_fn(|| hog.take_at_once(64 << 10)));
-        }
-        let total: usize = held.iter().map(|permits| permits[0].amount()).sum();
-        assert!(total <= (2 << 20) + 4 * RESERVE_BYTES, "{total}");
-        let session = SessionMemory::new(&lane);
-        for _ in 0..3 {
-            let permits = now(session.take(64 << 10)).expect("its own reserve");
-            assert!(now(session.take(4096)).is_none(), "and no more");
-            drop(permits);
-            let permit = session.take_at_once(64 << 10).expect("its own reserve");
-            assert!(session.take_at_once(4096).is_none(), "and no more");
-            drop(permit);
-        }
-        assert!(now(session.take(128 << 10)).is_none());
-        drop(held);
-        assert!(now(session.take(128 << 10)).is_some());
-    }
-}
+mod tests;

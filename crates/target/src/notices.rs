@@ -36,7 +36,7 @@ pub(crate) enum Notice {
 }
 
 /// How many lines were left out before one, if any. As a field of the line it is absent if none.
-pub(crate) type Unsaid = Option<NonZeroU64>;
+pub(crate) type Suppressed = Option<NonZeroU64>;
 
 /// Shared by all lanes.
 #[derive(Default, Debug)]
@@ -52,7 +52,7 @@ struct Bucket {
 
 impl Notices {
     /// Whether a line of this kind may be written now: then how many were left out before it.
-    pub(crate) fn may_say(&self, notice: Notice, now: Instant) -> Option<Unsaid> {
+    pub(crate) fn may_say(&self, notice: Notice, now: Instant) -> Option<Suppressed> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bucket = &mut buckets[notice as usize];
         let earned = (now - bucket.since).as_nanos() / INTERVAL.as_nanos();
@@ -81,7 +81,7 @@ mod tests {
         let at = |ms: u64| Instant::from_ns(ms * 1_000_000);
         let said = |notice, from: u64, to: u64| {
             let said = (from..to).filter_map(|ms| notices.may_say(notice, at(ms)));
-            said.map(|unsaid| unsaid.map_or(0, NonZeroU64::get))
+            said.map(|suppressed| suppressed.map_or(0, NonZeroU64::get))
                 .collect::<Vec<u64>>()
         };
         let first = said(Notice::Broken, 5_000, 6_000);

@@ -7,19 +7,20 @@ use std::{
     ops::Range,
 };
 
-use engine::{
-    Buf, Payload,
-    sync::{Notify, Permit},
-};
+use engine::{Buf, Payload, sync::Notify};
 use iscsi::TaskId;
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 
-use crate::stages::{Kind, Sent, Times};
+use crate::{
+    memory::Paid,
+    order::{Order, TaskSet},
+    stages::{Kind, Sent, Times},
+};
 
 /// What pays for a transfer: parts of the lane's memory and of the session's share, for what came
 /// unasked and for the rest.
-pub(crate) type Permits = SmallVec<[Permit; 3]>;
+pub(crate) type Permits = SmallVec<[Paid; 3]>;
 /// A command's data-out: what came unasked, and the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
 
@@ -55,6 +56,16 @@ pub(crate) struct OpenCommand {
     pub(crate) permits: Permits,
 }
 
+/// A command that is open no more, and whose answer waits: for its I/O, or for data that its
+/// initiator owes. It is over for others, but when a function of that initiator has been answered
+/// there is no answer to it any more.
+#[derive(Debug)]
+struct Ending {
+    task: TaskId,
+    lun: u32,
+    mark: Mark,
+}
+
 /// A copyable name of a running I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RunningId {
@@ -73,26 +84,47 @@ struct Running {
 #[derive(Debug, Default)]
 pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
+    endings: RefCell<Vec<Ending>>,
     running: RefCell<Vec<Option<Running>>>,
     free: RefCell<Vec<usize>>,
     serial: Cell<u64>,
     /// Commands so far.
     inserted: Cell<u64>,
-    /// An I/O has ended, or, while there are watchers, a command.
+    /// An I/O has ended.
     ended: Notify,
-    watchers: Cell<usize>,
+    /// Which of them hold others back.
+    pub(crate) order: Order,
 }
 
 impl OpenCommands {
+    /// Opens a command, or gives one that has waited for its turn what it needs to go on: that came
+    /// when it came.
     pub(crate) fn insert(&self, mut command: OpenCommand) {
-        command.mark = self.mark();
-        self.inserted.set(self.inserted.get() + 1);
+        let (task, lun) = (command.task, command.lun);
+        let known = self.with(task, |waited| waited.mark);
+        let mark = known.unwrap_or_else(|| self.next_mark());
+        command.mark = mark;
         let mut slots = self.slots.borrow_mut();
-        let slot = command.task.slot();
+        let slot = task.slot();
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
         slots[slot] = Some(command);
+        if known.is_none() && !self.order.is_free() {
+            self.order.note_begin(|set| set.opened(task, lun, mark));
+        }
+    }
+
+    fn next_mark(&self) -> Mark {
+        let mark = self.mark();
+        self.inserted.set(self.inserted.get() + 1);
+        mark
+    }
+
+    /// Notes a command that was answered before it was opened, if its answer waits for data.
+    pub(crate) fn note_ending(&self, task: TaskId, lun: u32) {
+        let mark = self.next_mark();
+        self.endings.borrow_mut().push(Ending { task, lun, mark });
     }
 
     /// Now: after all commands that have come, and before all others.
@@ -113,6 +145,9 @@ impl OpenCommands {
     /// Ends a command: gives what pays for its answer until that has left, and what there is to
     /// count then. In its place, because moving it out costs more than all else here.
     pub(crate) fn end(&self, task: TaskId) -> Option<(Permits, Option<Sent>)> {
+        self.endings
+            .borrow_mut()
+            .retain(|ending| ending.task != task);
         let ended = self.with(task, |command| {
             let sent = command.kind.map(|kind| Sent {
                 lun: command.lun,
@@ -122,17 +157,28 @@ impl OpenCommands {
             (std::mem::take(&mut command.permits), sent)
         })?;
         self.slots.borrow_mut()[task.slot()] = None;
-        if self.watchers.get() > 0 {
-            self.ended.notify();
+        if !self.order.is_free() {
+            self.order.note(|set| set.ended(task));
         }
         Some(ended)
     }
 
-    /// Removes a command unless its data are on their way to the initiator; false if so, or if it
-    /// has ended.
+    /// Removes a command that is to be answered all the same, unless its data are on their way to
+    /// the initiator; false if so, or if it has ended.
     pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
-        let unanswered = self.with(task, |command| command.read.is_empty());
-        unanswered == Some(true) && self.remove(task)
+        let unanswered = self.with(task, |command| {
+            let (lun, mark) = (command.lun, command.mark);
+            command
+                .read
+                .is_empty()
+                .then_some(Ending { task, lun, mark })
+        });
+        let Some(Some(ending)) = unanswered else {
+            return false;
+        };
+        self.remove(task);
+        self.endings.borrow_mut().push(ending);
+        true
     }
 
     /// Looks at the open command `task`; `None` when it has ended or was aborted.
@@ -158,6 +204,17 @@ impl OpenCommands {
             .collect()
     }
 
+    /// The commands before `mark`, for `lun` or for all, that are open no more and whose answers
+    /// wait.
+    pub(crate) fn endings(&self, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
+        let endings = self.endings.borrow();
+        endings
+            .iter()
+            .filter(|ending| ending.mark < mark && lun.is_none_or(|lun| lun == ending.lun))
+            .map(|ending| ending.task)
+            .collect()
+    }
+
     /// Whether no command is open.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.borrow().iter().all(Option::is_none)
@@ -178,13 +235,19 @@ impl OpenCommands {
             running.len() - 1
         });
         running[index] = Some(Running { serial, lun, task });
+        if !self.order.is_free() {
+            self.order.note_begin(|set| set.begun(task, lun));
+        }
         RunningId { index, serial }
     }
 
     /// Notes that the volume has ended that I/O.
     pub(crate) fn end_io(&self, id: RunningId) {
-        self.running.borrow_mut()[id.index] = None;
+        let ended = self.running.borrow_mut()[id.index].take();
         self.free.borrow_mut().push(id.index);
+        if let Some(io) = ended.filter(|_| !self.order.is_free()) {
+            self.order.note(|set| set.ended(io.task));
+        }
         self.ended.notify();
     }
 
@@ -219,34 +282,19 @@ impl OpenCommands {
             .await;
     }
 
-    /// The open commands for `lun` and those whose I/O outlives them.
-    pub(crate) fn earlier(&self, lun: u32) -> Vec<TaskId> {
-        let mut tasks = self.tasks(Some(lun), self.mark());
-        let running = self.running.borrow();
-        tasks.extend(
-            running
-                .iter()
-                .flatten()
-                .filter(|io| io.lun == lun)
-                .map(|io| io.task),
-        );
-        tasks
-    }
-
-    /// Waits until these commands have been answered or aborted and their I/O has ended.
-    pub(crate) async fn wait_gone(&self, tasks: &[TaskId]) {
-        self.watchers.set(self.watchers.get() + 1);
-        self.ended
-            .wait_for(|| {
-                let running = self.running.borrow();
-                let still = tasks.iter().any(|task| {
-                    self.with(*task, |_| ()).is_some()
-                        || running.iter().flatten().any(|io| io.task == *task)
-                });
-                (!still).then_some(())
-            })
-            .await;
-        self.watchers.set(self.watchers.get() - 1);
+    /// Has the [order](Self::order) know all that is open and at work, if it does not yet.
+    pub(crate) fn watch(&self) {
+        if !self.order.is_free() {
+            return;
+        }
+        let mut set = TaskSet::default();
+        for command in self.slots.borrow().iter().flatten() {
+            set.opened(command.task, command.lun, command.mark);
+        }
+        for io in self.running.borrow().iter().flatten() {
+            set.begun(io.task, io.lun);
+        }
+        self.order.watch(set);
     }
 
     /// Waits until no I/O runs.

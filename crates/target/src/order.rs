@@ -2,25 +2,31 @@
 //!
 //! SIMPLE commands begin as they come, and nothing is kept for them. An ORDERED one begins when
 //! the earlier commands of its session for that logical unit have ended, and while it is at work
-//! on the medium it has it for itself, like COMPARE AND WRITE, on all lanes: of commands of other
-//! sessions, which no transport puts in an order with it, each is wholly before or after it. A HEAD
-//! OF QUEUE command begins at once, also past those that wait. What its session sends after one of
+//! on the medium it has its blocks for itself, like COMPARE AND WRITE, on all lanes: of commands of
+//! other sessions on them, which no transport puts in an order with it, each is wholly before or after
+//! it. A HEAD OF QUEUE command begins at once, also past those that wait. What its session sends after one of
 //! either kind waits until it has ended. Who waits holds no more memory than what its initiator may
 //! send unasked, so that those it waits for find theirs.
+//!
+//! While a session has commands that hold others back, a [`TaskSet`] knows all that it has open, so
+//! that each begins and ends with a look at the first of those that wait, however many they are.
 
 use std::{
     cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map::Entry},
     rc::Rc,
 };
 
 use engine::{spawn, sync::Notify};
 use iscsi::TaskId;
 use scsi::{Action, Asc, Sense, SenseKey};
+use smallvec::SmallVec;
 
 use crate::{
     command::{self, Offer},
     connection::Connection,
     front::Target,
+    open::Mark,
 };
 
 /// When a command may begin.
@@ -50,56 +56,248 @@ impl Attribute {
     }
 }
 
-/// The commands of a session that hold others back.
+/// The commands of a session, as long as any of them holds others back.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    barriers: RefCell<Vec<Barrier>>,
-    serial: Cell<u64>,
-    lifted: Notify,
-}
-
-#[derive(Debug)]
-struct Barrier {
-    serial: u64,
-    lun: u32,
-    task: TaskId,
-    attribute: Attribute,
+    set: RefCell<Option<TaskSet>>,
+    is_watching: Cell<bool>,
+    /// Commands whose turn has not come.
+    waiting: RefCell<HashSet<TaskId>>,
 }
 
 impl Order {
     /// Whether a SIMPLE command may begin without a look at what is before it.
     pub(crate) fn is_free(&self) -> bool {
-        self.barriers.borrow().is_empty()
+        !self.is_watching.get()
     }
 
-    /// Whether `task` has to have the medium for itself.
+    /// Whether `task` has to have its blocks for itself.
     pub(crate) fn is_ordered(&self, task: TaskId) -> bool {
-        let barriers = self.barriers.borrow();
-        let mut ordered = barriers
-            .iter()
-            .filter(|b| b.attribute == Attribute::Ordered);
-        ordered.any(|barrier| barrier.task == task)
+        let set = self.set.borrow();
+        let present = set.as_ref().and_then(|set| set.present.get(&task));
+        present.is_some_and(|present| present.is_ordered)
     }
 
-    fn next_serial(&self) -> u64 {
-        self.serial.set(self.serial.get() + 1);
-        self.serial.get()
+    /// The commands whose turn has not come.
+    pub(crate) fn waiting(&self) -> Vec<TaskId> {
+        self.waiting.borrow().iter().copied().collect()
     }
 
-    /// Waits until nothing that came before `serial` holds commands for `lun` back.
-    async fn wait(&self, lun: u32, serial: u64) {
-        self.lifted
-            .wait_for(|| {
-                let barriers = self.barriers.borrow();
-                let held = barriers.iter().any(|b| b.lun == lun && b.serial < serial);
-                (!held).then_some(())
-            })
+    /// Notes from now on what becomes of commands: of those in `set`, and of those that come.
+    pub(crate) fn watch(&self, set: TaskSet) {
+        *self.set.borrow_mut() = Some(set);
+        self.is_watching.set(true);
+    }
+
+    /// Runs `note` on the set if there is one, which ends when nothing is held back any more.
+    pub(crate) fn note(&self, note: impl FnOnce(&mut TaskSet)) {
+        let mut guard = self.set.borrow_mut();
+        if let Some(set) = &mut *guard {
+            note(set);
+            if set.barriers.is_empty() {
+                *guard = None;
+                self.is_watching.set(false);
+            }
+        }
+    }
+
+    /// As [`Order::note`], for what begins: it holds back or waits only afterwards.
+    pub(crate) fn note_begin(&self, note: impl FnOnce(&mut TaskSet)) {
+        let _ = self.with(note);
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut TaskSet) -> T) -> Option<T> {
+        self.set.borrow_mut().as_mut().map(f)
+    }
+}
+
+/// All commands of a session that are open or at work, and which of them wait.
+#[derive(Debug, Default)]
+pub(crate) struct TaskSet {
+    present: HashMap<TaskId, Present>,
+    /// How many of them by logical unit, in the order in which they came. Only those that were aborted
+    /// before all others share a place.
+    by_lun: BTreeMap<(u32, Mark), usize>,
+    /// Those that hold back what comes after them.
+    barriers: BTreeSet<(u32, Mark)>,
+    waiting: BTreeMap<(u32, Mark), Waiting>,
+    /// Those that waited and were looked at.
+    #[cfg(test)]
+    steps: usize,
+}
+
+#[derive(Debug)]
+struct Present {
+    mark: Mark,
+    /// Its own logical unit first, then others that it works on.
+    luns: SmallVec<[u32; 1]>,
+    /// One while it is open, one for each of its I/Os, and one while it waits and is ORDERED: aborted
+    /// then, it still keeps apart what came before and after it.
+    left: usize,
+    is_ordered: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    is_ordered: bool,
+    task: TaskId,
+    turn: Rc<Turn>,
+}
+
+/// What one that waits hears.
+#[derive(Debug, Default)]
+struct Turn {
+    is_come: Cell<bool>,
+    changed: Notify,
+}
+
+impl Turn {
+    fn give(&self) {
+        self.is_come.set(true);
+        self.changed.notify();
+    }
+
+    async fn wait(&self) {
+        self.changed
+            .wait_for(|| self.is_come.get().then_some(()))
             .await;
     }
+}
 
-    fn lift(&self, serial: u64) {
-        self.barriers.borrow_mut().retain(|b| b.serial != serial);
-        self.lifted.notify();
+impl TaskSet {
+    /// A command that came at `mark` is open.
+    pub(crate) fn opened(&mut self, task: TaskId, lun: u32, mark: Mark) {
+        self.add(task, lun, mark);
+    }
+
+    /// A volume works for `task`, on `lun`. One that is not known was aborted before all others.
+    pub(crate) fn begun(&mut self, task: TaskId, lun: u32) {
+        let known = self.present.get(&task);
+        let mark = known.map_or(Mark::default(), |present| present.mark);
+        self.add(task, lun, mark);
+    }
+
+    fn add(&mut self, task: TaskId, lun: u32, mark: Mark) {
+        let present = self.present.entry(task).or_insert(Present {
+            mark,
+            luns: SmallVec::new(),
+            left: 0,
+            is_ordered: false,
+        });
+        present.left += 1;
+        if !present.luns.contains(&lun) {
+            present.luns.push(lun);
+            *self.by_lun.entry((lun, mark)).or_default() += 1;
+        }
+    }
+
+    /// `task` is not open any more, or one of its I/Os has ended. When that was the last of it, those
+    /// that waited for it alone have their turn.
+    pub(crate) fn ended(&mut self, task: TaskId) {
+        let Some(present) = self.present.get_mut(&task) else {
+            return;
+        };
+        present.left -= 1;
+        if present.left > 0 {
+            return;
+        }
+        let Some(Present { mark, luns, .. }) = self.present.remove(&task) else {
+            return;
+        };
+        for &lun in &luns {
+            if let Entry::Occupied(mut count) = self.by_lun.entry((lun, mark)) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+            if lun == luns[0] {
+                self.barriers.remove(&(lun, mark));
+                // It was aborted before its turn came.
+                if let Some(waiting) = self.waiting.remove(&(lun, mark)) {
+                    waiting.turn.give();
+                }
+            }
+            self.serve(lun);
+        }
+    }
+
+    /// `task` holds back what comes after it, if it has not ended already.
+    fn hold_back(&mut self, task: TaskId) {
+        if let Some(present) = self.present.get(&task) {
+            self.barriers.insert((present.luns[0], present.mark));
+        }
+    }
+
+    /// Has an open command wait for its turn.
+    fn stand_in_line(&mut self, task: TaskId, is_ordered: bool) -> Rc<Turn> {
+        let turn = Rc::<Turn>::default();
+        let Some(present) = self.present.get_mut(&task) else {
+            turn.give();
+            return turn;
+        };
+        present.is_ordered = is_ordered;
+        present.left += usize::from(is_ordered);
+        let place = (present.luns[0], present.mark);
+        let waiting = Waiting {
+            is_ordered,
+            task,
+            turn: turn.clone(),
+        };
+        self.waiting.insert(place, waiting);
+        if is_ordered {
+            self.barriers.insert(place);
+        }
+        self.serve(place.0);
+        turn
+    }
+
+    /// An ORDERED command does not wait any more: one that was aborted meanwhile is gone now.
+    fn has_turn(&mut self, place: (u32, Mark), task: TaskId) {
+        if let Some(present) = self.present.get_mut(&task) {
+            present.left -= 1;
+            if present.left == 0 {
+                self.present.remove(&task);
+                self.by_lun.remove(&place);
+                self.barriers.remove(&place);
+            }
+        }
+    }
+
+    /// Gives the first of those that wait for `lun` their turn, up to one that has to wait on: who
+    /// comes after that one has to as well.
+    fn serve(&mut self, lun: u32) {
+        let all = (lun, Mark::default())..;
+        loop {
+            #[cfg(test)]
+            (self.steps += 1);
+            let first = self.waiting.range(all.clone()).next();
+            let Some((&place, waiting)) = first.filter(|((of, _), _)| *of == lun) else {
+                return;
+            };
+            let earlier = match waiting.is_ordered {
+                // Itself at the latest.
+                true => {
+                    let present = self.by_lun.range(all.clone()).next();
+                    present
+                        .filter(|((of, _), _)| *of == lun)
+                        .map(|((_, mark), _)| *mark)
+                }
+                false => {
+                    let barrier = self.barriers.range(all.clone()).next();
+                    barrier.filter(|(of, _)| *of == lun).map(|(_, mark)| *mark)
+                }
+            };
+            if earlier.is_some_and(|earlier| earlier < place.1) {
+                return;
+            }
+            if let Some(waiting) = self.waiting.remove(&place) {
+                waiting.turn.give();
+                if waiting.is_ordered {
+                    self.has_turn(place, waiting.task);
+                }
+            }
+        }
     }
 }
 
@@ -111,43 +309,38 @@ pub(crate) fn begin(
     action: Action,
     attribute: Attribute,
 ) {
-    let (task, lun) = (offer.task, offer.lun);
-    let earlier = connection.open.earlier(lun);
-    let serial = connection.order.next_serial();
-    if attribute != Attribute::HeadOfQueue && !command::admit(connection, offer, &action) {
-        return;
+    if action.is_attention() {
+        // At once: nobody would be told if it waited and was aborted.
+        return command::act(connection, target, offer, action);
     }
-    if attribute != Attribute::Simple {
-        connection.order.barriers.borrow_mut().push(Barrier {
-            serial,
-            lun,
-            task,
-            attribute,
-        });
-    }
+    let task = offer.task;
+    let open = &connection.open;
+    open.watch();
     if attribute == Attribute::HeadOfQueue {
         command::act(connection, target, offer, action);
-        let connection = connection.clone();
-        spawn(async move {
-            connection.open.wait_gone(&[task]).await;
-            connection.order.lift(serial);
-        });
-        return;
+        // Where it has ended already, so has the watch.
+        open.watch();
+        return open.order.note(|set| set.hold_back(task));
     }
+    if !command::admit(connection, offer, &action) {
+        return open.order.note(|_| ());
+    }
+    let is_ordered = attribute == Attribute::Ordered;
+    let turn = open.order.with(|set| set.stand_in_line(task, is_ordered));
+    open.order.waiting.borrow_mut().insert(task);
     let (connection, target) = (connection.clone(), target.clone());
     spawn(async move {
-        match attribute {
-            Attribute::Ordered => connection.open.wait_gone(&earlier).await,
-            _ => connection.order.wait(lun, serial).await,
+        if let Some(turn) = turn {
+            turn.wait().await;
         }
+        connection.open.order.waiting.borrow_mut().remove(&task);
         // Unless it was aborted meanwhile.
         if connection.open.with(task, |_| ()).is_some() {
             command::act(&connection, &target, offer, action);
             connection.transmit.notify();
         }
-        if attribute == Attribute::Ordered {
-            connection.open.wait_gone(&[task]).await;
-            connection.order.lift(serial);
-        }
     });
 }
+
+#[cfg(test)]
+mod tests;

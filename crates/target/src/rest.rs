@@ -1,7 +1,7 @@
 //! What is left of a PDU's data segment when its parts have found their places: padding, the data
 //! digest, and what nobody wanted.
 
-use engine::net::FramedReader;
+use engine::{net::FramedReader, spend};
 use iscsi::frame::{DataDigest, Frame};
 
 /// What is left of a PDU's data segment behind the parts that found their place.
@@ -36,11 +36,17 @@ impl Rest {
         )
     }
 
+    /// Notes what has found its place.
     pub(crate) fn take(&mut self, placed: &[u8]) {
         self.data_left -= placed.len();
         if let Some(digest) = &mut self.digest {
             digest.update(placed);
         }
+    }
+
+    /// Whether what is placed is also looked at, for the digest.
+    pub(crate) fn is_digested(&self) -> bool {
+        self.digest.is_some()
     }
 
     /// Reads past what nobody wanted and the padding, and checks the digest. The outer error is
@@ -60,6 +66,7 @@ impl Rest {
         while unread > 0 {
             require(reader, 1).await?;
             let n = reader.bytes().len().min(unread);
+            spend(n).await;
             digest.update(&reader.bytes()[..n]);
             reader.consume(n);
             unread -= n;

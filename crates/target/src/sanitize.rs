@@ -29,12 +29,12 @@ pub(crate) async fn begin(
     unit: &Unit,
     overwrite: &Overwrite,
 ) -> Result<Turn, Ending> {
-    let turn = unit.home.turns.take().await;
-    if front.keep(unit) {
+    let turn = unit.home.turns.take(unit.whole()).await;
+    if front.keep(unit).await {
         return Ok(turn);
     }
     overwrite.ended(&unit.home.unit, false);
-    Err(scsi::Changed::not_kept())
+    Err(scsi::Prepared::not_kept())
 }
 
 /// Does one that has [begun](begin), and keeps how it ended.
@@ -46,7 +46,7 @@ pub(crate) async fn overwrite(
 ) -> Ending {
     let home = unit.home.unit.clone();
     let result = front
-        .in_turn(turn, unit, unit.whole(), async {
+        .in_turn(turn, unit, async {
             let result = passes(&*unit.volume, overwrite, &home).await;
             if let Err(error) = &result {
                 tracing::error!(volume = unit.volume_name, %error, "a sanitize failed");
@@ -55,9 +55,9 @@ pub(crate) async fn overwrite(
         })
         .await;
     let ending = overwrite.ended(&home, result);
-    match front.keep(unit) {
+    match front.keep(unit).await {
         true => ending,
-        false => scsi::Changed::not_kept(),
+        false => scsi::Prepared::not_kept(),
     }
 }
 

@@ -19,14 +19,15 @@ use crate::{
     admission::{Displaced, Limit, Places},
     config::{LunSpec, ServerConfig},
     front::{Front, Home, Homes, Newcomer, Request},
-    notices::{Notice, Unsaid},
+    memory::CommonMemory,
+    notices::{Notice, Suppressed},
     portals,
     sessions::{Arrival, Sessions},
     stages::StageReport,
 };
 
 /// How long an address may stay in use before that is an error.
-const IN_USE_LIMIT: Duration = Duration::from_secs(2);
+pub const IN_USE_LIMIT: Duration = Duration::from_secs(2);
 /// Before the next try after a connection could not be accepted.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 /// While as many connections as have room are still on their way out.
@@ -48,6 +49,17 @@ pub enum StartError {
     /// A volume could not be opened on a lane.
     #[error("{0}")]
     Volume(String),
+}
+
+impl StartError {
+    /// The system has said `error` when `address` was to be bound.
+    pub fn portal(address: SocketAddr, error: &std::io::Error) -> StartError {
+        StartError::Portal {
+            address,
+            mend: mend(address, error.kind()),
+            cause: error.to_string(),
+        }
+    }
 }
 
 /// A volume could not be flushed when its server stopped: what had been written to it and not been
@@ -98,6 +110,7 @@ impl Server {
                 .map(|lun| (lun.volume.clone(), home(lun)))
                 .collect(),
         );
+        let common = CommonMemory::new(config.limits.plan(lanes.len()).common);
         let mut senders = Vec::new();
         let mut receivers = Vec::new();
         for _ in lanes {
@@ -105,12 +118,12 @@ impl Server {
             senders.push(sender);
             receivers.push(receiver);
         }
-        for ((lane, requests), own) in lanes.iter().zip(receivers).zip(senders.clone()) {
+        for (own, (lane, requests)) in lanes.iter().zip(receivers).enumerate() {
             let (started, opened) = oneshot();
             let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
-            let homes = homes.clone();
+            let (homes, common) = (homes.clone(), common.clone());
             lane.spawn(move || async move {
-                match Front::open(&config, homes, sessions, own, all).await {
+                match Front::open(&config, homes, sessions, common, own, all).await {
                     Ok(front) => {
                         started.send(Ok(()));
                         front.run(requests).await;
@@ -213,11 +226,8 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
-                let listener = listen(asked).await.map_err(|error| StartError::Portal {
-                    address: asked,
-                    mend: mend(asked, error.kind()),
-                    cause: error.to_string(),
-                })?;
+                let listener = listen(asked).await;
+                let listener = listener.map_err(|error| StartError::portal(asked, &error))?;
                 let address = listener.local_addr();
                 bound.insert(asked, address);
                 listeners.push(listener);
@@ -238,7 +248,9 @@ fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
         ErrorKind::AddrNotAvailable => {
             "this machine does not have that address: write one that it has, or 0.0.0.0 for all"
         }
-        ErrorKind::AddrInUse => "is another target running there?",
+        ErrorKind::AddrInUse => {
+            "another program listens there (`ss -ltnp` shows which): stop it, or write another port"
+        }
         _ => "write another address, or see to it that this process may listen there",
     }
 }
@@ -289,8 +301,8 @@ impl Door {
                 Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Some(Err(error)) => {
                     // Out of descriptors or memory, most likely: somebody has to go first.
-                    if let Some(unsaid) = self.may_say(Notice::NotAccepted) {
-                        tracing::warn!(%error, unsaid, "a connection could not be accepted");
+                    if let Some(suppressed) = self.may_say(Notice::NotAccepted) {
+                        tracing::warn!(%error, suppressed, "a connection could not be accepted");
                     }
                     if let Some(displaced) = self.sessions.admission.make_room() {
                         self.tell(displaced);
@@ -336,7 +348,7 @@ impl Door {
     /// Tells a connection that it has to leave.
     fn tell(&self, displaced: Displaced<Arrival>) {
         let Displaced { id, entry, limit } = displaced;
-        if let Some(unsaid) = self.may_say(Notice::Displaced) {
+        if let Some(suppressed) = self.may_say(Notice::Displaced) {
             let limit = match limit {
                 Limit::Logins => "limits.logins",
                 Limit::LoginsPerPeer => "limits.logins_per_peer",
@@ -344,7 +356,7 @@ impl Door {
             tracing::warn!(
                 peer = %entry.peer,
                 limit,
-                unsaid,
+                suppressed,
                 "a connection that had not logged in has made room for a new one"
             );
         }
@@ -357,7 +369,7 @@ impl Door {
         }
     }
 
-    fn may_say(&self, notice: Notice) -> Option<Unsaid> {
+    fn may_say(&self, notice: Notice) -> Option<Suppressed> {
         self.sessions.notices.may_say(notice, time::now())
     }
 }

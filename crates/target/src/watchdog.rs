@@ -24,16 +24,16 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         let now = time::now();
         let in_login = !connection.is_logged_in();
         if in_login && now - began > limits.login_timeout {
-            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
                 let limit = "limits.login_time";
-                tracing::warn!(peer = %connection.peer, limit, unsaid, "no login within {:?}", limits.login_timeout);
+                tracing::warn!(peer = %connection.peer, limit, suppressed, "no login within {:?}", limits.login_timeout);
             }
             connection.dismiss(LoginStatus::OUT_OF_RESOURCES);
         }
         let sending = connection.sending_since.get();
         if sending.is_some_and(|since| now - since > limits.peer_timeout) {
-            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, unsaid, "replies not taken for {:?}", limits.peer_timeout);
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "replies not taken for {:?}", limits.peer_timeout);
             }
             connection.end("the peer does not take its replies");
         }
@@ -45,8 +45,8 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             now,
         ) > patience
         {
-            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, unsaid, "data of a write not sent for {patience:?}");
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "data of a write not sent for {patience:?}");
             }
             connection.end("the peer does not send its data");
         }
@@ -64,8 +64,8 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
             machine.handle_timeout(now.as_ns());
             drop(machine);
-            if let Some(unsaid) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, unsaid, "no answer to a ping within {:?}", limits.peer_timeout);
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "no answer to a ping within {:?}", limits.peer_timeout);
             }
             connection.end("the peer does not answer");
         }

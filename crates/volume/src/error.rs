@@ -25,6 +25,11 @@ pub enum ErrorKind {
     TimedOut,
     /// The peer answered in a way that its protocol does not allow, or refused the command.
     Protocol,
+    /// Another owner has it: a claim on a stripe's child, or a reservation.
+    Claimed,
+    /// Another owner has taken it over, or it has been closed: this one refuses all I/O until it is
+    /// opened again.
+    Preempted,
     /// The configuration names something that does not exist or does not fit.
     Configuration,
 }

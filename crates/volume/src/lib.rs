@@ -5,6 +5,7 @@
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the graph knows every kind.
 
 pub mod cache;
+pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
@@ -25,7 +26,10 @@ pub mod stripe;
 mod test_volume;
 mod volume;
 
+pub use claim::Claim;
 pub use error::{Error, ErrorKind, Result};
-pub use initiator::{IscsiConfig, IscsiDisk, next_isid};
+#[cfg(any(test, feature = "testing"))]
+pub use initiator::foreign;
+pub use initiator::{DiskIdentity, IscsiConfig, IscsiDisk, next_isid};
 pub use len::Len;
 pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};

@@ -8,7 +8,7 @@ use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice};
 use uuid::Uuid;
 
 use crate::{
-    Durability, Result, Shape, SharedVolume, Volume,
+    Claim, Durability, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
     stripe::{self, CreateOptions, Opened},
     test_volume::{TestVolume, on_lane},
@@ -46,6 +46,14 @@ impl Volume for Nothing {
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async { Ok(()) })
     }
 

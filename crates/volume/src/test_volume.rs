@@ -8,7 +8,10 @@ use std::{
 
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify, time};
 
-use crate::{Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
+use crate::{
+    Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
+    claim::{mark_local, unmark},
+};
 
 /// Runs `future` on a lane of its own.
 pub(crate) fn on_lane<T>(future: impl Future<Output = T>) -> T {
@@ -68,6 +71,7 @@ pub(crate) struct TestVolume {
     /// Calls for which this is true wait, after their effect, until it is set anew.
     held: Cell<fn(&Call) -> bool>,
     released: Notify,
+    claim: RefCell<Option<Claim>>,
     random: Random,
     running: Cell<usize>,
     pub(crate) running_max: Cell<usize>,
@@ -90,6 +94,7 @@ impl TestVolume {
                 reads_zeroes: true,
             }),
             optimal_io_bytes: 64 << 10,
+            claim: None,
         };
         change(&mut shape);
         Rc::new(TestVolume {
@@ -101,6 +106,7 @@ impl TestVolume {
             fails: Cell::new(|_| false),
             held: Cell::new(|_| false),
             released: Notify::new(),
+            claim: RefCell::default(),
             random: Random::new(len as u64),
             running: Cell::new(0),
             running_max: Cell::new(0),
@@ -110,6 +116,11 @@ impl TestVolume {
     pub(crate) fn hold(&self, held: fn(&Call) -> bool) {
         self.held.set(held);
         self.released.notify();
+    }
+
+    /// Forgets who claimed it, without taking the mark off.
+    pub(crate) fn crash(&self) -> Option<Claim> {
+        self.claim.take()
     }
 
     /// How many calls of `kind` there were since the last [`TestVolume::forget`].
@@ -206,6 +217,27 @@ impl Volume for TestVolume {
                 }
             })
             .await
+        })
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        let claim = claim.clone();
+        LaneFuture::new(async move {
+            mark_local(self, &claim, true).await?;
+            self.claim.replace(Some(claim));
+            Ok(())
+        })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            match self.claim.take() {
+                None => Ok(()),
+                Some(claim) => {
+                    claim.close();
+                    unmark(self, &claim).await
+                }
+            }
         })
     }
 

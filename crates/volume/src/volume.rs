@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use engine::{LaneFuture, Payload};
 
-use crate::{Error, ErrorKind, Len, Result};
+use crate::{Claim, Error, ErrorKind, Len, Result};
 
 /// A volume as its users on one lane hold it.
 pub type SharedVolume = Rc<dyn Volume>;
@@ -27,6 +27,9 @@ pub struct Shape {
     pub discard: Option<Discard>,
     /// The length at which I/O uses all of the volume at once, in bytes (a stripe's full width).
     pub optimal_io_bytes: u32,
+    /// On what all I/O stands: the claim on the children of the stripe in it. Once it is lost every
+    /// request is refused, also by a layer that could answer from memory. `None`: there is none.
+    pub claim: Option<Claim>,
 }
 
 /// What [`Volume::discard`] does.
@@ -98,6 +101,15 @@ pub trait Volume {
     /// Makes all writes that have ended durable.
     fn flush(&self) -> LaneFuture<'_, Result<()>>;
 
+    /// Makes the medium below this owner's alone until [`Volume::close`], or refuses with the name of
+    /// the one who has it: see [`crate::claim`]. A layer hands it on.
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>>;
+
+    /// Ends it in good order: what was claimed is given up, and sessions are logged out. To be called
+    /// when nothing is in flight, and all is flushed that has to be; what comes later may be refused.
+    /// A layer hands it on. Closing what is closed does nothing.
+    fn close(&self) -> LaneFuture<'_, Result<()>>;
+
     /// Tells the volume that `len` bytes at byte `at` are not needed any more. Afterwards they
     /// read as zeroes if [`Discard::reads_zeroes`], else as zeroes or as they were, block by block.
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>>;
@@ -162,8 +174,18 @@ impl Shape {
         self.len.bytes()
     }
 
-    /// Refuses a range that is not in whole blocks or reaches beyond the end.
+    /// Refuses everything once the claim is lost.
+    pub fn check_claim(&self) -> Result<()> {
+        match &self.claim {
+            None => Ok(()),
+            Some(claim) => claim.check(),
+        }
+    }
+
+    /// Refuses a range that is not in whole blocks or reaches beyond the end, and everything once the
+    /// claim is lost.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
+        self.check_claim()?;
         let block = u64::from(self.block_size_bytes);
         if len == 0 || at % block != 0 || len % block != 0 {
             return Err(Error::new(

@@ -1,14 +1,16 @@
 //! What the fuzz targets do. A target is a plain function of bytes: it reads them as choices
-//! (`input`), plays them against the pure protocol machines or the SCSI disk, and panics when
-//! something does not hold that must. libFuzzer calls it from `fuzz/fuzz_targets`, the replay
+//! (`input`), plays them against the pure protocol machines, the SCSI disk or our initiator's
+//! disk, and panics when something does not hold that must. libFuzzer calls it from `fuzz/fuzz_targets`, the replay
 //! test calls it with every committed input.
 //!
 //! `pdu` and `login` play the lowest layers, `scsi` the disk, `target` and `initiator` one role
 //! each against a peer that is mostly right and sometimes not, `pair` both roles over a wire that
-//! does harm. `target_side` and `initiator_side` are the drivers of the two machines; they watch
+//! does harm. `disk` is an `iscsi` leaf in the simulated world, with a target that answers anything.
+//! `target_side` and `initiator_side` are the drivers of the two machines; they watch
 //! everything that goes in and comes out, and hold the rules.
 #![forbid(unsafe_code)]
 
+mod disk;
 mod held;
 mod initiator;
 mod initiator_side;
@@ -24,6 +26,7 @@ mod target;
 mod target_side;
 mod wire;
 
+pub use disk::disk;
 pub use initiator::initiator;
 pub use input::Seed;
 pub use login::login;
@@ -37,11 +40,12 @@ pub use target::target;
 pub type Body = fn(&[u8]);
 
 /// Every target by its name, which is also that of its corpus.
-pub const TARGETS: [(&str, Body); 6] = [
+pub const TARGETS: [(&str, Body); 7] = [
     ("pdu", pdu),
     ("login", login),
     ("scsi", scsi),
     ("target", target),
     ("initiator", initiator),
     ("pair", pair),
+    ("disk", disk),
 ];

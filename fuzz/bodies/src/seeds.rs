@@ -51,8 +51,35 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
             seeds.push(("pair", seed.choose(script)));
         }
     }
+    // Each answer, when the disk is asked what it is and later, once and over and over.
+    for answer in 0..18 {
+        for honest_first in [0, 7] {
+            for again in [0, honest_first << 1 | 1] {
+                let seed = Seed::default().choose(&[0; 7]).choose(&[0, 0]);
+                let answers = seed.choose(&[honest_first + 1, again]);
+                let answers = answers.choose(&vec![0; honest_first.into()]);
+                let answers = answers.choose(&[answer, 4, 0x25, 0, 1, 2, 3]);
+                seeds.push(("disk", answers.choose(DISK_STEPS)));
+            }
+        }
+    }
+    for login in [0x80, 0xa0, 0xa1, 0xd0, 0xd8, 0xf0] {
+        // A write is in flight when its session is lost.
+        let seed = Seed::default()
+            .choose(&[0; 7])
+            .choose(&[4, 0, 0, login, login, 0]);
+        let seed = seed.choose(&[9, 0]).choose(&[0; 7]).choose(&[15, 16]);
+        seeds.push(("disk", seed.choose(DISK_STEPS)));
+    }
     seeds
 }
+
+/// A read, a write, a flush, a discard and zeroes; several at once; sessions dropped; late writes
+/// landed; another length.
+const DISK_STEPS: &[u8] = &[
+    4, 0, 0, 0, 7, 4, 2, 0, 0, 7, 4, 4, 0, 0, 0, 4, 5, 0, 0, 31, 4, 6, 0, 0, 31, 9, 2, 0, 1, 3, 0,
+    0, 1, 3, 3, 0, 1, 9, 1, 4, 0, 0, 0, 7, 2, 3, 0, 0, 0, 0, 0, 0, 16, 0, 0, 4, 3, 0, 0, 7,
+];
 
 /// A read; a write that is asked for, and one that gives more than that; management; text; pings;
 /// a logout.

@@ -67,6 +67,11 @@ fn pair() {
     replay("pair");
 }
 
+#[test]
+fn disk() {
+    replay("disk");
+}
+
 /// A target without a test here, or without an entry for libFuzzer, would be forgotten.
 #[test]
 fn every_target_is_replayed_and_searched() {

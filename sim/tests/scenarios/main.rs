@@ -2,9 +2,12 @@
 //! that fail, and functions that abort what runs. `SANSTONE_SEEDS=2000` tries more than the few
 //! of every day; a seed that fails prints the command that replays it.
 
+mod claims;
 mod crowds;
 mod determinism;
 mod disks;
+mod identity;
+mod keeping;
 mod machines;
 mod management;
 mod network;

@@ -30,12 +30,24 @@ logout() {
 # a disk that goes while it does makes the kernel complain.
 undisturbed() {
   local code=0
-  udevadm settle
+  resume
   udevadm control --stop-exec-queue
   "$@" || code=$?
   udevadm control --start-exec-queue
-  udevadm settle
+  resume
   return $code
+}
+
+# resume: waits until udev has done all it was to do. udev 252 now and then does not go on when it is told to
+# start its queue again, until it is told once more: what was logged in next then had no disk for two minutes.
+resume() {
+  local tries=0
+  until udevadm settle --timeout=10; do
+    tries=$((tries + 1))
+    [ $tries -lt 20 ] || fail 'udev does not go on'
+    udevadm control --stop-exec-queue
+    udevadm control --start-exec-queue
+  done
 }
 
 # disk IQN PORTAL [LUN]: prints the disk, /dev/sdX, once udev knows it.

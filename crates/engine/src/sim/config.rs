@@ -9,6 +9,9 @@ pub struct Config {
     pub net: NetConfig,
     /// Every disk.
     pub disk: DiskConfig,
+    /// What blocks ([`crate::blocking`]): before it is done, and from then to its answer, in
+    /// nanoseconds.
+    pub blocking_ns: Range<u64>,
     /// What one turn of a lane takes, in nanoseconds.
     pub turn_ns: Range<u64>,
     /// The most virtual time that a world lives; more is a test that hangs.
@@ -67,6 +70,7 @@ impl Default for Config {
                 short_probability: 0.05,
                 io_align_bytes: 4096,
             },
+            blocking_ns: 10_000..2_000_000,
             turn_ns: 100..1_500,
             time_max: Duration::from_secs(24 * 3600),
             steps_max: 50_000_000,

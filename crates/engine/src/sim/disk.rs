@@ -1,10 +1,8 @@
 //! The simulated disk of one machine: files by path, who has them open, what errors they give.
-//! What of a file survives a power cut is [`super::medium`]'s.
-//!
-//! A new file survives a power cut if it was ever synced or durably written, else by chance.
+//! What of a file's content survives a power cut is [`super::medium`]'s, what of its names
+//! [`super::names`]'s.
 
 use std::{
-    collections::BTreeMap,
     io,
     ops::Range,
     path::{Path, PathBuf},
@@ -14,6 +12,7 @@ use std::{
 use super::{
     Random,
     medium::{FileState, SECTOR, What},
+    names::{Change, Names, normal},
     sparse::Sparse,
     state::{Event, Flight, FlightKey, HostId, State},
 };
@@ -36,6 +35,9 @@ pub enum FaultKind {
     Write,
     /// Syncs, and so the changes that they should have made durable.
     Sync,
+    /// The sync that a durable write carries: its bytes are written, and of what was not durable yet,
+    /// they included, only what chance leaves is ever on the medium.
+    OwnSync,
     /// Punching, zeroing and reserving.
     Allocate,
 }
@@ -70,10 +72,12 @@ impl Fault {
 
 #[derive(Default)]
 pub(super) struct Disk {
-    paths: BTreeMap<PathBuf, usize>,
-    files: Vec<FileState>,
+    pub(super) names: Names,
+    pub(super) files: Vec<FileState>,
     pub(super) faults: Vec<Fault>,
     changes: u64,
+    /// How many changes it still makes before it fails; `None`: any number.
+    pub(super) changes_left: Option<u64>,
 }
 
 /// An open file.
@@ -94,13 +98,13 @@ pub(super) enum DiskEvent {
 
 impl Disk {
     fn fault(&mut self, kind: FaultKind, file: usize, range: &Range<u64>) -> Option<i32> {
-        let paths = &self.paths;
+        let names = &self.names;
         let hit = self.faults.iter().position(|fault| {
             fault.kind == kind
                 && fault
                     .path
                     .as_ref()
-                    .is_none_or(|path| paths.get(path) == Some(&file))
+                    .is_none_or(|path| names.file(path) == Some(file))
                 && (kind == FaultKind::Sync
                     || (fault.range.start < range.end && range.start < fault.range.end))
         })?;
@@ -120,27 +124,83 @@ impl Disk {
         self.files[file].apply(self.changes, at, what, kept);
     }
 
-    fn create(&mut self, path: &Path) -> usize {
-        self.files.push(FileState::default());
-        self.paths.insert(path.to_path_buf(), self.files.len() - 1);
-        self.files.len() - 1
+    /// Goes on if there is power for a change.
+    pub(super) fn take_step(&mut self) -> io::Result<()> {
+        self.has_power()?;
+        if let Some(left) = &mut self.changes_left {
+            *left -= 1;
+        }
+        Ok(())
     }
 
-    /// Puts a file there with `bytes`, all on the medium.
+    pub(super) fn has_power(&self) -> io::Result<()> {
+        match self.changes_left {
+            Some(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes an empty file. Its name is durable after a sync.
+    pub(super) fn create(&mut self, path: &Path) -> usize {
+        self.files.push(FileState::default());
+        let file = self.files.len() - 1;
+        self.names.change(Change::Link(normal(path), file));
+        file
+    }
+
+    /// Replaces what a file holds.
+    pub(super) fn rewrite(&mut self, file: usize, bytes: &[u8]) {
+        self.changes += 1;
+        self.files[file].restart(self.changes, bytes);
+    }
+
+    pub(super) fn sync_file(&mut self, file: usize) {
+        self.files[file].keep_before(self.changes + 1);
+        self.files[file].keep_mark();
+        self.names.sync_file(file);
+    }
+
+    /// Puts a file there with `bytes`, all on the medium, and what leads there.
     pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) {
+        for directory in normal(path).ancestors().skip(1) {
+            let made = Change::MakeDirectory(directory.to_owned());
+            self.names.change_durably(made);
+        }
         let file = self.create(path);
+        self.names.sync_file(file);
         self.change(file, 0, What::Write(bytes.to_vec()), true);
     }
 
+    /// Takes a file out of its directory, on the medium too.
+    pub(super) fn take(&mut self, path: &Path) -> Option<usize> {
+        let file = self.names.file(path)?;
+        self.names.change_durably(Change::Unlink(normal(path)));
+        Some(file)
+    }
+
+    /// Gives what is at `from`, and all below, its place at `to`, on the medium too.
+    pub(super) fn move_all(&mut self, from: &Path, to: &Path) {
+        let (from, to) = (normal(from), normal(to));
+        for path in self.names.all_from(&from) {
+            let below = path.strip_prefix(&from).unwrap_or(Path::new(""));
+            let place = if below == Path::new("") {
+                to.clone()
+            } else {
+                to.join(below)
+            };
+            let change = match self.take(&path) {
+                Some(file) => Change::Link(place, file),
+                None => Change::MakeDirectory(place),
+            };
+            self.names.change_durably(change);
+        }
+    }
+
     pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
-        let content = &self.files[*self.paths.get(path)?].current;
+        let content = &self.files[self.names.file(path)?].current;
         let mut bytes = vec![0; content.len() as usize];
         content.read(0, &mut bytes);
         Some(bytes)
-    }
-
-    pub(super) fn remove(&mut self, path: &Path) -> bool {
-        self.paths.remove(path).is_some()
     }
 }
 
@@ -153,17 +213,49 @@ impl State {
     ) -> io::Result<Opened> {
         self.settle();
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        let disk = &mut self.host(host).disk;
+        disk.has_power()?;
+        let file = match disk.names.file(path) {
+            Some(_) if options.create_new => return error(libc::EEXIST),
+            Some(file) => file,
+            None if !disk.names.has_place_for(path) => return error(libc::ENOENT),
+            None if options.create || options.create_new => {
+                disk.take_step()?;
+                disk.create(path)
+            }
+            None => return error(libc::ENOENT),
+        };
+        self.open_found(host, file, options)
+    }
+
+    /// Opens the file of an open one once more.
+    pub(super) fn reopen(&mut self, raw: i32, options: &OpenOptions) -> io::Result<Opened> {
+        self.settle();
+        let open = self.files.get(&raw);
+        let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let (host, file) = (open.host, open.file);
+        self.open_found(host, file, options)
+    }
+
+    /// Whether `path` leads to the file of an open one.
+    pub(super) fn is_at(&self, raw: i32, path: &Path) -> bool {
+        let open = self.files.get(&raw);
+        open.is_some_and(|open| {
+            let names = &self.hosts[open.host.0].disk.names;
+            names.file(path) == Some(open.file)
+        })
+    }
+
+    fn open_found(
+        &mut self,
+        host: HostId,
+        file: usize,
+        options: &OpenOptions,
+    ) -> io::Result<Opened> {
         let io_align_bytes = if options.direct {
             self.config.disk.io_align_bytes
         } else {
             1
-        };
-        let found = self.hosts[host.0].disk.paths.get(path).copied();
-        let file = match found {
-            Some(_) if options.create_new => return error(libc::EEXIST),
-            Some(file) => file,
-            None if options.create || options.create_new => self.host(host).disk.create(path),
-            None => return error(libc::ENOENT),
         };
         let in_the_way = |other: &OpenFile| {
             other.host == host
@@ -172,7 +264,7 @@ impl State {
                 && (other.options.write || options.write)
         };
         if options.lock && self.files.values().any(in_the_way) {
-            return error(libc::EWOULDBLOCK);
+            return Err(io::Error::from_raw_os_error(libc::EWOULDBLOCK));
         }
         let raw = self.fresh_raw();
         let options = options.clone();
@@ -188,6 +280,7 @@ impl State {
             keeper: self.keeper(raw),
             raw,
             len_bytes: self.hosts[host.0].disk.files[file].current.len(),
+            is_regular: true,
             io_align_bytes,
             // Writes here land sector by sector.
             atomic_write_bytes: None,
@@ -303,6 +396,13 @@ impl State {
         };
         let (id, always_durable) = (open.file, open.options.durable);
         let disk = &mut self.hosts[flight.host.0].disk;
+        let powered = match event {
+            DiskEvent::Read(_) => disk.has_power(),
+            DiskEvent::Write(_) | DiskEvent::Sync(_) | DiskEvent::Allocate => disk.take_step(),
+        };
+        if powered.is_err() {
+            return self.complete(key, -libc::EIO);
+        }
         let result = match (&mut flight.op, event) {
             (Op::Read { at, buf, start, .. }, DiskEvent::Read(len)) => {
                 let content = &disk.files[id].current;
@@ -340,8 +440,27 @@ impl State {
                         -errno
                     }
                     None => {
-                        disk.change(id, *at, What::Write(bytes), *durable || always_durable);
-                        *len as i32
+                        let range = *at..*at + *len as u64;
+                        let is_durable = *durable || always_durable;
+                        let own_sync = match is_durable {
+                            true => disk.fault(FaultKind::OwnSync, id, &range),
+                            false => None,
+                        };
+                        let kept = is_durable && own_sync.is_none();
+                        disk.change(id, *at, What::Write(bytes), kept);
+                        match own_sync {
+                            Some(errno) => {
+                                let all = disk.changes + 1;
+                                disk.files[id].lose_before(all, &mut self.random);
+                                -errno
+                            }
+                            None => {
+                                if kept {
+                                    disk.names.sync_file(id);
+                                }
+                                *len as i32
+                            }
+                        }
                     }
                 }
             }
@@ -353,6 +472,7 @@ impl State {
                     }
                     None => {
                         disk.files[id].keep_before(*before);
+                        disk.names.sync_file(id);
                         0
                     }
                 }
@@ -419,12 +539,9 @@ impl State {
             for file in &mut disk.files {
                 file.cut_power(random);
             }
-            let Disk { paths, files, .. } = disk;
-            paths.retain(|_, file| files[*file].established || random.chance(0.5));
-            for file in files {
-                file.established = true;
-            }
+            disk.names.cut_power(random);
         }
+        disk.changes_left = None;
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 use super::{Fault, state::HostId, world::Inner};
 use crate::{
     inbox::LaneHandle,
+    share::Share,
     task::{self, JoinHandle},
 };
 
@@ -47,7 +48,7 @@ impl Host {
     ) -> JoinHandle<T> {
         let lane = self.world.lane(self.id, n);
         let _entered = lane.0.enter();
-        task::spawn(future)
+        task::spawn_for(Share::COMMON, future)
     }
 
     /// Reaches its lane `n` as other lanes do.
@@ -128,10 +129,49 @@ impl Host {
             .read(path.as_ref())
     }
 
-    /// Takes a file out of its directory; whether there was one.
+    /// Takes a file out of its directory, durably; whether there was one.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> bool {
         let mut state = self.world.state.borrow_mut();
-        state.host(self.id).disk.remove(path.as_ref())
+        state.host(self.id).disk.take(path.as_ref()).is_some()
+    }
+
+    /// Gives a file, or a directory with all that is in it, another name, durably.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) {
+        let mut state = self.world.state.borrow_mut();
+        state
+            .host(self.id)
+            .disk
+            .move_all(from.as_ref(), to.as_ref());
+    }
+
+    /// The mark of a file ([`crate::store::mark`]); `None` also when there is no file.
+    pub fn mark(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let state = self.world.state.borrow();
+        let disk = &state.hosts[self.id.0].disk;
+        disk.files[disk.names.file(path.as_ref())?].mark.clone()
+    }
+
+    /// Marks a file, or takes its mark away, durably.
+    pub fn set_mark(&self, path: impl AsRef<Path>, mark: Option<Vec<u8>>) {
+        let mut state = self.world.state.borrow_mut();
+        let disk = &mut state.host(self.id).disk;
+        if let Some(file) = disk.names.file(path.as_ref()) {
+            disk.files[file].mark = mark;
+            disk.files[file].keep_mark();
+        }
+    }
+
+    /// Lets its disk make `changes` more changes, syncs among them; from then on everything there fails
+    /// with EIO until the machine stops, as in the moment in which its power goes.
+    pub fn doom_after(&self, changes: u64) {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.changes_left = Some(changes);
+    }
+
+    /// Whether [`Host::doom_after`] has made anything fail.
+    pub fn is_doomed(&self) -> bool {
+        let state = self.world.state.borrow();
+        state.hosts[self.id.0].disk.changes_left == Some(0)
     }
 }
 

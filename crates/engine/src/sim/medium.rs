@@ -22,8 +22,9 @@ pub(super) struct FileState {
     pub(super) current: Sparse,
     medium: Sparse,
     log: VecDeque<Change>,
-    /// Its entry in the directory is on the medium.
-    pub(super) established: bool,
+    /// What it is marked with, now and on the medium.
+    pub(super) mark: Option<Vec<u8>>,
+    durable_mark: Option<Vec<u8>>,
 }
 
 /// One completed change of a file.
@@ -35,6 +36,8 @@ struct Change {
 }
 
 pub(super) enum What {
+    /// Nothing is left of what it held.
+    Truncate,
     Write(Vec<u8>),
     Zero(u64),
     /// The file reaches at least to the change's position.
@@ -52,7 +55,6 @@ enum Fate {
 impl FileState {
     pub(super) fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
         play(&mut self.current, at, &what);
-        self.established |= kept;
         self.log.push_back(Change {
             serial,
             at,
@@ -60,6 +62,17 @@ impl FileState {
             kept,
         });
         self.fold();
+    }
+
+    /// Holds `bytes` and nothing else.
+    pub(super) fn restart(&mut self, serial: u64, bytes: &[u8]) {
+        self.apply(serial, 0, What::Truncate, false);
+        self.apply(serial, 0, What::Write(bytes.to_vec()), false);
+    }
+
+    /// Brings the mark to the medium.
+    pub(super) fn keep_mark(&mut self) {
+        self.durable_mark = self.mark.clone();
     }
 
     /// Moves what is kept to the medium, as far as nothing before it is still open.
@@ -75,7 +88,6 @@ impl FileState {
         for change in &mut self.log {
             change.kept |= change.serial < serial;
         }
-        self.established = true;
         self.fold();
     }
 
@@ -110,11 +122,16 @@ impl FileState {
             }
         }
         self.current = self.medium.clone();
+        if random.chance(0.5) {
+            self.mark = self.durable_mark.clone();
+        }
+        self.keep_mark();
     }
 }
 
 fn play(content: &mut Sparse, at: u64, what: &What) {
     match what {
+        What::Truncate => *content = Sparse::default(),
         What::Write(bytes) => content.write(at, bytes),
         What::Zero(len) => {
             let end = content.len().min(at.saturating_add(*len));

@@ -33,6 +33,7 @@ mod config;
 mod disk;
 mod host;
 mod medium;
+mod names;
 mod net;
 mod random;
 mod reactor;
@@ -40,6 +41,7 @@ mod seeds;
 mod socket;
 mod sparse;
 mod state;
+mod store;
 mod world;
 
 pub use config::{Config, DiskConfig, NetConfig};

@@ -1,6 +1,13 @@
 //! The reactor of one simulated lane: hands everything to the world's [`State`].
 
-use std::{cell::RefCell, io, net::SocketAddr, path::Path, rc::Rc};
+use std::{
+    cell::RefCell,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    rc::Rc,
+    time::Duration,
+};
 
 use super::state::{HostId, LaneKey, State};
 use crate::{
@@ -8,6 +15,7 @@ use crate::{
     fs::OpenOptions,
     op::Op,
     reactor::{Completion, Handle, OpId, Opened, Reactor, Wait},
+    store::Store,
     time::Instant,
 };
 
@@ -42,6 +50,18 @@ impl Reactor for SimReactor {
             .take_completions(self.lane, completed);
     }
 
+    fn blocking_delay(&mut self) -> Option<Duration> {
+        let mut state = self.state.borrow_mut();
+        let range = state.config.blocking_ns.clone();
+        Some(Duration::from_nanos(state.random.within(&range)))
+    }
+
+    fn machine(&self, name: &str) -> Option<Option<IpAddr>> {
+        let state = self.state.borrow();
+        let found = state.hosts.iter().find(|host| host.name == name);
+        Some(found.map(|host| IpAddr::V4(host.ip)))
+    }
+
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
         extent::Answer::Now(self.state.borrow().extent(file.raw, at))
     }
@@ -50,15 +70,24 @@ impl Reactor for SimReactor {
         self.state.borrow_mut().open(self.host, path, options)
     }
 
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+        self.state.borrow_mut().reopen(file.raw, options)
+    }
+
+    fn is_at(&self, file: &Handle, path: &Path) -> bool {
+        self.state.borrow().is_at(file.raw, path)
+    }
+
     fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
         self.state.borrow().len_bytes(file.raw)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        match self.state.borrow_mut().host(self.host).disk.remove(path) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
+        self.remove_name(path)
+    }
+
+    fn store(&self) -> &dyn Store {
+        self
     }
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {

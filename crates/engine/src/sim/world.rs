@@ -19,6 +19,7 @@ use super::{
 use crate::{
     inbox::{Inbox, waker},
     lane::Lane,
+    share::Share,
     task::Tasks,
     time::Instant,
 };
@@ -122,6 +123,7 @@ impl World {
         loop {
             if std::mem::take(&mut lane.0.tasks.borrow_mut().main_woken) {
                 let before = world.running.replace(Some(host.id));
+                lane.0.shares.enter(Share::COMMON);
                 let poll = future.as_mut().poll(&mut cx);
                 world.running.set(before);
                 world.stop_due();

@@ -4,7 +4,7 @@ use std::{io, pin::pin};
 
 use engine::{
     Buf, Payload,
-    fs::{OpenOptions, SharedFile},
+    fs::{OpenOptions, SharedFile, remove},
     op::AllocateMode,
     spawn,
     time::{Duration, sleep, timeout},
@@ -26,6 +26,7 @@ contract![
     a_dropped_write_still_lands,
     more_operations_than_the_queue_has_entries_all_complete,
     a_file_goes_to_another_lane,
+    a_file_that_is_opened_once_more_is_the_same_wherever_its_path_leads,
 ];
 
 fn fresh() -> OpenOptions {
@@ -321,4 +322,42 @@ async fn a_file_goes_to_another_lane(site: Site) {
     let (result, read) = file.on_lane().read_exact_at(0, Buf::new(5000)).await;
     result.expect("a read");
     assert!(read[..] == pattern(5000, 4)[..]);
+}
+
+async fn a_file_that_is_opened_once_more_is_the_same_wherever_its_path_leads(site: Site) {
+    let path = site.path("f");
+    let locked = OpenOptions {
+        lock: true,
+        ..fresh()
+    };
+    let first = SharedFile::open(&path, &locked).expect("a new file");
+    assert!(first.is_at(&path) && !first.is_at(&site.path("g")));
+    remove(&path).expect("it is there");
+    assert!(!first.is_at(&path));
+    let other = SharedFile::open(&path, &fresh()).expect("another new file");
+    assert!(other.is_at(&path) && !first.is_at(&path));
+    let writing = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let again = first.reopen(&writing).expect("the first one");
+    let written = pattern(10, 1);
+    let bytes = Buf::copy_of(&written).into();
+    let result = again.on_lane().write_all_at(0, bytes, false).await;
+    result.expect("a write");
+    let (result, read) = first.on_lane().read_exact_at(0, Buf::zeroed(10)).await;
+    result.expect("a read");
+    assert_eq!(read[..], written[..]);
+    assert_eq!(other.len_bytes_now().expect("a look"), 0);
+    drop(first);
+    again.reopen(&locked_existing()).expect("it is free again");
+    assert!(!again.is_at(&path));
+}
+
+fn locked_existing() -> OpenOptions {
+    OpenOptions {
+        lock: true,
+        write: true,
+        ..OpenOptions::default()
+    }
 }

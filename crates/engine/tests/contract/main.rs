@@ -19,9 +19,12 @@ macro_rules! contract {
     };
 }
 
+mod blocking;
 mod files;
 mod lanes;
 mod network;
+mod share;
 mod site;
+mod store;
 mod sync;
 mod time;

@@ -5,6 +5,7 @@ mod determinism;
 mod disks;
 mod machines;
 mod networks;
+mod stores;
 
 use engine::{
     Buf, Gather,

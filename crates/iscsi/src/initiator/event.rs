@@ -29,6 +29,9 @@ pub enum InitiatorEvent {
     LoggedIn {
         /// The session's TSIH.
         tsih: u16,
+        /// The portal group that the connection has reached, if the target has said it
+        /// (RFC 7143 §13.9).
+        portal_group_tag: Option<u16>,
         /// What was agreed on.
         parameters: SessionParameters,
     },

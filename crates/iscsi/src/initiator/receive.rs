@@ -37,8 +37,11 @@ impl InitiatorConnection {
                 self.max_cmd_sn = self.cmd_sn.wrapping_sub(1);
                 self.take_window(bhs);
                 let parameters = self.parameters.clone();
-                self.events
-                    .push_back(InitiatorEvent::LoggedIn { tsih, parameters });
+                self.events.push_back(InitiatorEvent::LoggedIn {
+                    tsih,
+                    portal_group_tag: self.login.portal_group_tag(),
+                    parameters,
+                });
             }
         }
         Ok(())

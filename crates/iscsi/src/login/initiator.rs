@@ -34,6 +34,7 @@ pub(crate) struct InitiatorLogin {
     method: Option<String>,
     chap_keys: chap::Keys,
     target_address: Option<String>,
+    portal_group_tag: Option<u16>,
     /// The last request asked to leave the stage.
     transit: bool,
 }
@@ -62,11 +63,17 @@ impl InitiatorLogin {
             method: None,
             chap_keys: chap::Keys::default(),
             target_address: None,
+            portal_group_tag: None,
         }
     }
 
     pub(crate) fn negotiation(&self) -> &Negotiation {
         &self.negotiation
+    }
+
+    /// TargetPortalGroupTag, if the target has said it.
+    pub(crate) fn portal_group_tag(&self) -> Option<u16> {
+        self.portal_group_tag
     }
 
     /// Flags and text of the first request.
@@ -210,7 +217,11 @@ impl InitiatorLogin {
                     return Err(Error::Authentication("the target sent AuthMethod twice"));
                 }
             }
-            "TargetPortalGroupTag" | "TargetAlias" => {}
+            "TargetPortalGroupTag" => {
+                let tag = text::number(value).and_then(|tag| u16::try_from(tag).ok());
+                self.portal_group_tag = tag;
+            }
+            "TargetAlias" => {}
             "TargetAddress" => self.target_address = Some(value.to_owned()),
             _ if self
                 .chap_keys

@@ -43,6 +43,8 @@ pub struct TargetConnection {
     session_type: SessionType,
     window: CommandWindow,
     window_width: u16,
+    /// MaxCmdSN as the initiator has been told it.
+    max_cmd_sn_told: u32,
     stat_sn: u32,
     /// What the initiator waits for: it has every StatSN before.
     exp_stat_sn: u32,
@@ -164,6 +166,7 @@ impl TargetConnection {
             session_type: SessionType::Normal,
             window: CommandWindow::new(0, config.first_width()),
             window_width: config.first_width(),
+            max_cmd_sn_told: 0,
             stat_sn: 0,
             exp_stat_sn: 0,
             tasks: Slab::new(tasks_max),
@@ -504,6 +507,25 @@ impl TargetConnection {
             flags: FINAL,
             initiator_task_tag: RESERVED_TAG.into(),
             target_transfer_tag: tag.into(),
+            ..Default::default()
+        };
+        self.push_ready(header.to_bytes(), Vec::new(), StatSn::Shown);
+    }
+
+    /// Sends a NOP-In that asks for nothing if the initiator has used up the window that it knows of
+    /// and there is a wider one: call it when commands have ended without a word, or the initiator
+    /// would wait for ever (RFC 7143 §11.19).
+    pub fn tell_window(&mut self) {
+        let (told, max) = (self.max_cmd_sn_told, self.window.max());
+        let is_waiting = before(told, self.window.expected()) && before(told, max);
+        if self.phase != Phase::FullFeature || !is_waiting {
+            return;
+        }
+        let header = pdu::NopIn {
+            opcode: opcode::NOP_IN,
+            flags: FINAL,
+            initiator_task_tag: RESERVED_TAG.into(),
+            target_transfer_tag: RESERVED_TAG.into(),
             ..Default::default()
         };
         self.push_ready(header.to_bytes(), Vec::new(), StatSn::Shown);

@@ -264,6 +264,7 @@ impl TargetConnection {
         numbers.stat_sn = self.stat_sn.into();
         numbers.exp_cmd_sn = self.window.expected().into();
         numbers.max_cmd_sn = self.window.max().into();
+        self.max_cmd_sn_told = self.window.max();
         if stat_sn == StatSn::Taken {
             self.stat_sn = self.stat_sn.wrapping_add(1);
         }

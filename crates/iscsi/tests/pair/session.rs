@@ -30,10 +30,14 @@ fn both_sides_log_in_with_the_same_parameters() {
     let initiator = pair.initiator.machine.parameters();
     assert_eq!(initiator, pair.target.machine.parameters());
     assert_eq!(initiator.first_burst_length, 65_536);
-    assert!(
-        pair.initiator
-            .saw(|event| matches!(event, InitiatorEvent::LoggedIn { tsih: 7, .. }))
-    );
+    assert!(pair.initiator.saw(|event| matches!(
+        event,
+        InitiatorEvent::LoggedIn {
+            tsih: 7,
+            portal_group_tag: Some(1),
+            ..
+        }
+    )));
     let request = LoginRequest {
         initiator_name: INITIATOR.into(),
         initiator_alias: None,

@@ -70,6 +70,11 @@ const CASES: [(&str, &str, Load); 4] = [
     ),
 ];
 
+/// The names of the loads.
+pub fn names() -> Vec<&'static str> {
+    CASES.iter().map(|(name, ..)| *name).collect()
+}
+
 const fn load(operation: Operation, order: Order, size_bytes: usize, depth: usize) -> Load {
     Load {
         operation,

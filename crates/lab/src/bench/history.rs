@@ -13,6 +13,9 @@ use std::{
 use super::report::{Report, Row};
 use crate::{Error, Result, drive_stats::Date};
 
+/// Who made a row's load: our own initiator.
+const OWN_CLIENT: &str = "own";
+
 impl Report {
     /// Appends the short form to `path`; a missing file is made.
     ///
@@ -20,7 +23,12 @@ impl Report {
     /// When the file cannot be written.
     pub fn append_history(&self, path: &Path) -> Result<()> {
         let title = format!("{}, {}, {}", today(), commit(), self.machine("cpu"));
-        let text = section(&title, self.rows(), &self.remarks());
+        let own = self.rows().map(|row| (OWN_CLIENT, row));
+        let rows = self
+            .libiscsi_rows()
+            .into_iter()
+            .map(|row| ("libiscsi", row));
+        let text = section(&title, rows.chain(own), &self.remarks());
         OpenOptions::new()
             .append(true)
             .create(true)
@@ -34,17 +42,22 @@ impl Report {
 }
 
 /// A run under its title: a row for each load, then what rows cannot say.
-fn section(title: &str, rows: impl Iterator<Item = Row>, remarks: &[String]) -> String {
+fn section(
+    title: &str,
+    rows: impl Iterator<Item = (&'static str, Row)>,
+    remarks: &[String],
+) -> String {
     let mut out = format!(
         "\n{title}\n\n\
-         | load | IOPS | target µs/IO | × tgt | × floor |\n\
-         | --- | --- | --- | --- | --- |\n"
+         | client | load | medium | IOPS | target µs/IO | × tgt | × floor |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n"
     );
-    for row in rows {
+    for (client, row) in rows {
         let _ = writeln!(
             out,
-            "| {} | {:.0} | {:.2} µs | {} | {} |",
+            "| {client} | {} | {} | {:.0} | {:.2} µs | {} | {} |",
             row.name,
+            row.medium,
             row.iops,
             row.target_us,
             times(row.times_tgt),
@@ -61,7 +74,7 @@ fn section(title: &str, rows: impl Iterator<Item = Row>, remarks: &[String]) -> 
 }
 
 /// A multiple, or a dash where there was nothing to compare with.
-fn times(value: f64) -> String {
+pub(super) fn times(value: f64) -> String {
     if value.is_finite() {
         format!("{value:.1}×")
     } else {
@@ -102,18 +115,20 @@ mod tests {
     fn a_section_has_a_line_for_each_load_and_each_remark() {
         let row = |name, times_tgt| Row {
             name,
+            medium: "memory",
             iops: 654_642.6,
             target_us: 1.514,
             times_tgt,
             times_floor: 6.86,
         };
         let rows = [row("4K", 4.16), row("128K", f64::NAN)];
-        let text = section("2026-11-22, abc", rows.into_iter(), &["deep: fine".into()]);
+        let rows = rows.into_iter().map(|row| (OWN_CLIENT, row));
+        let text = section("2026-11-22, abc", rows, &["deep: fine".into()]);
         let expected = "\n2026-11-22, abc\n\n\
-            | load | IOPS | target µs/IO | × tgt | × floor |\n\
-            | --- | --- | --- | --- | --- |\n\
-            | 4K | 654643 | 1.51 µs | 4.2× | 6.9× |\n\
-            | 128K | 654643 | 1.51 µs | – | 6.9× |\n\
+            | client | load | medium | IOPS | target µs/IO | × tgt | × floor |\n\
+            | --- | --- | --- | --- | --- | --- | --- |\n\
+            | own | 4K | memory | 654643 | 1.51 µs | 4.2× | 6.9× |\n\
+            | own | 128K | memory | 654643 | 1.51 µs | – | 6.9× |\n\
             \n- deep: fine\n";
         assert_eq!(text, expected);
     }

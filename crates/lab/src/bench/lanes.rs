@@ -5,7 +5,7 @@
 //! its client as each of two lanes has to. The first says what two lanes cost in all, the second what
 //! the sharing of the LUN alone costs.
 
-use std::{path::Path, rc::Rc, thread, time::Duration};
+use std::{rc::Rc, thread, time::Duration};
 
 use engine::{Lane, LaneConfig, task};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::{
     Case, Settings, case, fill,
     interval::Median,
     open,
-    peers::{Cores, Peer, pin, pin_to},
+    peers::{Cores, Medium, Peer, Places, pin, pin_to},
     usage,
 };
 use crate::{
@@ -77,7 +77,7 @@ impl Lanes {
 pub(super) fn run(
     settings: &Settings,
     cores: &Cores,
-    directory: &Path,
+    places: &Places,
     told: &mut impl FnMut(&str),
 ) -> Result<Lanes> {
     let setups = [
@@ -92,7 +92,7 @@ pub(super) fn run(
     let mut peers = Vec::new();
     for (name, target_cores, _) in &setups {
         pin_to(target_cores)?;
-        let peer = Peer::sanstone(&settings.binary, target_cores.len(), directory)?;
+        let peer = Peer::sanstone(&settings.binary, target_cores.len(), Medium::Memory, places)?;
         pin(cores.client)?;
         told(&format!("{NAME}: filling the disk of {name}"));
         let lane =

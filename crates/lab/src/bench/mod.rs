@@ -1,8 +1,9 @@
-//! The benchmark of targets: the same loads from our initiator, on one core, against targets on
-//! another, in turn in one run, with the CPU that each spends per I/O; beside them the floor, a
-//! bare TCP exchange of the same bytes.
+//! The benchmark of targets: the same loads from one core against targets on another, in turn in one
+//! run, with the CPU that each spends per I/O. Its first table has the loads that users have, by
+//! libiscsi; the second our own initiator at full speed, beside the floor, a bare TCP exchange of the
+//! same bytes. A file is compared with a file, past the page cache or through
+//! it; a disk in the target's own memory shows what the target costs without a medium.
 
-mod cross_check;
 pub mod file;
 mod floor;
 mod history;
@@ -10,6 +11,7 @@ mod interval;
 mod lanes;
 mod peers;
 mod report;
+mod stock;
 mod usage;
 
 use std::{net::SocketAddr, path::PathBuf, rc::Rc, time::Duration};
@@ -25,7 +27,8 @@ use crate::{
     load::{self, Load, Operation, Order},
 };
 use floor::Floor;
-use peers::{Peer, pin};
+use peers::{Medium, Peer, Places, pin};
+use stock::StockClient;
 use usage::Usage;
 
 /// What to run.
@@ -39,6 +42,8 @@ pub struct Settings {
     pub duration: Duration,
     /// Only the loads whose name has this in it.
     pub only: String,
+    /// Where the files go that are served.
+    pub directory: PathBuf,
     /// Other targets: name, URL and process.
     pub others: Vec<Other>,
 }
@@ -194,13 +199,19 @@ pub const CASES: [Case; 10] = [
     ),
 ];
 
+/// The names of all that is measured.
+pub fn names() -> Vec<&'static str> {
+    let names = CASES.iter().map(|case| case.name);
+    let users = stock::CASES.iter().map(|case| case.name);
+    users.chain(names).chain([lanes::NAME]).collect()
+}
+
 /// Refuses a part of a name that no load has.
 ///
 /// # Errors
 /// The message lists the names.
 pub fn check_only(only: &str) -> std::result::Result<(), String> {
-    let names = CASES.iter().map(|case| case.name);
-    let names: Vec<_> = names.chain([cross_check::NAME, lanes::NAME]).collect();
+    let names = names();
     if names.iter().any(|name| name.contains(only)) {
         return Ok(());
     }
@@ -216,7 +227,10 @@ pub fn check_only(only: &str) -> std::result::Result<(), String> {
 /// The message names the one.
 pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
     for (index, Other { name, .. }) in others.iter().enumerate() {
-        let is_ours = ["floor", "Sanstone"].contains(&name.as_str()) || name.starts_with("tgt");
+        let is_ours = name == "floor"
+            || [peers::OWN_NAME, peers::TGT_NAME]
+                .iter()
+                .any(|own| name.starts_with(own));
         if is_ours || others[..index].iter().any(|other| other.name == *name) {
             return Err(format!(
                 "another target is called \"{name}\" already; give this one a name of its own"
@@ -235,67 +249,76 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     // What the targets are started with.
     let directory =
         tempfile::tempdir().map_err(|e| Error::bench_io("making a temporary directory", e))?;
-    let directory = directory.path();
+    let places = Places {
+        control: directory.path().to_owned(),
+        disks: settings.directory.clone(),
+    };
     let mut peers = Vec::new();
     pin(cores.target)?;
     let floor = Floor::start(&settings.binary)?;
-    peers.push(Peer::sanstone(&settings.binary, 1, directory)?);
-    match Peer::tgt("tgt", &[], directory) {
-        Ok(tgt) => {
-            peers.push(tgt);
-            peers.push(Peer::tgt("tgt -t 1", &["-t", "1"], directory)?);
+    for medium in [Medium::DirectFile, Medium::CachedFile, Medium::Memory] {
+        peers.push(Peer::sanstone(&settings.binary, 1, medium, &places)?);
+        if medium == Medium::Memory {
+            continue; // tgt has no memory of its own to serve.
         }
-        Err(error) => told(&format!("without tgt: {error}")),
+        match Peer::tgt(medium, &places) {
+            Ok(tgt) => peers.push(tgt),
+            Err(error) => told(&format!("without tgt on a {}: {error}", medium.name())),
+        }
     }
     peers.extend(settings.others.iter().map(Peer::other));
     pin(cores.client)?;
+    let client = StockClient::build(&places.control)?;
     let lane =
         Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
     for peer in &peers {
         told(&format!("filling the disk of {}", peer.name));
         fill(&lane, peer)?;
     }
-    let names = std::iter::once("floor".to_owned()).chain(peers.iter().map(|p| p.name.clone()));
-    let mut report = Report::new(names.collect(), settings, &cores);
+    let mut report = Report::new(&peers, settings, &cores);
+    let is_wanted = |name: &str| name.contains(&settings.only);
     for round in 0..settings.rounds {
-        for (index, case) in CASES
-            .iter()
-            .enumerate()
-            .filter(|(_, case)| case.name.contains(&settings.only))
-        {
+        let mut tell = |name| {
             told(&format!(
-                "round {} of {}: {}",
+                "round {} of {}: {name}",
                 round + 1,
-                settings.rounds,
-                case.name
-            ));
+                settings.rounds
+            ))
+        };
+        for (index, case) in stock::CASES.iter().enumerate() {
+            if !is_wanted(case.name) {
+                continue;
+            }
+            tell(case.name);
+            for (peer_index, peer) in peers.iter().enumerate() {
+                if !case.is_for(peer.medium) {
+                    continue;
+                }
+                let sample = client.run(peer, *case, settings.duration)?;
+                report.add_libiscsi(index, peer_index + 1, sample);
+            }
+        }
+        for (index, case) in CASES.iter().enumerate() {
+            if !is_wanted(case.name) {
+                continue;
+            }
+            tell(case.name);
             let usage = Usage::begin(floor.pid(), cores.target);
             let done = floor.run(*case, settings.duration)?;
             report.add(index, 0, usage.end(&done));
             for (peer_index, peer) in peers.iter().enumerate() {
+                // Past the page cache the disk sets the pace, which the first table has.
+                if peer.medium == Some(Medium::DirectFile) {
+                    continue;
+                }
                 let sample = measure(&lane, peer, *case, settings.duration, cores.target)?;
                 report.add(index, peer_index + 1, sample);
             }
         }
     }
-    if cross_check::NAME.contains(&settings.only) {
-        for peer in &peers {
-            told(&format!("{}: {}", cross_check::NAME, peer.name));
-            let own = measure(
-                &lane,
-                peer,
-                cross_check::CASE,
-                cross_check::DURATION,
-                cores.target,
-            )?;
-            if let Some(check) = cross_check::run(peer, own, &cores)? {
-                report.cross_check(&peer.name, check);
-            }
-        }
-    }
     drop(peers);
     if lanes::NAME.contains(&settings.only) {
-        report.lanes(lanes::run(settings, &cores, directory, &mut told)?);
+        report.lanes(lanes::run(settings, &cores, &places, &mut told)?);
     }
     Ok(report)
 }

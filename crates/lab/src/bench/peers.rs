@@ -1,16 +1,17 @@
-//! The targets that are measured: started for the run, each on the target's core, each with a disk
-//! in memory, and ended with it.
+//! The targets that are measured: started for the run on the target's core and ended with it. Each
+//! serves one disk on one medium, and targets are compared on the same medium only.
 
 use std::{
-    fs,
+    fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    path::Path,
+    path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
 
 use super::Other;
 use crate::{Error, Result, nameless::nameless_file};
@@ -18,6 +19,80 @@ use crate::{Error, Result, nameless::nameless_file};
 /// Length of every disk that is measured.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
 const IQN: &str = "iqn.2026-11.io.sanstone:bench";
+
+/// How the names of our own targets begin, and those of tgt.
+pub(super) const OWN_NAME: &str = "Sanstone";
+pub(super) const TGT_NAME: &str = "tgt";
+
+/// Where a run puts its files.
+pub(super) struct Places {
+    /// Configurations and control sockets.
+    pub(super) control: PathBuf,
+    /// The disks.
+    pub(super) disks: PathBuf,
+}
+
+/// What a disk that is measured lies on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Medium {
+    /// A file past the page cache (O_DIRECT).
+    DirectFile,
+    /// A file through the page cache.
+    CachedFile,
+    /// Memory of the target itself.
+    Memory,
+}
+
+impl Medium {
+    /// What the report calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Medium::DirectFile => "direct file",
+            Medium::CachedFile => "page-cache file",
+            Medium::Memory => "memory",
+        }
+    }
+}
+
+/// The disk of a target: its medium, and the file where that is one.
+struct Disk {
+    medium: Medium,
+    file: Option<File>,
+}
+
+impl Disk {
+    /// A new disk. A file of it lies in `directory` and has no name, so it goes with us and the
+    /// target, however they end.
+    fn new(medium: Medium, directory: &Path) -> Result<Disk> {
+        if medium == Medium::Memory {
+            return Ok(Disk { medium, file: None });
+        }
+        let file = nameless_file(directory)?;
+        file.set_len(DISK_BYTES)
+            .map_err(|e| Error::bench_io("making the disk of a target", e))?;
+        let file = Some(file);
+        Ok(Disk { medium, file })
+    }
+
+    /// The path by which a target opens our file, as long as we hold it; none in memory.
+    fn path(&self) -> Option<String> {
+        let file = self.file.as_ref()?;
+        Some(format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()))
+    }
+
+    /// The volume of it, in the configuration's language.
+    fn volume(&self) -> String {
+        let Some(path) = self.path() else {
+            return format!("ram = {{ size = \"{}MiB\" }}", DISK_BYTES >> 20);
+        };
+        let caching = match self.medium {
+            Medium::DirectFile => "direct",
+            Medium::CachedFile | Medium::Memory => "write-back",
+        };
+        format!("file = {{ path = \"{path}\", cache = \"{caching}\" }}")
+    }
+}
 
 /// The core for the targets and the one for the client.
 #[derive(Clone, Copy, Debug)]
@@ -55,84 +130,102 @@ pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
 /// A target under measurement.
 pub(super) struct Peer {
     pub(super) name: String,
+    /// None of a target that somebody else has started.
+    pub(super) medium: Option<Medium>,
     pub(super) address: SocketAddr,
     pub(super) target: String,
     pub(super) lun: u16,
     pub(super) pid: u32,
     child: Option<Child>,
+    /// Open by its path as long as we hold it.
+    _disk: Option<Disk>,
 }
 
 impl Peer {
     pub(super) fn other(other: &Other) -> Peer {
         Peer {
             name: other.name.clone(),
+            medium: None,
             address: other.address,
             target: other.target.clone(),
             lun: other.lun,
             pid: other.pid,
             child: None,
+            _disk: None,
         }
     }
 
-    /// Our own target with a RAM volume.
-    pub(super) fn sanstone(binary: &Path, lanes: usize, directory: &Path) -> Result<Peer> {
+    /// Our own target. `places`: where its files go.
+    pub(super) fn sanstone(
+        binary: &Path,
+        lanes: usize,
+        medium: Medium,
+        places: &Places,
+    ) -> Result<Peer> {
         let address = free_address()?;
-        let config = directory.join(format!("{}.toml", address.port()));
+        let disk = Disk::new(medium, &places.disks)?;
+        let config = places.control.join(format!("{}.toml", address.port()));
         let text = format!(
-            "lanes = {lanes}\n[volume.disk]\nram = {{ size = \"{}MiB\" }}\n\
+            "lanes = {lanes}\n[volume.disk]\n{}\n\
              [target.\"{IQN}\"]\nportals = [\"{address}\"]\nluns = [\"disk\"]\nallow = [\"*\"]\n",
-            DISK_BYTES >> 20
+            disk.volume()
         );
         fs::write(&config, text).map_err(|e| Error::bench_io("writing a configuration", e))?;
         let mut command = Command::new(binary);
         command
             .args(["--log", "warn", "serve", "--supervised", "-c"])
             .arg(&config);
-        Peer::start("Sanstone", &mut command, address, 0)
+        let name = format!("{OWN_NAME}, {}", medium.name());
+        Peer::start(&name, &mut command, address, 0, disk)
     }
 
-    /// Debian's tgt over a file in memory.
-    pub(super) fn tgt(name: &str, flags: &[&str], directory: &Path) -> Result<Peer> {
+    /// Debian's tgt over a file.
+    pub(super) fn tgt(medium: Medium, places: &Places) -> Result<Peer> {
         let address = free_address()?;
-        let disk_file = nameless_file(Path::new("/dev/shm"))?;
-        disk_file
-            .set_len(DISK_BYTES)
-            .map_err(|e| Error::bench_io("making a disk in /dev/shm", e))?;
-        let socket = directory.join(format!("{name}.ctl"));
+        let disk = Disk::new(medium, &places.disks)?;
+        let Some(path) = disk.path() else {
+            return Err(Error::bench("tgt serves files only"));
+        };
+        let socket = places.control.join(format!("{}.ctl", address.port()));
         // It goes with us, however we end.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "tgtd"]);
         command
             .env("TGT_IPC_SOCKET", &socket)
-            .args(["-f", "-C", "1"])
-            .args(flags);
+            .args(["-f", "-C", "1"]);
         command.arg("--iscsi").arg(format!("portal={address}"));
-        let peer = Peer::start(name, &mut command, address, 1)?;
-        // tgtd opens it by our descriptor and is the only one that keeps it, so it goes with tgtd.
-        let disk = format!("/proc/{}/fd/{}", process::id(), disk_file.as_raw_fd());
+        let name = format!("{TGT_NAME}, {}", medium.name());
+        let peer = Peer::start(&name, &mut command, address, 1, disk)?;
+        let direct = match medium {
+            Medium::DirectFile => "--bsoflags direct ",
+            Medium::CachedFile | Medium::Memory => "",
+        };
         for arguments in [
             format!("--op new --mode target --tid 1 -T {IQN}"),
-            format!("--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr -b|{disk}"),
+            format!("--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr {direct}-b {path}"),
             "--op bind --mode target --tid 1 -I ALL".to_owned(),
         ] {
-            let (words, path) = arguments.split_once('|').unwrap_or((&arguments, ""));
             let mut command = Command::new("tgtadm");
             command
                 .env("TGT_IPC_SOCKET", &socket)
                 .args(["-C", "1", "--lld", "iscsi"]);
-            command
-                .args(words.split(' '))
-                .args(Some(path).filter(|path| !path.is_empty()));
+            command.args(arguments.split(' '));
             let output = command.output().map_err(|e| Error::bench_io("tgtadm", e))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(Error::bench(format!("tgtadm {words}: {}", said.trim())));
+                return Err(Error::bench(format!("tgtadm {arguments}: {}", said.trim())));
             }
         }
         Ok(peer)
     }
 
-    fn start(name: &str, command: &mut Command, address: SocketAddr, lun: u16) -> Result<Peer> {
+    fn start(
+        name: &str,
+        command: &mut Command,
+        address: SocketAddr,
+        lun: u16,
+        disk: Disk,
+    ) -> Result<Peer> {
         let program = command.get_program().to_string_lossy().into_owned();
         command
             .stdin(Stdio::piped())
@@ -141,11 +234,13 @@ impl Peer {
         let child = command.spawn().map_err(|e| Error::bench_io(&program, e))?;
         let peer = Peer {
             name: name.into(),
+            medium: Some(disk.medium),
             address,
             target: IQN.into(),
             lun,
             pid: child.id(),
             child: Some(child),
+            _disk: Some(disk),
         };
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(address).is_err() {

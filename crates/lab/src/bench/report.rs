@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::{
     CASES, Sample, Settings,
-    cross_check::{self, CrossCheck},
+    history::times,
     lanes::{self, Lanes},
-    peers::{Cores, DISK_BYTES},
+    peers::{Cores, DISK_BYTES, Medium, OWN_NAME, Peer, TGT_NAME},
+    stock::{StockSample, StockTable},
 };
 
 /// All samples of a run and where it was made.
@@ -17,10 +18,30 @@ pub struct Report {
     machine: BTreeMap<String, String>,
     rounds: usize,
     seconds: f64,
-    peers: Vec<String>,
+    peers: Vec<PeerReport>,
+    libiscsi: StockTable,
     cases: Vec<CaseReport>,
-    iscsi_perf: BTreeMap<String, CrossCheck>,
     lanes: Option<Lanes>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PeerReport {
+    pub(super) name: String,
+    /// None of the floor and of targets that somebody else has started.
+    pub(super) medium: Option<Medium>,
+}
+
+impl PeerReport {
+    pub(super) fn is_own(&self) -> bool {
+        self.name.starts_with(OWN_NAME)
+    }
+
+    /// The place of tgt on the same medium among `peers`.
+    pub(super) fn tgt_beside(&self, peers: &[PeerReport]) -> Option<usize> {
+        let is_alike =
+            |other: &PeerReport| other.name.starts_with(TGT_NAME) && other.medium == self.medium;
+        peers.iter().position(is_alike)
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -34,16 +55,20 @@ struct CaseReport {
 const SHALLOW: &str = "4K random read, depth 64";
 const DEEP: &str = "4K random read, depth 1024";
 
-/// Our own target's place among the peers; the floor is the first, and any tgt comes behind.
-const FLOOR: usize = 0;
-const OWN: usize = 1;
+/// The same load by our own client and by libiscsi's.
+const DEPTH_32: &str = "4K random read, depth 32";
+const LIBISCSI_32: &str = "4K read, 32 at a time";
 
-/// A load by our own target, in medians.
+/// The floor's place among the peers.
+const FLOOR: usize = 0;
+
+/// A load by our own target on one medium, in medians.
 pub(super) struct Row {
     pub(super) name: &'static str,
+    pub(super) medium: &'static str,
     pub(super) iops: f64,
     pub(super) target_us: f64,
-    /// How many times less CPU time than the first tgt; not a number without one.
+    /// How many times less CPU time than tgt on the same medium; not a number without one.
     pub(super) times_tgt: f64,
     /// How many times the floor's CPU time.
     pub(super) times_floor: f64,
@@ -58,7 +83,16 @@ pub(super) struct Deep {
 }
 
 impl Report {
-    pub(super) fn new(peers: Vec<String>, settings: &Settings, cores: &Cores) -> Report {
+    pub(super) fn new(peers: &[Peer], settings: &Settings, cores: &Cores) -> Report {
+        let floor = PeerReport {
+            name: "floor".to_owned(),
+            medium: None,
+        };
+        let targets = peers.iter().map(|peer| PeerReport {
+            name: peer.name.clone(),
+            medium: peer.medium,
+        });
+        let peers: Vec<_> = std::iter::once(floor).chain(targets).collect();
         let cases = CASES
             .iter()
             .map(|case| CaseReport {
@@ -70,9 +104,9 @@ impl Report {
             machine: machine(cores),
             rounds: settings.rounds,
             seconds: settings.duration.as_secs_f64(),
+            libiscsi: StockTable::new(peers.len()),
             peers,
             cases,
-            iscsi_perf: BTreeMap::new(),
             lanes: None,
         }
     }
@@ -81,8 +115,8 @@ impl Report {
         self.cases[case].samples[peer].push(sample);
     }
 
-    pub(super) fn cross_check(&mut self, peer: &str, check: CrossCheck) {
-        self.iscsi_perf.insert(peer.to_owned(), check);
+    pub(super) fn add_libiscsi(&mut self, case: usize, peer: usize, sample: StockSample) {
+        self.libiscsi.add(case, peer, sample);
     }
 
     pub(super) fn lanes(&mut self, lanes: Lanes) {
@@ -93,22 +127,41 @@ impl Report {
         self.machine.get(key).map_or("unknown", String::as_str)
     }
 
-    /// The loads that were run, as our own target did them.
+    /// The loads that were run, as our own target did them on each medium.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
-        self.measured().map(|case| Row {
-            name: case.name,
-            iops: median(&case.samples[OWN], |s| s.iops),
-            target_us: case.target_us(OWN),
-            times_tgt: self.times_tgt(case, OWN),
-            times_floor: case.target_us(OWN) / case.target_us(FLOOR),
+        self.measured().flat_map(|case| {
+            self.own().map(|(peer, medium)| Row {
+                name: case.name,
+                medium: medium.name(),
+                iops: median(&case.samples[peer], |s| s.iops),
+                target_us: case.target_us(peer),
+                times_tgt: self.times_tgt(case, peer),
+                times_floor: case.target_us(peer) / case.target_us(FLOOR),
+            })
         })
+    }
+
+    /// Our own targets: their places among the peers and their media.
+    fn own(&self) -> impl Iterator<Item = (usize, Medium)> {
+        let peers = self.peers.iter().enumerate();
+        peers.filter_map(|(place, peer)| {
+            let medium = peer.medium?;
+            peer.is_own().then_some((place, medium))
+        })
+    }
+
+    /// Our own target with its disk in memory.
+    fn own_in_memory(&self) -> Option<usize> {
+        let mut own = self.own();
+        own.find_map(|(place, medium)| (medium == Medium::Memory).then_some(place))
     }
 
     /// What many outstanding I/Os did, if both loads were run.
     pub(super) fn deep(&self) -> Option<Deep> {
+        let own = self.own_in_memory()?;
         let samples = |name: &str| {
             let case = self.measured().find(|case| case.name == name)?;
-            Some(&case.samples[OWN])
+            Some(&case.samples[own])
         };
         let (shallow, deep) = (samples(SHALLOW)?, samples(DEEP)?);
         let memory_bytes = |bytes: Option<u64>| bytes.unwrap_or(0).saturating_sub(DISK_BYTES);
@@ -128,24 +181,22 @@ impl Report {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         if let Some(deep) = self.deep() {
             remarks.push(format!(
-                "depth 1024 beside 64: {:.2}× the throughput; peak memory without the disk \
+                "memory, depth 1024 beside 64: {:.2}× the throughput; peak memory without the disk \
                  {:.1} MiB beside {:.1} MiB",
                 deep.throughput,
                 mib(deep.memory_bytes[1]),
                 mib(deep.memory_bytes[0]),
             ));
         }
-        if let Some(check) = self.iscsi_perf.get(&self.peers[OWN]) {
+        if let Some((own_us, libiscsi_us)) = self.clients_us() {
             remarks.push(format!(
-                "client at depth 32: {:.2} µs/IO, libiscsi's {:.2}: {:.2}×",
-                check.own.client_us,
-                check.client_us,
-                check.client_ratio(),
+                "memory, client at depth 32: {own_us:.2} µs/IO, libiscsi's {libiscsi_us:.2}: {:.2}×",
+                own_us / libiscsi_us,
             ));
         }
         if let Some(lanes) = &self.lanes {
             remarks.push(format!(
-                "one LUN over two lanes: {:.2} µs/IO, {:.2}× one lane with a core of its own, \
+                "memory, one LUN over two lanes: {:.2} µs/IO, {:.2}× one lane with a core of its own, \
                  {:.2}× one that shares its core; the busier lane has {:.0} % of the work",
                 lanes.target_us(2),
                 lanes.target_us(2) / lanes.target_us(0),
@@ -156,13 +207,27 @@ impl Report {
         remarks
     }
 
+    /// CPU time of our own client and of libiscsi's per I/O, on our disk in memory, if both were run.
+    fn clients_us(&self) -> Option<(f64, f64)> {
+        let own = self.own_in_memory()?;
+        let case = self.measured().find(|case| case.name == DEPTH_32)?;
+        let own_us = median(&case.samples[own], |s| s.client_us);
+        Some((own_us, self.libiscsi.client_us(LIBISCSI_32, own)?))
+    }
+
+    /// The loads that libiscsi ran, as our own target did them on each medium.
+    pub(super) fn libiscsi_rows(&self) -> Vec<Row> {
+        self.libiscsi.rows(&self.peers)
+    }
+
     fn measured(&self) -> impl Iterator<Item = &CaseReport> {
         let cases = self.cases.iter();
         cases.filter(|case| case.samples.iter().any(|samples| !samples.is_empty()))
     }
 
+    /// How many times less CPU time a peer takes than tgt does on the same medium.
     fn times_tgt(&self, case: &CaseReport, peer: usize) -> f64 {
-        let tgt = self.peers.iter().position(|name| name.starts_with("tgt"));
+        let tgt = self.peers[peer].tgt_beside(&self.peers);
         tgt.map_or(f64::NAN, |tgt| case.target_us(tgt) / case.target_us(peer))
     }
 
@@ -171,20 +236,24 @@ impl Report {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Medians, the range of the target's CPU time, and the ratio to the first tgt, for people.
+    /// Medians, the range of the target's CPU time, and the ratio to tgt on the same medium,
+    /// for people.
     pub fn table(&self) -> String {
         let mut out = String::new();
         tell(&self.machine, &mut out);
-        let _ = writeln!(
-            out,
-            "{} rounds of {} s, in turn; medians, [least … most] of the target's CPU time",
-            self.rounds, self.seconds
-        );
+        let _ = writeln!(out, "{} rounds of {} s, in turn", self.rounds, self.seconds);
+        self.libiscsi.write(&self.peers, &mut out);
+        if self.measured().next().is_some() {
+            let _ = writeln!(
+                out,
+                "\nClient: our own. Medians, [least … most] of the target's CPU time"
+            );
+        }
         for case in self.measured() {
             let _ = writeln!(out, "\n{}", case.name);
             let _ = writeln!(
                 out,
-                "  {:<12} {:>10} {:>9} {:>9} {:>11} {:<17} {:>8} {:>9} {:>7} {:>8}",
+                "  {:<25} {:>10} {:>9} {:>9} {:>11} {:<17} {:>8} {:>9} {:>7} {:>8}",
                 "",
                 "IOPS",
                 "p50 µs",
@@ -196,12 +265,15 @@ impl Report {
                 "× tgt",
                 "× floor"
             );
-            for (peer, name) in self.peers.iter().enumerate() {
+            for (peer, PeerReport { name, .. }) in self.peers.iter().enumerate() {
                 let samples = &case.samples[peer];
+                if samples.is_empty() {
+                    continue;
+                }
                 let (least, most) = range(samples, |s| s.target_us);
                 let _ = writeln!(
                     out,
-                    "  {:<12} {:>10.0} {:>9.1} {:>9.1} {:>11.2} {:<17} {:>8.2} {:>9.2} {:>7.2} {:>8.2}",
+                    "  {:<25} {:>10.0} {:>9.1} {:>9.1} {:>11.2} {:<17} {:>8.2} {:>9.2} {:>7} {:>8}",
                     name,
                     median(samples, |s| s.iops),
                     median(samples, |s| s.p50_us),
@@ -210,24 +282,8 @@ impl Report {
                     format!("[{least:.2} … {most:.2}]"),
                     median(samples, |s| s.core_us),
                     median(samples, |s| s.client_us),
-                    self.times_tgt(case, peer),
-                    case.target_us(peer) / case.target_us(FLOOR),
-                );
-            }
-        }
-        if !self.iscsi_perf.is_empty() {
-            let _ = writeln!(out, "\n{}", cross_check::NAME);
-            for (peer, check) in &self.iscsi_perf {
-                let _ = writeln!(
-                    out,
-                    "  {peer:<12} {:>10.0} IOPS, target {:.2} µs/IO, client {:.2} µs/IO; \
-                     ours: {:.0} IOPS, client {:.2} µs/IO ({:.2}×)",
-                    check.iops,
-                    check.target_us,
-                    check.client_us,
-                    check.own.iops,
-                    check.own.client_us,
-                    check.client_ratio(),
+                    times(self.times_tgt(case, peer)),
+                    times(case.target_us(peer) / case.target_us(FLOOR)),
                 );
             }
         }

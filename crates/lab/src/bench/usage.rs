@@ -57,11 +57,6 @@ pub(super) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 
-/// CPU time of the processes that this one has started and waited for, in nanoseconds.
-pub(super) fn children_ns() -> u64 {
-    cpu_ns(&read("/proc/self/stat"), CUTIME)
-}
-
 /// CPU time of each lane of a `sanstone` process, in nanoseconds: the first lane has the main
 /// thread, the others say in their names what they are.
 pub(super) fn lanes_ns(pid: u32) -> BTreeMap<u32, u64> {
@@ -98,8 +93,6 @@ fn read(path: &str) -> String {
 /// Where /proc/PID/stat has a process's own time, counted from the field behind its name; the
 /// system's share follows the user's.
 const UTIME: usize = 11;
-/// The same of the children that it has waited for.
-const CUTIME: usize = 13;
 
 /// The user's and the system's time in a line of /proc/PID/stat, in nanoseconds.
 fn cpu_ns(stat: &str, field: usize) -> u64 {
@@ -140,7 +133,6 @@ mod tests {
     fn cpu_time_is_read_behind_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 20 3 500 60 20 0 2 0 9";
         assert_eq!(cpu_ns(stat, UTIME), 230_000_000);
-        assert_eq!(cpu_ns(stat, CUTIME), 5_600_000_000);
         assert_eq!(cpu_ns("", UTIME), 0);
     }
 

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 use volume::{
     SharedVolume,
+    claim::{Owner, name_of},
     config::Volumes,
     graph::{Graph, NewStripe},
     layer::stats::{RequestKind, StatsHandle},
@@ -223,6 +224,7 @@ pub(super) struct Client {
     /// For each share the counters of its LUNs, one for each set-up that uses it.
     counters: Vec<Vec<StatsHandle>>,
     lane: Rc<Lane>,
+    graph: Graph,
     // Last: fields drop in order, and the sessions end before their targets.
     _shares: Vec<Share>,
 }
@@ -256,6 +258,7 @@ impl Client {
             volumes,
             counters,
             lane,
+            graph,
             _shares: shares,
         })
     }
@@ -313,6 +316,14 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    /// Gives the stripes up and logs out.
+    fn drop(&mut self) {
+        // The shares go next, and their disks with them.
+        let _ = self.lane.clone().block_on(self.graph.close());
+    }
+}
+
 fn opening(error: impl std::fmt::Display) -> Error {
     Error::Demo(format!("the volumes could not be opened: {error}"))
 }
@@ -324,7 +335,9 @@ fn graph(text: &str) -> Result<Graph> {
         volume: Volumes,
     }
     let configuration: Configuration = toml::from_str(text).map_err(opening)?;
-    Graph::new(configuration.volume, Path::new("")).map_err(opening)
+    let mut graph = Graph::new(configuration.volume, Path::new("")).map_err(opening)?;
+    graph.set_owner(Owner::passing(name_of("sanstone demo")));
+    Ok(graph)
 }
 
 /// Creates the stripes and opens every set-up's volume on `lane`, the current one.

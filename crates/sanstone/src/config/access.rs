@@ -45,6 +45,16 @@ pub(super) fn allow(
     if names.iter().any(|name| name.get_ref() == "*") {
         return Ok(None);
     }
+    if let Some(name) = names.iter().find(|name| name.get_ref().contains('*')) {
+        return Err(wrong_value(
+            name.span(),
+            format_args!(
+                "\"{}\": names are compared whole, a * in one stands for itself",
+                name.get_ref()
+            ),
+            "each name, or [\"*\"] alone for everybody",
+        ));
+    }
     // Whoever may log in under "*" can be named: initiators have names that the standard does not
     // allow, with underscores above all.
     let may_hold = |c: char| !c.is_whitespace() && !c.is_control();

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::Range,
 };
 
@@ -69,7 +69,7 @@ impl Place<'_> {
         let number = |tag: &Spanned<String>| {
             let number = tag.get_ref().parse::<u16>().ok().filter(|tag| *tag != 0);
             number.ok_or_else(|| {
-                let what = format_args!("\"{}\" is no portal group tag", tag.get_ref());
+                let what = format_args!("\"{}\" is not a portal group tag", tag.get_ref());
                 wrong_value(tag.span(), what, "a number from 1 to 65535")
             })
         };
@@ -173,6 +173,17 @@ pub(super) fn check_ports<'a>(
     })
 }
 
+/// Where `portal` is written.
+pub(super) fn find<'a>(
+    mut places: impl Iterator<Item = Place<'a>>,
+    portal: SocketAddr,
+) -> Option<Range<usize>> {
+    places.find_map(|place| {
+        let mut all = place.all().ok()?.into_iter();
+        all.find(|(own, _)| *own == portal)?.1
+    })
+}
+
 /// Whether a socket on `wide` takes connections to `narrow`, another address.
 fn takes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     let other = wide != narrow && wide.port() == narrow.port() && wide.port() != 0;
@@ -194,11 +205,51 @@ fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
             IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast(),
             IpAddr::V6(ip) => !ip.is_multicast(),
         });
-        usable.ok_or_else(|| {
-            wrong_value(portal.span(), format_args!("\"{text}\" is no portal"), FORM)
+        usable.ok_or_else(|| match host_name(text) {
+            Some(host) => wrong_value(
+                portal.span(),
+                format_args!("\"{text}\" is a host name, and a portal is an IP address"),
+                &format!("one that `getent hosts {host}` shows, as \"10.0.1.1:3260\""),
+            ),
+            None if has_address(text) => {
+                let what = format_args!("\"{text}\" has no valid port behind its address");
+                wrong_value(portal.span(), what, "one from 1 to 65535, as 3260")
+            }
+            None if is_ambiguous(text) => wrong_value(
+                portal.span(),
+                format_args!("\"{text}\" has no brackets: is its end a port?"),
+                "an IPv6 address in brackets, as \"[fd00::1]:3260\"",
+            ),
+            None => wrong_value(
+                portal.span(),
+                format_args!("\"{text}\" is not a portal"),
+                FORM,
+            ),
         })
     };
     portals.get_ref().iter().map(parse).collect()
+}
+
+/// The host in `dbhost`, `dbhost:3260` or `dbhost.example.com:3260`.
+fn host_name(text: &str) -> Option<&str> {
+    let (host, port) = text.split_once(':').unwrap_or((text, "3260"));
+    let may_hold = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    let is_host = host.contains(|c: char| c.is_ascii_alphabetic()) && host.chars().all(may_hold);
+    (is_host && port.parse::<u16>().is_ok()).then_some(host)
+}
+
+/// Whether there is an address in front of the last colon.
+fn has_address(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(ip, port)| address(ip).is_some() && port.parse::<u16>().is_err())
+}
+
+/// Whether this is an IPv6 address without brackets whose end looks like a port: `fd00::1:3260`.
+fn is_ambiguous(text: &str) -> bool {
+    let is_v6 = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    let port = |text: &str| text.len() >= 4 && text.bytes().all(|b| b.is_ascii_digit());
+    let parts = text.rsplit_once(':');
+    is_v6(text) && parts.is_some_and(|(ip, end)| is_v6(ip) && port(end))
 }
 
 /// `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]` or `fd00::1`. An IPv4 address in its
@@ -209,6 +260,7 @@ fn address(text: &str) -> Option<SocketAddr> {
         let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
         let ip: IpAddr = match bracketed {
             Some(inner) => IpAddr::V6(inner.parse().ok()?),
+            None if is_ambiguous(text) => return None,
             None => text.parse().ok()?,
         };
         Some((ip, PORT).into())
@@ -276,7 +328,23 @@ mod tests {
     fn nonsense_is_refused_with_the_value_and_the_mend() {
         for (text, parts) in [
             ("portals = []", &["needs a portal", "127.0.0.1:3260"][..]),
-            ("portals = [\"localhorst\"]", &["localhorst", "write"]),
+            (
+                "portals = [\"localhorst\"]",
+                &["\"localhorst\" is a host name", "`getent hosts localhorst`"],
+            ),
+            (
+                "portals = [\"db.example.com:860\"]",
+                &["is a host name", "`getent hosts db.example.com`"],
+            ),
+            (
+                "portals = [\"10.0.0.1:99999\"]",
+                &["\"10.0.0.1:99999\" has no valid port", "1 to 65535"],
+            ),
+            ("portals = [\"[::1]:\"]", &["no valid port", "write"]),
+            (
+                "portals = [\"fd00::1:3260\"]",
+                &["no brackets", "[fd00::1]:3260"],
+            ),
             ("portals = [\"10.0.0.1]\"]", &["10.0.0.1]", "write"]),
             ("portals = [\"224.0.0.1:3260\"]", &["224.0.0.1", "write"]),
             (

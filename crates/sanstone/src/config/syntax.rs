@@ -4,27 +4,93 @@
 use toml::de::Error;
 use volume::config::ConfigError;
 
+use super::slips;
+
+/// The keys of `[limits]`.
+const LIMITS: [&str; 8] = [
+    "reserved",
+    "logins",
+    "logins_per_peer",
+    "login_time",
+    "commands",
+    "transfer",
+    "data_segment",
+    "text",
+];
+
+/// What the TOML parser says, and what to write.
+const OF_THE_PARSER: [(&str, &str); 8] = [
+    ("missing comma", "a comma is missing before this; write one"),
+    (
+        "unexpected key or value",
+        "nothing else can stand on this line; begin a new one, or take it out",
+    ),
+    (
+        "key with no value",
+        "this key has no value; write KEY = VALUE",
+    ),
+    (
+        "missing value",
+        "a value is missing here; write KEY = VALUE",
+    ),
+    ("extra assignment", "here is one = too many; take it out"),
+    (
+        "invalid unquoted key",
+        "this character needs quotes in a name; put the name in quotes",
+    ),
+    (
+        "invalid key-value pair",
+        "no key begins like this; write KEY = VALUE, or [volume.NAME] for a table",
+    ),
+    ("extra comma", "here is one comma too many; take it out"),
+];
+
 /// The text of a file of these bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err("1: this is UTF-16; save the file as UTF-8".to_owned());
+    }
     String::from_utf8(bytes).map_err(|error| {
         let right = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + right.iter().filter(|byte| **byte == b'\n').count();
         let byte = error.as_bytes()[right.len()];
-        format!("{line}: there is no UTF-8 text from byte {byte:#04x} on; save the file as UTF-8")
+        format!("{line}: byte {byte:#04x} is not UTF-8; save the file as UTF-8")
     })
+}
+
+/// Why `text` is no TOML: the slip that it begins with, or what the parser says.
+pub(super) fn not_toml(text: &str, error: &Error) -> ConfigError {
+    let key = error.span().and_then(|span| text.get(span));
+    match (slips::find(text), key) {
+        (Some(slip), _) => slip,
+        (None, Some(key)) if error.message() == "duplicate key" => {
+            ConfigError::new(error.span(), format!("{key} is there twice; write it once"))
+        }
+        _ => explain(error),
+    }
 }
 
 /// What is wrong and the mend.
 pub(super) fn explain(error: &Error) -> ConfigError {
-    ConfigError::new(error.span(), with_mend(error.message()))
+    // The parser's place can be between two characters: the one behind it is meant.
+    let span = error
+        .span()
+        .map(|span| span.start..span.end.max(span.start + 1));
+    ConfigError::new(span, with_mend(error.message()))
 }
 
 fn with_mend(message: &str) -> String {
     if let Some(field) = quoted(message, "missing field `", '`') {
-        return format!("missing field `{field}`; write {}", example(field));
+        return format!("`{field}` is missing; write {}", example(field));
     }
-    if message == "duplicate key" {
-        return "this key is there twice; write it once".to_owned();
+    if let Some((key, _)) = unknown_key(message) {
+        return explain_key(key, &known_keys(message)).0;
+    }
+    if let Some((_, mended)) = OF_THE_PARSER
+        .iter()
+        .find(|(said, _)| message.starts_with(said))
+    {
+        return (*mended).to_owned();
     }
     if let Some((variant, others)) = message.split_once(", expected ") {
         if let Some(variant) = quoted(variant, "unknown variant `", '`') {
@@ -32,13 +98,20 @@ fn with_mend(message: &str) -> String {
             return format!("\"{variant}\" is not offered; write one of {others}");
         }
     }
+    if let Some((number, _)) = quoted(message, "integer `", '`').zip(message.find("` as i128")) {
+        return format!("{number} is too large; write a smaller number");
+    }
     let given = quoted(message, "string \"", '"').unwrap_or("…");
+    if message == "invalid type: sequence, expected a map" {
+        return "this is a list of tables; write each as [volume.NAME], in single brackets"
+            .to_owned();
+    }
     let list = format!("a list, as [\"{given}\"]");
     let file = format!("it as {{ path = \"{given}\" }}");
     for (expected, said, write) in [
         ("a sequence", "a list", &*list),
         ("i64", "a whole number", "it without quotes, as 4"),
-        ("a boolean", "yes or no", "true or false, without quotes"),
+        ("a boolean", "true or false", "it without quotes"),
         ("path string", "a path", "it in quotes"),
         ("a string", "a text", "it in quotes"),
         ("a map", "a table", "it as { KEY = … }"),
@@ -46,6 +119,11 @@ fn with_mend(message: &str) -> String {
         ("struct Ram", "a table", "it as { size = \"1GiB\" }"),
         ("struct Iscsi", "a table", "it as { url = \"iscsi://…\" }"),
         ("struct Stripe", "a table", "it as { of = [ … ] }"),
+        (
+            "struct Target",
+            "a table",
+            "a table for each target, as [target.\"iqn.2026-11.io.sanstone:t0\"]",
+        ),
     ] {
         let Some(given) = message.strip_suffix(expected) else {
             continue;
@@ -57,6 +135,54 @@ fn with_mend(message: &str) -> String {
     message.to_owned()
 }
 
+/// The key of a message about one that nobody knows, and the one that is meant if one is near.
+pub(super) fn unknown_key(message: &str) -> Option<(&str, Option<&str>)> {
+    let key = quoted(message, "unknown field `", '`')?;
+    Some((key, nearest(key, &known_keys(message))))
+}
+
+/// The keys that a message about another one offers.
+fn known_keys(message: &str) -> Vec<&str> {
+    message.split('`').skip(3).step_by(2).collect()
+}
+
+/// What to write for a key that nobody knows, and the known one that is meant if one is near.
+pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&'a str>) {
+    let meant = nearest(key, known);
+    let message = match meant {
+        Some(meant) => format!("unknown key `{key}`; write `{meant}`"),
+        None if known.contains(&"limits") && LIMITS.contains(&key) => {
+            format!("`{key}` belongs in the table [limits]; write it there")
+        }
+        None if known.is_empty() => format!("unknown key `{key}`; take it out"),
+        None => format!(
+            "unknown key `{key}`; the keys here are {}",
+            known.join(", ")
+        ),
+    };
+    (message, meant)
+}
+
+fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    let near = known.iter().map(|other| (distance(key, other), *other));
+    let near = near.filter(|(distance, other)| *distance <= 2 && *distance * 2 < other.len());
+    near.min().map(|(_, other)| other)
+}
+
+/// How many characters must be put in, taken out or changed to make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
 /// What stands in `message` between `before` and `end`.
 fn quoted<'a>(message: &'a str, before: &str, end: char) -> Option<&'a str> {
     let (_, rest) = message.split_once(before)?;
@@ -65,7 +191,7 @@ fn quoted<'a>(message: &'a str, before: &str, end: char) -> Option<&'a str> {
 
 fn example(field: &str) -> String {
     let example = match field {
-        "allow" => "allow = [\"*\"], or the names of the initiators that may log in",
+        "allow" => "allow = [\"iqn.…\"] with the names of the initiators that may log in",
         "of" => "of = \"NAME\", or a list of them for a stripe",
         "path" => "path = \"disk.img\"",
         "rate" => "rate = \"1Gbit/s\"",
@@ -88,7 +214,7 @@ mod tests {
         for (said, mended) in [
             (
                 "missing field `allow`",
-                "missing field `allow`; write allow = [\"*\"], or the names of the initiators that may log in",
+                "`allow` is missing; write allow = [\"iqn.…\"] with the names of the initiators that may log in",
             ),
             (
                 "invalid type: string \"*\", expected a sequence",
@@ -106,8 +232,27 @@ mod tests {
                 "unknown variant `turbo`, expected one of `direct`, `write-back`",
                 "\"turbo\" is not offered; write one of \"direct\", \"write-back\"",
             ),
-            ("duplicate key", "this key is there twice; write it once"),
-            ("unknown field `x`", "unknown field `x`"),
+            (
+                "unknown field `lun`, expected one of `portals`, `luns`",
+                "unknown key `lun`; write `luns`",
+            ),
+            (
+                "unknown field `colour`, expected `size` or `block_size`",
+                "unknown key `colour`; the keys here are size, block_size",
+            ),
+            (
+                "unknown field `commands`, expected one of `memory`, `limits`",
+                "`commands` belongs in the table [limits]; write it there",
+            ),
+            ("unknown field `x`", "unknown key `x`; take it out"),
+            (
+                "missing comma between array elements, expected `,`",
+                "a comma is missing before this; write one",
+            ),
+            (
+                "invalid type: integer `99999999999999999999999` as i128, expected i64",
+                "99999999999999999999999 is too large; write a smaller number",
+            ),
         ] {
             assert_eq!(with_mend(said), mended);
         }

@@ -4,9 +4,10 @@
 
 use super::Command;
 use super::mode_sense::{Page, caching, control, control_changeable, control_values};
-use crate::action::{Action, Changed, Ending};
-use crate::attention::{Attention, NexusId};
+use crate::action::{Action, Ending};
+use crate::attention::NexusId;
 use crate::cdb::Cdb;
+use crate::change::{Change, What};
 use crate::mode::Control;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::unit::LogicalUnit;
@@ -60,23 +61,9 @@ impl ModeSelect {
         let Some(values) = check_pages(unit, list, pages_at)? else {
             return Ok(Action::End(Ending::GOOD));
         };
-        unit.shared().change(|state| {
-            if state.mode.current != values {
-                state.mode.current = values;
-                state
-                    .attentions
-                    .post(Attention::ModeParametersChanged, Some(nexus));
-            }
-            if self.save {
-                state.mode.saved = values;
-            }
-        });
-        Ok(Action::Changed(Changed {
-            // Also of what is saved already: to keep it may have failed the last time.
-            keep: self.save,
-            abort: Vec::new(),
-            ending: Ending::GOOD,
-        }))
+        let save = self.save;
+        let what = What::Mode { values, save };
+        Ok(Action::Change(Change { nexus, what }))
     }
 
     /// Where the pages begin.

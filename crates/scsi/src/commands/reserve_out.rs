@@ -1,13 +1,14 @@
 //! PERSISTENT RESERVE OUT (SPC-4 6.15): parses the parameter list and has the reservations do it.
 
+use std::collections::BTreeSet;
+
 use super::Command;
-use crate::action::{Action, Changed, Ending};
-use crate::attention::{Attention, NexusId};
+use crate::action::{Action, Ending};
+use crate::attention::NexusId;
 use crate::cdb::Cdb;
-use crate::reservations::{Effects, Kind, NexusName, Refusal};
+use crate::change::{self, Change};
+use crate::reservations::{Effects, Kind, NexusName, Refusal, Reservations};
 use crate::sense::{Asc, Sense, SenseKey};
-use crate::shared::State;
-use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReserveOut {
@@ -76,107 +77,57 @@ impl ReserveOut {
         Ok(Command::ReserveOut(self).wants(self.list_len_bytes))
     }
 
-    pub(super) fn resume(
-        self,
-        unit: &LogicalUnit,
-        nexus: NexusId,
-        data: &[u8],
-    ) -> Result<Action, Sense> {
+    pub(super) fn resume(self, nexus: NexusId, data: &[u8]) -> Result<Action, Sense> {
         let list = List::parse(self.what, data)?;
-        let outcome = unit.shared().change(|state| {
-            // Another may have reserved the unit while the list came.
-            if state.reserved_by.is_some() {
-                return Err(Refusal::Conflict);
-            }
-            let name = unit.name_of(state, nexus);
-            let was_kept = !state.reservations.save().is_empty();
-            let effects = self.perform(state, &name, &list)?;
-            let keep = was_kept || !state.reservations.save().is_empty();
-            let mut abort = Vec::new();
-            if self.what == What::PreemptAndAbort {
-                let lost = &effects.registrations_preempted;
-                abort.extend(state.nexuses(|name| lost.contains(name)));
-            }
-            for (names, attention) in [
-                (
-                    effects.reservations_released,
-                    Attention::ReservationsReleased,
-                ),
-                (
-                    effects.registrations_preempted,
-                    Attention::RegistrationsPreempted,
-                ),
-                (
-                    effects.reservations_preempted,
-                    Attention::ReservationsPreempted,
-                ),
-            ] {
-                state.tell(&names, attention, nexus);
-            }
-            Ok((keep, abort))
-        });
-        match outcome {
-            Ok((keep, abort)) => Ok(Action::Changed(Changed {
-                keep,
-                abort,
-                ending: Ending::GOOD,
-            })),
-            Err(Refusal::Conflict) => Ok(Action::End(Ending::CONFLICT)),
-            Err(Refusal::Parameter(byte)) => Err(Sense::invalid_parameter(byte, None)),
-            Err(Refusal::WrongRelease) => Err(Sense::new(
-                SenseKey::IllegalRequest,
-                Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION,
-            )),
-            Err(Refusal::Resources) => Err(Sense::new(
-                SenseKey::IllegalRequest,
-                Asc::INSUFFICIENT_REGISTRATION_RESOURCES,
-            )),
-        }
+        let what = change::What::Reservations(Request { out: self, list });
+        Ok(Action::Change(Change { nexus, what }))
+    }
+}
+
+/// A service action with its parameter list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    out: ReserveOut,
+    list: List,
+}
+
+impl Request {
+    /// Whether the commands of those who lose their registration are aborted.
+    pub(crate) fn aborts(&self) -> bool {
+        self.out.what == What::PreemptAndAbort
     }
 
-    fn perform(
+    /// Does it to `reservations` for the nexus called `name`, of a unit that is reached through
+    /// `ports`. After an error they are of no use.
+    ///
+    /// # Errors
+    /// How the command ends.
+    pub(crate) fn perform(
         &self,
-        state: &mut State,
+        reservations: &mut Reservations,
+        ports: &BTreeSet<u16>,
         name: &NexusName,
-        list: &List,
+    ) -> Result<Effects, Ending> {
+        let illegal = |asc| Ending::check(Sense::new(SenseKey::IllegalRequest, asc));
+        self.try_perform(reservations, ports, name)
+            .map_err(|refusal| match refusal {
+                Refusal::Conflict => Ending::CONFLICT,
+                Refusal::Parameter(byte) => Ending::check(Sense::invalid_parameter(byte, None)),
+                Refusal::WrongRelease => illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION),
+                Refusal::Resources => illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES),
+            })
+    }
+
+    fn try_perform(
+        &self,
+        reservations: &mut Reservations,
+        ports: &BTreeSet<u16>,
+        name: &NexusName,
     ) -> Result<Effects, Refusal> {
-        let State {
-            reservations,
-            ports,
-            ..
-        } = state;
-        let kind = Kind::from_code(self.kind);
-        match self.what {
-            What::Register | What::RegisterAndIgnore => {
-                // SPEC_I_PT names further initiator ports; ALL_TG_PT all ports of this target
-                // device: a volume has one logical unit for each target that serves it.
-                let mut names = vec![name.clone()];
-                if reservations.key_of(name).is_some() && list.spec_i_pt {
-                    return Err(Refusal::Parameter(20));
-                }
-                names.extend(list.initiators.iter().map(|initiator| NexusName {
-                    initiator_port: initiator.clone(),
-                    target_port: name.target_port,
-                }));
-                if list.all_tg_pt {
-                    let own: Vec<NexusName> = names.clone();
-                    for port in ports.iter() {
-                        names.extend(own.iter().map(|name| NexusName {
-                            target_port: *port,
-                            ..name.clone()
-                        }));
-                    }
-                    names = dedup(names);
-                }
-                let existing = (self.what == What::Register).then_some(list.key);
-                reservations.register(
-                    &names,
-                    existing,
-                    list.action_key,
-                    list.all_tg_pt,
-                    list.aptpl,
-                )
-            }
+        let list = &self.list;
+        let kind = Kind::from_code(self.out.kind);
+        match self.out.what {
+            What::Register | What::RegisterAndIgnore => self.register(reservations, ports, name),
             What::Reserve => match kind {
                 Some(kind) => reservations.reserve(name, list.key, kind),
                 None => Err(Refusal::Parameter(0)),
@@ -208,6 +159,57 @@ impl ReserveOut {
             }
         }
     }
+
+    /// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7, tables 47 and 48). SPEC_I_PT names
+    /// further initiator ports, none of which may be registered; ALL_TG_PT means all ports of this
+    /// target device: a volume has one logical unit for each target that serves it.
+    fn register(
+        &self,
+        reservations: &mut Reservations,
+        ports: &BTreeSet<u16>,
+        name: &NexusName,
+    ) -> Result<Effects, Refusal> {
+        let list = &self.list;
+        let existing = (self.out.what == What::Register).then_some(list.key);
+        let own_key = reservations.key_of(name);
+        if existing.is_some_and(|existing| existing != own_key.unwrap_or(0)) {
+            return Err(Refusal::Conflict);
+        }
+        if list.spec_i_pt && own_key.is_some() {
+            return Err(Refusal::Parameter(20));
+        }
+        let everywhere = |initiator_port: &str| {
+            let others = ports.iter().filter(|_| list.all_tg_pt).copied();
+            let ports = [name.target_port].into_iter().chain(others);
+            let name = |target_port| NexusName {
+                initiator_port: initiator_port.to_owned(),
+                target_port,
+            };
+            ports.map(name).collect::<Vec<_>>()
+        };
+        let mut names = everywhere(&name.initiator_port);
+        // Each port of its own as if it had been asked there, with the same key.
+        let differs = |key: u64| existing.is_some_and(|existing| existing != key);
+        let keys = names.iter().filter_map(|name| reservations.key_of(name));
+        if list.action_key != 0 && keys.into_iter().any(differs) {
+            return Err(Refusal::Conflict);
+        }
+        for initiator in &list.initiators {
+            let named = everywhere(initiator);
+            let is_taken = |name: &NexusName| reservations.key_of(name).is_some();
+            if list.action_key != 0 && named.iter().any(is_taken) {
+                return Err(Refusal::Parameter(24));
+            }
+            names.extend(named);
+        }
+        reservations.register(
+            &dedup(names),
+            existing,
+            list.action_key,
+            list.all_tg_pt,
+            list.aptpl,
+        )
+    }
 }
 
 fn dedup(names: Vec<NexusName>) -> Vec<NexusName> {
@@ -219,7 +221,7 @@ fn dedup(names: Vec<NexusName>) -> Vec<NexusName> {
 }
 
 /// The parameter list (SPC-4 6.15.3, 6.15.4).
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct List {
     key: u64,
     action_key: u64,

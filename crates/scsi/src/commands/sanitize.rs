@@ -5,8 +5,10 @@
 //! it running, and until it has ended well the unit serves nothing else.
 
 use super::Command;
-use crate::action::{Action, Changed, Ending};
+use crate::action::{Action, Ending};
+use crate::attention::NexusId;
 use crate::cdb::Cdb;
+use crate::change::{self, Change};
 use crate::sense::{Asc, KeySpecific, Sense, SenseKey};
 use crate::shape::Shape;
 use crate::shared::{SharedUnit, State};
@@ -143,7 +145,7 @@ impl Progress {
 }
 
 impl Sanitize {
-    pub(super) fn begin(self, unit: &LogicalUnit) -> Result<Action, Sense> {
+    pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         unit.shape().check_writable()?;
         match self.what {
             What::Overwrite => {
@@ -175,19 +177,10 @@ impl Sanitize {
             What::ExitFailureMode if self.list_len_bytes != 0 => {
                 Err(Sense::invalid_cdb_field(7, None))
             }
-            What::ExitFailureMode => unit.shared().change(|state| match state.sanitize {
-                Some(Progress::Failed { may_exit: false }) => Err(FAILED),
-                Some(Progress::Running(_)) => Ok(Action::End(Ending::BUSY)),
-                // Also without a failure: to keep that it was left may have failed the last time.
-                _ => {
-                    state.sanitize = None;
-                    Ok(Action::Changed(Changed {
-                        keep: true,
-                        abort: Vec::new(),
-                        ending: Ending::GOOD,
-                    }))
-                }
-            }),
+            What::ExitFailureMode => Ok(Action::Change(Change {
+                nexus,
+                what: change::What::LeaveFailure,
+            })),
         }
     }
 
@@ -207,6 +200,15 @@ impl Sanitize {
         };
         unit.shared().change(begun)?;
         Ok(Action::Overwrite(overwrite))
+    }
+}
+
+/// Whether EXIT FAILURE MODE may leave it behind.
+pub(crate) fn may_leave(progress: Option<Progress>) -> Result<(), Ending> {
+    match progress {
+        Some(Progress::Failed { may_exit: false }) => Err(FAILED.into()),
+        Some(Progress::Running(_)) => Err(Ending::BUSY),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Who is let in and who waits.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use engine::{Lane, LaneConfig, spawn, time};
 
@@ -35,11 +40,11 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
         let note = |what: &'static str| log.borrow_mut().push(what);
         let inside = gate.enter(extent(8, 8), always).await.unwrap();
         let elsewhere = gate.enter(extent(100, 8), always).await.unwrap();
-        gate.hold(extent(10, 2));
+        gate.hold(1, extent(10, 2));
         spawn({
             let (gate, log) = (gate.clone(), log.clone());
             async move {
-                gate.empty().await;
+                gate.empty(1).await;
                 log.borrow_mut().push("held");
             }
         });
@@ -57,7 +62,7 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
         drop(inside);
         a_moment().await;
         note("released");
-        gate.release();
+        gate.release(1);
         a_moment().await;
         drop(elsewhere);
         let expected = ["beside", "left", "held", "released", "entered"];
@@ -69,7 +74,7 @@ fn a_hold_waits_for_those_at_work_and_keeps_others_out_of_its_blocks_only() {
 fn who_is_not_allowed_any_more_does_not_wait_for_the_release() {
     on_a_lane(async {
         let gate = Rc::new(Gate::default());
-        gate.hold(extent(0, 8));
+        gate.hold(1, extent(0, 8));
         let may = Rc::new(Cell::new(true));
         let waiting = spawn({
             let (gate, may) = (gate.clone(), may.clone());
@@ -82,7 +87,7 @@ fn who_is_not_allowed_any_more_does_not_wait_for_the_release() {
         a_moment().await;
         assert!(!waiting.is_finished());
         may.set(false);
-        gate.hold(extent(0, 100));
+        gate.hold(2, extent(0, 100));
         assert_eq!(waiting.await, Some("fenced"));
         assert!(
             gate.enter(extent(200, 1), || Err::<(), _>(()))
@@ -94,28 +99,74 @@ fn who_is_not_allowed_any_more_does_not_wait_for_the_release() {
 }
 
 #[test]
-fn turns_go_to_one_at_a_time_also_over_a_waiter_that_is_gone() {
+fn several_hold_blocks_of_their_own_and_each_waits_for_its_own() {
+    on_a_lane(async {
+        let gate = Rc::new(Gate::default());
+        let inside = gate.enter(extent(0, 8), always).await.unwrap();
+        gate.hold(1, extent(0, 8));
+        gate.hold(2, extent(8, 8));
+        gate.empty(2).await;
+        let waiting = spawn({
+            let gate = gate.clone();
+            async move { gate.empty(1).await }
+        });
+        gate.release(2);
+        drop(gate.enter(extent(8, 8), always).await.unwrap());
+        a_moment().await;
+        assert!(!waiting.is_finished(), "somebody is still at work there");
+        drop(inside);
+        waiting.await;
+    });
+}
+
+/// Has turns taken for `extents` at once; gives what began and ended, in order.
+async fn taken(turns: &Arc<Turns>, extents: &[(u64, u64)]) -> Vec<(usize, &'static str)> {
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let running = extents.iter().enumerate().map(|(index, &(lba, blocks))| {
+        let (turns, log) = (turns.clone(), log.clone());
+        spawn(async move {
+            let _turn = turns.take(extent(lba, blocks)).await;
+            log.borrow_mut().push((index, "begins"));
+            a_moment().await;
+            log.borrow_mut().push((index, "ends"));
+        })
+    });
+    for running in running.collect::<Vec<_>>() {
+        running.await;
+    }
+    log.take()
+}
+
+#[test]
+fn turns_on_the_same_blocks_come_one_at_a_time_also_over_a_waiter_that_is_gone() {
     on_a_lane(async {
         let turns = Arc::new(Turns::default());
-        let first = turns.take().await;
-        let log = Rc::new(RefCell::new(Vec::new()));
+        let first = turns.take(extent(0, 8)).await;
         // Someone who does not wait any longer.
-        drop(turns.try_take());
-        for n in 0..3 {
-            let (turns, log) = (turns.clone(), log.clone());
-            spawn(async move {
-                let _turn = turns.take().await;
-                log.borrow_mut().push(n);
-                a_moment().await;
-                log.borrow_mut().push(n);
-            });
-        }
+        drop(turns.enter(extent(4, 8)));
+        let waiting = spawn({
+            let turns = turns.clone();
+            async move { taken(&turns, &[(7, 1), (0, 8), (7, 9)]).await }
+        });
         a_moment().await;
-        assert!(log.borrow().is_empty());
         drop(first);
-        while log.borrow().len() < 6 {
-            a_moment().await;
-        }
-        assert_eq!(*log.borrow(), [0, 0, 1, 1, 2, 2]);
+        let in_turn = [0, 1, 2].map(|index| [(index, "begins"), (index, "ends")]);
+        assert_eq!(waiting.await, in_turn.concat());
+        assert!(turns.lock().places.is_empty(), "nothing is left behind");
+    });
+}
+
+#[test]
+fn turns_on_different_blocks_run_side_by_side_and_never_pass_one_that_waits() {
+    on_a_lane(async {
+        let turns = Arc::new(Turns::default());
+        // The third waits for both; the fourth overlaps with the third only, and came after it.
+        let log = taken(&turns, &[(0, 8), (8, 8), (0, 24), (16, 8), (100, 8)]).await;
+        let place = |what| log.iter().position(|&found| found == what).expect("it did");
+        let first_ends = place((0, "ends"));
+        assert!(place((1, "begins")) < first_ends);
+        assert!(place((4, "begins")) < first_ends);
+        assert!(place((2, "begins")) > first_ends.max(place((1, "ends"))));
+        assert!(place((3, "begins")) > place((2, "ends")));
     });
 }

@@ -153,12 +153,16 @@ impl InFlight {
         id
     }
 
-    /// Ends a write, and tells whether its bytes are what the volume now holds (if it went well).
-    pub(super) fn end_write(&mut self, id: WriteId) -> bool {
-        let Some(place) = self.writes.iter().position(|write| write.id == id) else {
-            return false;
-        };
-        !self.writes.swap_remove(place).contested
+    /// Whether the bytes of a write in flight may be others than the volume is going to hold (if it
+    /// went well), because another one overlaps it.
+    pub(super) fn is_contested(&self, id: WriteId) -> bool {
+        let mut writes = self.writes.iter();
+        writes.any(|write| write.id == id && write.contested)
+    }
+
+    /// Ends a write.
+    pub(super) fn end_write(&mut self, id: WriteId) {
+        self.writes.retain(|write| write.id != id);
     }
 
     fn detach_fills(&mut self, range: &Range<u64>) {
@@ -194,7 +198,7 @@ mod tests {
         assert!(state.is_written(1) && !state.is_written(2));
         let during = state.begin_fill(1..2, false);
         assert!(state.fill_of(1).is_none());
-        assert!(state.end_write(id));
+        state.end_write(id);
         assert!(!state.end_fill(&during, 1));
         assert!(state.end_fill(&before, 0) && !state.end_fill(&before, 1));
         let after = state.begin_fill(1..2, false);
@@ -207,9 +211,12 @@ mod tests {
         let first = state.begin_write(0..1024);
         let second = state.begin_write(512..1536);
         let beside = state.begin_write(1536..4096);
-        assert!(!state.end_write(first) && !state.end_write(second));
-        assert!(state.end_write(beside));
+        assert!(state.is_contested(first) && state.is_contested(second));
+        assert!(!state.is_contested(beside));
+        state.end_write(first);
+        assert!(state.is_contested(second), "the other may have come last");
+        state.end_write(second);
         let alone = state.begin_write(0..1024);
-        assert!(state.end_write(alone));
+        assert!(!state.is_contested(alone));
     }
 }

@@ -12,7 +12,8 @@
 //! block becomes longer when the child does.
 //!
 //! A cache belongs to one lane and sees only what goes through it: two caches, or a cache and some
-//! other way, must not write to one child.
+//! other way, must not write to one child. Before a stripe it answers from memory only while the
+//! stripe's claim was seen to stand a moment ago (`claim`).
 
 mod block_map;
 mod blocks;
@@ -26,7 +27,7 @@ mod tests;
 
 use std::{cell::RefCell, fmt, ops::Range, rc::Rc};
 
-use engine::{Buf, LaneFuture, Payload, spawn};
+use engine::{Buf, LaneFuture, Payload, share::PIECE_BYTES, spawn, spend, time};
 use smallvec::SmallVec;
 
 use self::{
@@ -35,7 +36,7 @@ use self::{
     read_ahead::ReadAhead,
     store::Store,
 };
-use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// The fewest blocks that a cache is of use with.
 const BLOCKS_MIN: u64 = 64;
@@ -172,9 +173,10 @@ impl Volume for Cache {
             let inner = &self.0;
             inner.shape.check(at, len as u64)?;
             let bytes = at..at + len as u64;
-            if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) {
+            if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) || inner.is_in_doubt() {
                 return inner.child.read(at, len).await;
             }
+            spend(inner.look_cost(&bytes)).await;
             let (hit, in_stream) = inner.state.borrow_mut().look_up(inner.blocks, &bytes);
             match hit {
                 Some(payload) => {
@@ -192,9 +194,10 @@ impl Volume for Cache {
         LaneFuture::new(async move {
             let len = data.len() as u64;
             self.0.shape.check_write(at, len)?;
+            spend(self.0.look_cost(&(at..at + len))).await;
             let write = Write::begin(&self.0, at..at + len);
             self.0.child.write(at, data.clone(), durability).await?;
-            write.end_with(&data);
+            write.end_with(&data).await;
             Ok(())
         })
     }
@@ -210,11 +213,23 @@ impl Volume for Cache {
         })
     }
 
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.0.child.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.0.child.close()
+    }
+
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.0.shape.check_write(at, len)?;
-            let _write = Write::begin(&self.0, at..at + len);
-            self.0.child.discard(at, len).await
+            for (at, len) in pieces(at, len) {
+                spend(self.0.look_cost(&(at..at + len))).await;
+                let _write = Write::begin(&self.0, at..at + len);
+                self.0.child.discard(at, len).await?;
+            }
+            Ok(())
         })
     }
 
@@ -231,16 +246,41 @@ impl Volume for Cache {
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.0.shape.check_write(at, len)?;
-            let _write = Write::begin(&self.0, at..at + len);
-            self.0
-                .child
-                .write_zeroes(at, len, may_discard, durability)
-                .await
+            for (at, len) in pieces(at, len) {
+                spend(self.0.look_cost(&(at..at + len))).await;
+                let _write = Write::begin(&self.0, at..at + len);
+                let zeroed = self.0.child.write_zeroes(at, len, may_discard, durability);
+                zeroed.await?;
+            }
+            Ok(())
         })
     }
 }
 
+/// Forgotten in one go, in bytes: some thousand blocks.
+const FORGOTTEN_BYTES: u64 = 64 << 20;
+/// What it costs to look for a block, in bytes moved.
+const LOOK_COST_BYTES: u64 = 64;
+
+/// The `len` bytes at `at` in pieces that are forgotten in one go: offset and length.
+fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    let starts = (at..at + len).step_by(FORGOTTEN_BYTES as usize);
+    starts.map(move |start| (start, FORGOTTEN_BYTES.min(at + len - start)))
+}
+
 impl Inner {
+    /// Whether another may have taken the child over and written to it: then only the child knows.
+    fn is_in_doubt(&self) -> bool {
+        let claim = self.shape.claim.as_ref();
+        claim.is_some_and(|claim| claim.is_in_doubt(time::now()))
+    }
+
+    /// What it costs to look for the blocks of `bytes`, in bytes moved.
+    fn look_cost(&self, bytes: &Range<u64>) -> usize {
+        let touched = self.blocks.touched(bytes);
+        ((touched.end - touched.start) * LOOK_COST_BYTES) as usize
+    }
+
     /// Reads what is missing from the child. In a frame of its own, to keep a hit's small.
     fn read_through(
         self: &Rc<Self>,
@@ -402,9 +442,14 @@ impl Inner {
             result => result,
         };
         let payload = result.as_ref().ok();
-        self.state
-            .borrow_mut()
-            .end_fill(self.blocks, &fill, payload);
+        let block_bytes = self.blocks.block_bytes() as usize;
+        for (block, start) in fill.blocks.clone().zip((0..).step_by(block_bytes)) {
+            spend(block_bytes).await;
+            let mut state = self.state.borrow_mut();
+            state.end_fill(&fill, block, payload, start..start + block_bytes);
+        }
+        let count = (fill.blocks.end - fill.blocks.start) as usize;
+        self.state.borrow_mut().store.release(count);
         fill.end(result);
     }
 }
@@ -459,26 +504,26 @@ impl State {
         among.start..end
     }
 
-    /// Copies what has arrived into the cache, as far as it may be kept.
-    fn end_fill(&mut self, blocks: Blocks, fill: &Rc<Fill>, payload: Option<&Payload>) {
-        let count = (fill.blocks.end - fill.blocks.start) as usize;
-        self.store.release(count);
-        let mut start = 0;
-        let len = blocks.block_bytes() as usize;
-        for block in fill.blocks.clone() {
-            let unused = fill.read_ahead && !fill.is_wanted(block);
-            let keep = self.in_flight.end_fill(fill, block);
-            match payload.filter(|_| keep) {
-                Some(payload) => {
-                    let mut page = Buf::new(len);
-                    payload.copy_to(start, &mut page);
-                    self.store.insert(block, page.freeze(), unused);
-                }
-                None => self.stats.read_ahead_wasted_blocks += u64::from(unused),
+    /// Copies what has arrived for `block`, which is `part` of the payload, into the cache, if it may
+    /// be kept.
+    fn end_fill(
+        &mut self,
+        fill: &Rc<Fill>,
+        block: u64,
+        payload: Option<&Payload>,
+        part: Range<usize>,
+    ) {
+        self.store.release(1);
+        let unused = fill.read_ahead && !fill.is_wanted(block);
+        let keep = self.in_flight.end_fill(fill, block);
+        match payload.filter(|_| keep) {
+            Some(payload) => {
+                let mut page = Buf::new(part.len());
+                payload.copy_to(part.start, &mut page);
+                self.store.insert(block, page.freeze(), unused);
             }
-            start += len;
+            None => self.stats.read_ahead_wasted_blocks += u64::from(unused),
         }
-        self.store.release(count);
     }
 }
 
@@ -501,14 +546,22 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// The child has ended it well, and holds `data` now.
-    fn end_with(self, data: &Payload) {
-        let mut guard = self.inner.state.borrow_mut();
-        let state = &mut *guard;
-        if state.in_flight.end_write(self.id) {
-            let blocks = self.inner.blocks;
-            let mut start = 0;
-            for block in blocks.touched(&self.bytes) {
+    /// The child has ended it well, and holds `data` now. Another write of the same bytes that begins
+    /// meanwhile forgets what is here of them, and no more is added.
+    async fn end_with(self, data: &Payload) {
+        let blocks = self.inner.blocks;
+        let mut touched = blocks.touched(&self.bytes);
+        let mut start = 0;
+        while start < data.len() {
+            spend(PIECE_BYTES.min(data.len() - start)).await;
+            let mut guard = self.inner.state.borrow_mut();
+            let state = &mut *guard;
+            if state.in_flight.is_contested(self.id) {
+                return;
+            }
+            let piece_end = start + PIECE_BYTES;
+            while start < piece_end.min(data.len()) {
+                let Some(block) = touched.next() else { return };
                 let part = blocks.within(block, &self.bytes);
                 let len = part.len();
                 state.store.update(block, part, data, start);

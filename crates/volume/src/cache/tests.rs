@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 
-use engine::{Duration, task, time};
+use engine::{Duration, sim::World, task, time};
 
 use super::*;
+use crate::claim::{Others, Owner};
 use crate::test_volume::{Kind, Random, TestVolume, on_lane};
 
 pub(super) const KIB: usize = 1 << 10;
@@ -514,5 +515,36 @@ fn a_child_that_grew_is_cached_up_to_its_new_end() {
             }
             assert!(child.count(Kind::Read) <= 1, "the second is a hit");
         }
+    });
+}
+
+#[test]
+fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
+    let world = World::new(1);
+    world.block_on(&world.host("client"), async {
+        time::sleep(Duration::from_secs(60)).await;
+        let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0).unwrap();
+        let held = claim.clone();
+        let child = TestVolume::with(MIB, move |shape| shape.claim = Some(held));
+        let cache = cache(&child, MIB, 0);
+        let reads = async |expected: usize| {
+            cache.read(0, 4096).await.unwrap();
+            assert_eq!(child.count(Kind::Read), expected);
+        };
+        reads(1).await;
+        reads(1).await;
+        // Longer ago than the oldest proof may be: another owner may have written.
+        claim.proved(time::now());
+        time::sleep(Duration::from_secs(4)).await;
+        reads(2).await;
+        reads(3).await;
+        claim.proved(time::now());
+        reads(3).await;
+        claim.lose("the child", "somebody");
+        for _ in 0..2 {
+            let error = cache.read(0, 4096).await.expect_err("it is another's");
+            assert_eq!(error.kind(), ErrorKind::Preempted);
+        }
+        assert_eq!(child.count(Kind::Read), 3);
     });
 }

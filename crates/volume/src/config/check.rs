@@ -22,15 +22,31 @@ impl Volumes {
     /// # Errors
     /// The first thing that is wrong, with its place and what to write instead.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.errors().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All that cannot be meant, each with its place and what to write instead.
+    pub fn errors(&self) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
+        let mut all_are_found = true;
         for (name, node) in &self.0 {
-            check_name(name, node)?;
-            self.check_node(node)?;
+            errors.extend(check_name(name, node).err());
+            for node in node.all() {
+                errors.extend(match &node.what {
+                    What::Named(name) => {
+                        let found = self.find(name, node);
+                        all_are_found &= found.is_ok();
+                        found.err()
+                    }
+                    What::Inline(kind) => check_kind(kind).err(),
+                });
+            }
         }
         let mut done = BTreeSet::new();
-        for name in self.0.keys() {
-            self.check_acyclic(name, &mut Vec::new(), &mut done)?;
+        for name in self.0.keys().take_while(|_| all_are_found) {
+            errors.extend(self.check_acyclic(name, &mut Vec::new(), &mut done).err());
         }
-        Ok(())
+        errors
     }
 
     /// The volume called `name`.
@@ -43,11 +59,11 @@ impl Volumes {
             ConfigError::new(
                 at.span.clone(),
                 format!(
-                    "there is no volume called \"{name}\"; there {}",
+                    "there is no volume called \"{name}\"; {}",
                     match names.len() {
-                        0 => "is none at all".to_owned(),
-                        1 => format!("is only \"{}\"", names[0]),
-                        _ => format!("are {}", names.join(", ")),
+                        0 => format!("write a table [volume.{name}]"),
+                        1 => format!("there is only \"{}\"", names[0]),
+                        _ => format!("there are {}", names.join(", ")),
                     }
                 ),
             )
@@ -70,18 +86,6 @@ impl Volumes {
             }
         }
         parts
-    }
-
-    fn check_node(&self, node: &Node) -> Result<(), ConfigError> {
-        match &node.what {
-            What::Named(name) => self.find(name, node).map(drop),
-            What::Inline(kind) => {
-                check_kind(kind)?;
-                kind.children()
-                    .iter()
-                    .try_for_each(|child| self.check_node(child))
-            }
-        }
     }
 
     fn check_acyclic<'a>(
@@ -198,7 +202,7 @@ fn check_iscsi(iscsi: &Iscsi) -> Result<(), ConfigError> {
         Some(name) if !is_iscsi_name(name.get_ref()) => Err(error_at(
             name,
             format!(
-                "initiator = \"{}\" is no iSCSI name, which begins with iqn., eui. or naa., has no \
+                "initiator = \"{}\" is not an iSCSI name, which begins with iqn., eui. or naa., has no \
                  space in it and is not longer than {ISCSI_NAME_BYTES_MAX} bytes; write one as \
                  \"iqn.2026-11.io.sanstone:dbhost\", or nothing for this host's own",
                 name.get_ref()
@@ -266,7 +270,7 @@ fn check_blocks(size: &Spanned<Size>, block_bytes: u32) -> Result<(), ConfigErro
         return Err(error_at(
             size,
             format!(
-                "a size of {} is no whole number of blocks of {block} bytes; write \"{below}\"",
+                "a size of {} is not a whole number of blocks of {block} bytes; write \"{below}\"",
                 size.get_ref()
             ),
         ));

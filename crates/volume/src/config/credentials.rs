@@ -131,7 +131,7 @@ impl Credentials {
         let account = iscsi::ChapAccount::new(self.user.get_ref().clone(), secret);
         account.map_err(|_| {
             let message = format!(
-                "user has {} bytes and is no CHAP name; write one of 1 to 255 bytes without a zero byte",
+                "user has {} bytes and is not a CHAP name; write one of 1 to 255 bytes without a zero byte",
                 self.user.get_ref().len()
             );
             ConfigError::new(self.user.span(), message)
@@ -143,7 +143,7 @@ impl Credentials {
 fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
     let text = name.get_ref();
     if text.is_empty() || text.contains('/') || text == "." || text == ".." {
-        let message = format!("\"{text}\" is no credential's name; write one without a slash");
+        let message = format!("\"{text}\" is not a credential's name; write one without a slash");
         return Err(ConfigError::new(name.span(), message));
     }
     match std::env::var_os("CREDENTIALS_DIRECTORY") {
@@ -160,7 +160,11 @@ fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
 
 fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
     let shown = path.display();
-    let unreadable = |error| format!("the secret in {shown} cannot be read: {error}");
+    let unreadable = |error| {
+        format!(
+            "the secret in {shown} cannot be read: {error}; write the path of a file that this user may read"
+        )
+    };
     // Not to wait for a writer, if it is a pipe.
     let file = OpenOptions::new()
         .read(true)
@@ -170,7 +174,7 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(format!(
-            "{shown} is no file; name one whose only line is the secret"
+            "{shown} is not a file; name one whose only line is the secret"
         ));
     }
     if metadata.mode() & OTHERS != 0 {
@@ -297,7 +301,7 @@ mod tests {
         for (text, part) in [
             (&*same, "same secret"),
             (&chap("missing"), "cannot be read"),
-            (&chap("."), "no file"),
+            (&chap("."), "is not a file"),
             (
                 "mutual = { user = \"t\", secret_file = \"plain\" }",
                 "write chap",

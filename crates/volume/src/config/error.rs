@@ -29,9 +29,10 @@ impl ConfigError {
         &self.message
     }
 
-    /// Line and column of the place in `text`, both from 1, the column in characters.
+    /// Line and column of the place in `text`, both from 1, the column in characters. The empty range
+    /// before the text is the place of what is not in it, as a default or a name from the command line.
     pub fn line_column(&self, text: &str) -> Option<(usize, usize)> {
-        let at = self.span.as_ref()?.start;
+        let at = self.span.as_ref().filter(|span| **span != (0..0))?.start;
         let before = text.get(..at)?;
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Some((

@@ -96,8 +96,16 @@ macro_rules! kinds {
                 match name {
                     $($name => map.next_value().map(Kind::$variant),)*
                     // Refused where its value stands, so that the error has that place.
+                    "path" | "size" | "url" => map.next_value_seed(Refuse(format!(
+                        "{name} is a setting of a kind of volume; write {}",
+                        match name {
+                            "url" => "iscsi = { url = \"iscsi://…\" }",
+                            "size" => "ram = { size = \"1GiB\" }, or file = { path = \"…\", size = \"1GiB\" }",
+                            _ => "file = { path = \"…\" }",
+                        }
+                    ))),
                     other => map.next_value_seed(Refuse(format!(
-                        "\"{other}\" is no kind of volume; the kinds are {}",
+                        "\"{other}\" is not a kind of volume; the kinds are {}",
                         [$($name),*].join(", ")
                     ))),
                 }

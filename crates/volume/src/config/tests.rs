@@ -81,7 +81,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.ramm = { size = "1GiB" }"#,
             "",
-            "\"ramm\" is no kind of volume; the kinds are ram, file",
+            "\"ramm\" is not a kind of volume; the kinds are ram, file",
         ),
         (r#"volume.a.ram = { }"#, "", "missing field `size`"),
         (r#"volume.a.ram = { size = "64" }"#, "\"64\"", "has no unit"),
@@ -89,7 +89,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.ram = { size = "1000B" }"#,
             "\"1000B\"",
-            "no whole number of blocks of 512 bytes; write \"512B\"",
+            "not a whole number of blocks of 512 bytes; write \"512B\"",
         ),
         (
             r#"volume.a.ram = { size = "1MiB", block_size = 1024 }"#,
@@ -165,7 +165,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "foo bar" }"#,
             "\"foo bar\"",
-            "initiator = \"foo bar\" is no iSCSI name",
+            "initiator = \"foo bar\" is not an iSCSI name",
         ),
         (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "" }"#,
@@ -206,7 +206,7 @@ fn a_place_is_shown_as_line_and_column() {
     let error = read(text).expect_err("no size");
     let shown = error.located(Path::new("x.toml"), text).to_string();
     assert!(
-        shown.starts_with("x.toml:3:16: \"ö1MiB\" is no size"),
+        shown.starts_with("x.toml:3:16: \"ö1MiB\" is not a size"),
         "{shown}"
     );
 }

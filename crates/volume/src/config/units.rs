@@ -163,7 +163,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
         .unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..end], trimmed[end..].trim_start());
     let malformed =
-        || format!("\"{text}\" is no {what}; write a number with its unit, as {examples}");
+        || format!("\"{text}\" is not a {what}; write a number with its unit, as {examples}");
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
         return Err(malformed());
@@ -174,9 +174,17 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
                 "\"{text}\" has no unit; write a {what} as {examples}"
             ));
         }
+        if let Some((right, _)) = units
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+        {
+            return Err(format!(
+                "\"{unit}\" in \"{text}\" is not a unit of a {what}; write \"{number}{right}\""
+            ));
+        }
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
         return Err(format!(
-            "\"{unit}\" in \"{text}\" is no unit of a {what}; the units are {}",
+            "\"{unit}\" in \"{text}\" is not a unit of a {what}; the units are {}",
             names.join(", ")
         ));
     };
@@ -304,7 +312,8 @@ mod tests {
             ("1.2.3KiB", "write a number with its unit"),
             ("-1KiB", "write a number with its unit"),
             ("64", "has no unit"),
-            ("64kib", "the units are B,"),
+            ("64kib", "is not a unit of a size; write \"64KiB\""),
+            ("64G", "is not a unit of a size; the units are B,"),
             ("1.3B", "not a whole number of B"),
             ("99999999TiB", "write a smaller one"),
             (

@@ -51,7 +51,7 @@ impl FromStr for IscsiUrl {
         }
         let rest = text
             .strip_prefix("iscsi://")
-            .ok_or_else(|| wrong("is no iSCSI address"))?;
+            .ok_or_else(|| wrong("is not an iSCSI address"))?;
         let (portal, path) = rest
             .split_once('/')
             .ok_or_else(|| wrong("names no target"))?;

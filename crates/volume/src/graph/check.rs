@@ -2,14 +2,17 @@
 //! for writing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
-use super::Graph;
-use crate::config::{ConfigError, File, Kind, Node, What};
+use super::{
+    Graph,
+    disks::{MEND, normalised},
+};
+use crate::config::{ConfigError, File, Iscsi, IscsiUrl, Kind, Node, What};
 
 /// What [`Graph::check`] finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,13 @@ pub(super) enum Medium {
     Missing(PathBuf),
 }
 
+/// The volume that uses what only one may use.
+#[derive(Debug, Default)]
+struct Users {
+    media: BTreeMap<Medium, String>,
+    disks: HashMap<IscsiUrl, String>,
+}
+
 impl Medium {
     pub(super) fn of(path: &Path) -> Medium {
         match fs::metadata(path) {
@@ -47,34 +57,15 @@ impl Medium {
     }
 }
 
-/// The volumes that initiators have seen before, and where that is written. A file of theirs that is
-/// not there has been lost, or its file system is not mounted: making it anew would show them a
-/// blank disk under the name of the one that they know.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Their names in the configuration.
-    pub names: BTreeSet<String>,
-    /// The file with a line for each, which the user removes to have a new disk.
-    pub record: PathBuf,
-}
-
 impl Graph {
     /// Looks whether the volumes would open. Nothing is changed, made or locked.
-    pub fn check(&self, served: &Served) -> Findings {
+    pub fn check(&self) -> Findings {
         let mut findings = Findings::default();
         findings.errors.extend(self.check_stripes().err());
-        let mut paths = BTreeMap::new();
-        let parts = self.parts_of(served);
+        let mut users = Users::default();
         for (name, node) in &self.volumes.0 {
-            let lost = parts.get(name.as_str()).map(|whole| {
-                format!(
-                    "volume \"{whole}\" has been served before: mount its file system or restore the \
-                     file; if a new, blank disk is wanted, remove the line of \"{whole}\" from {}",
-                    served.record.display()
-                )
-            });
             for node in node.all() {
-                self.check_node(name, node, lost.as_deref(), &mut paths, &mut findings);
+                self.check_node(name, node, &mut users, &mut findings);
             }
         }
         findings
@@ -117,24 +108,7 @@ impl Graph {
         })
     }
 
-    /// The named volumes that those served are made of, and of which.
-    fn parts_of<'a>(&'a self, served: &'a Served) -> BTreeMap<&'a str, &'a str> {
-        let mut parts = BTreeMap::new();
-        for whole in &served.names {
-            let named = self.volumes.parts(whole);
-            parts.extend(named.into_iter().map(|part| (part, whole.as_str())));
-        }
-        parts
-    }
-
-    fn check_node(
-        &self,
-        name: &str,
-        node: &Node,
-        lost: Option<&str>,
-        paths: &mut BTreeMap<Medium, String>,
-        findings: &mut Findings,
-    ) {
+    fn check_node(&self, name: &str, node: &Node, users: &mut Users, findings: &mut Findings) {
         let What::Inline(kind) = &node.what else {
             return;
         };
@@ -145,11 +119,15 @@ impl Graph {
             )),
             Kind::File(file) => {
                 let checked = self
-                    .check_file(file, lost)
-                    .and_then(|()| self.check_used_once(name, file, paths));
+                    .check_file(file)
+                    .and_then(|()| self.check_used_once(name, file, &mut users.media));
                 findings.errors.extend(checked.err());
             }
-            Kind::Iscsi(iscsi) => findings.errors.extend(iscsi.chap().read(&self.base).err()),
+            Kind::Iscsi(iscsi) => {
+                findings.errors.extend(iscsi.chap().read(&self.base).err());
+                let used = check_disk_used_once(name, iscsi, &mut users.disks);
+                findings.errors.extend(used.err());
+            }
             _ => {}
         }
     }
@@ -167,37 +145,43 @@ impl Graph {
             Some(other) => Err(ConfigError::new(
                 file.path.span(),
                 format!(
-                    "{} is used by \"{other}\" already, and \"{name}\" would overwrite it; to use it \
-                     twice, name one volume in two places",
+                    "{} is used by \"{other}\" already, and \"{name}\" would overwrite it; {MEND}",
                     path.display()
                 ),
             )),
         }
     }
 
-    /// Looks at a file; `lost` says what it means when it is not there, and has been before.
-    fn check_file(&self, file: &File, lost: Option<&str>) -> Result<(), ConfigError> {
+    fn check_file(&self, file: &File) -> Result<(), ConfigError> {
         let path = self.resolve(file);
         let shown = path.display();
         let wrong = |message: String| Err(ConfigError::new(file.path.span(), message));
         let size = file.size.as_ref().map(|size| size.get_ref().bytes());
         let found = match fs::metadata(&path) {
             Ok(found) => found,
-            Err(error) if lost.is_some() => {
-                return wrong(format!(
-                    "{shown} cannot be opened: {error}; {}",
-                    lost.unwrap_or_default()
-                ));
-            }
             Err(_) if size.is_some() && !file.read_only => {
                 let parent = path
                     .parent()
                     .filter(|parent| !parent.as_os_str().is_empty());
                 return match parent.map(fs::metadata) {
                     None | Some(Ok(_)) => Ok(()),
-                    Some(Err(error)) => {
-                        wrong(format!("{shown} cannot be made in its directory: {error}"))
+                    // What a shell would put in place of these, it does not.
+                    Some(Err(_))
+                        if file
+                            .path
+                            .get_ref()
+                            .to_string_lossy()
+                            .starts_with(['~', '$']) =>
+                    {
+                        wrong(format!(
+                            "{shown} cannot be created: a path stands for itself, without ~ and variables; \
+                             write it from / on"
+                        ))
                     }
+                    Some(Err(error)) => wrong(format!(
+                        "{shown} cannot be created: its directory is not there ({error}); create it with \
+                         mkdir -p, or mount its file system"
+                    )),
                 };
             }
             Err(error) if size.is_some() => {
@@ -233,10 +217,6 @@ impl Graph {
             return Ok(());
         }
         match size {
-            _ if found.len() == 0 && lost.is_some() => wrong(format!(
-                "{shown} is empty, but {}",
-                lost.unwrap_or_default()
-            )),
             None if found.len() == 0 => wrong(format!(
                 "{shown} is empty; give it a size, as size = \"20GiB\""
             )),
@@ -253,5 +233,24 @@ impl Graph {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+/// Two leaves on one disk would overwrite each other, and what one writes a cache of the other would
+/// not know.
+fn check_disk_used_once(
+    name: &str,
+    iscsi: &Iscsi,
+    disks: &mut HashMap<IscsiUrl, String>,
+) -> Result<(), ConfigError> {
+    let url = iscsi.url.get_ref();
+    match disks.insert(normalised(url), name.to_owned()) {
+        None => Ok(()),
+        Some(other) => Err(ConfigError::new(
+            iscsi.url.span(),
+            format!(
+                "{url} is used by \"{other}\" already, and \"{name}\" would overwrite it; {MEND}"
+            ),
+        )),
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 use engine::{LaneFuture, LaneHandle, Payload};
 
-use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 thread_local! {
     static HERE: RefCell<HashMap<u64, SharedVolume>> = RefCell::default();
@@ -149,6 +149,15 @@ impl Volume for Remote {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.call(|volume| async move { volume.flush().await }))
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        let claim = claim.clone();
+        LaneFuture::new(self.call(move |volume| async move { volume.claim(&claim).await }))
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.call(|volume| async move { volume.close().await }))
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

@@ -7,6 +7,7 @@
 //! lives on the lane that was named when the tree was opened; other lanes reach it by messages.
 
 mod check;
+mod disks;
 mod home;
 mod part;
 mod remote;
@@ -18,16 +19,17 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::{Arc, Weak},
-    time::Duration,
+    sync::{Arc, OnceLock, Weak},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use engine::{LaneFuture, LaneHandle};
 
 use self::part::Part;
 use crate::{
-    ErrorKind, Result, Shape, SharedVolume,
+    Claim, ErrorKind, Result, Shape, SharedVolume,
     cache::{Cache, CacheConfig},
+    claim::{Others, Owner},
     config::{
         self, ConfigError, FaultAction, FaultKind, FaultOperation, File, Kind, Node, Volumes, What,
     },
@@ -45,7 +47,8 @@ use crate::{
     stripe,
 };
 
-pub use check::{Findings, Served};
+pub use check::Findings;
+pub use part::Carried;
 
 /// The volumes of a configuration, open or not.
 #[derive(Debug)]
@@ -53,17 +56,15 @@ pub struct Graph {
     volumes: Volumes,
     base: PathBuf,
     named: BTreeMap<String, Weak<Part>>,
+    /// The stripes, which are claimed until they are closed, whoever else has let go of them.
+    stripes: Vec<(String, Arc<Part>)>,
     /// Those that were opened, to look at them again.
-    files: Vec<Opened>,
+    files: Vec<Weak<OpenFile>>,
+    disks: disks::Disks,
     handles: Handles,
-}
-
-/// A file that was opened, and what its path led to then.
-#[derive(Debug)]
-struct Opened {
-    file: Weak<OpenFile>,
-    path: PathBuf,
-    medium: check::Medium,
+    owner: Owner,
+    /// What to do about other owners of a stripe's children.
+    others: Others,
 }
 
 /// What reaches into open layers from outside. The key is the path of kinds from the name on, as
@@ -97,6 +98,12 @@ impl Tree {
         self.part.shape()
     }
 
+    /// The name that it carries itself, whatever the configuration calls it: that of the stripe or the
+    /// remote disk that it is, or has below layers of one child.
+    pub fn carried(&self) -> Option<&Carried> {
+        self.part.carried()
+    }
+
     /// The volume for the current lane.
     ///
     /// # Errors
@@ -123,9 +130,23 @@ impl Graph {
             volumes,
             base: base.to_owned(),
             named: BTreeMap::new(),
+            stripes: Vec::new(),
             files: Vec::new(),
+            disks: disks::Disks::default(),
             handles: Handles::default(),
+            owner: Owner::passing("a program that will not come back"),
+            others: Others::Refuse,
         })
+    }
+
+    /// Opens from now on for `owner`, who claims the children of stripes.
+    pub fn set_owner(&mut self, owner: Owner) {
+        self.owner = owner;
+    }
+
+    /// What to do from now on about owners of stripes that may be alive.
+    pub fn set_others(&mut self, others: Others) {
+        self.others = others;
     }
 
     /// What reaches into the layers that are open.
@@ -163,13 +184,37 @@ impl Graph {
         })
     }
 
+    /// Closes the open volumes in good order: claims are given up, and sessions logged out. For the
+    /// end, when nothing is in flight and all is flushed. Says what could not be given up.
+    pub async fn close(&mut self) -> Vec<String> {
+        let mut failed = Vec::new();
+        let named = std::mem::take(&mut self.named).into_iter();
+        let named = named.filter_map(|(name, part)| Some((name, part.upgrade()?)));
+        let mut parts: Vec<_> = named.collect();
+        // What is part of another one is closed with it; what was left of a start that failed is not.
+        let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
+        parts.extend(std::mem::take(&mut self.stripes).into_iter().filter(left));
+        for (name, part) in parts {
+            let closed = match part.on_lane().await {
+                Ok(volume) => volume.close().await,
+                Err(error) => Err(error),
+            };
+            failed.extend(
+                closed
+                    .err()
+                    .map(|error| format!("volume \"{name}\": {error}")),
+            );
+        }
+        failed
+    }
+
     /// Looks how long the files of the open volumes are now. A leaf whose file became longer has the
     /// new length when this returns, on every lane, and what shows the leaf's length has it too.
     /// Blocks briefly: for somebody who asks, not for the data path.
     ///
     /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`].
     pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
-        let open = self.files.iter().filter_map(|opened| opened.file.upgrade());
+        let open = self.files.iter().filter_map(Weak::upgrade);
         open.filter_map(|file| file.look_at_length().transpose())
             .collect()
     }
@@ -178,17 +223,14 @@ impl Graph {
     ///
     /// Gives what to say of each that does not.
     pub fn look_at_paths(&self) -> Vec<String> {
-        let open = self.files.iter().filter(|opened| {
-            // In the simulated world no path leads anywhere.
-            opened.file.strong_count() > 0 && !matches!(opened.medium, check::Medium::Missing(_))
-        });
-        let gone = open.filter(|opened| check::Medium::of(&opened.path) != opened.medium);
-        gone.map(|opened| {
+        let open = self.files.iter().filter_map(Weak::upgrade);
+        let gone = open.filter(|file| !file.is_at_its_path());
+        gone.map(|file| {
             format!(
                 "{} was removed, renamed or replaced while it is served: what is written goes to the \
                  file that it was, which is lost when the daemon stops unless it has another name; \
                  copy it from /proc/{}/fd before that",
-                opened.path.display(),
+                file.path().display(),
                 std::process::id()
             )
         })
@@ -226,6 +268,8 @@ impl Graph {
                 .map_err(|error| {
                     let span = match &**kind {
                         Kind::File(file) => file.path.span(),
+                        Kind::Stripe(stripe) => stripe.of.span(),
+                        Kind::Iscsi(iscsi) => iscsi.url.span(),
                         _ => node.span.clone(),
                     };
                     ConfigError::new(span, error.to_string())
@@ -325,11 +369,25 @@ impl Graph {
                 .await
             }
             Kind::Iscsi(iscsi) => {
-                let config = remote::config(iscsi, &self.base)?;
-                Part::at_home(home, children, move |_| {
-                    LaneFuture::new(async move { Ok(IscsiDisk::open(config).await? as _) })
+                let config = remote::config(iscsi, &self.base).await?;
+                let identity = Arc::new(OnceLock::new());
+                let told = identity.clone();
+                let part = Part::at_home(home, children, move |_| {
+                    LaneFuture::new(async move {
+                        let disk = IscsiDisk::open(config).await?;
+                        let _ = told.set(disk.identity().clone());
+                        Ok(disk as _)
+                    })
                 })
-                .await
+                .await?;
+                let volume = path.split('/').next().unwrap_or_default();
+                let identity = identity.get().cloned().unwrap_or_default();
+                if let Some(name) = identity.worldwide_name() {
+                    part.carry(Carried::Remote(name));
+                }
+                self.disks
+                    .add(volume, iscsi.url.get_ref(), identity, &part)?;
+                Ok(part)
             }
             Kind::Stripe(stripe) => {
                 let inner = named_children(stripe, &children).await?;
@@ -337,11 +395,16 @@ impl Graph {
                     .unit
                     .as_ref()
                     .map(|unit| unit.get_ref().bytes() as u32);
-                let opened = stripe::Opened::open(&inner, unit_bytes).await?;
-                Part::layer_on_every_lane(children, move |inner| {
+                let claim = self.new_claim(inner.len())?;
+                let opened = stripe::Opened::claimed(&inner, unit_bytes, &claim).await?;
+                let uuid = opened.uuid();
+                let part = Part::layer_on_every_lane(children, move |inner| {
                     Ok(Rc::new(opened.on_lane(&inner)?))
                 })
-                .await
+                .await?;
+                part.carry(Carried::Stripe(uuid));
+                self.stripes.push((path, part.clone()));
+                Ok(part)
             }
             Kind::Cache(cache) => {
                 let defaults = CacheConfig::default();
@@ -400,18 +463,30 @@ impl Graph {
             created_unix_s: options.created_unix_s,
             force: options.force,
         };
-        stripe::create(&children, &options).await.map_err(told)
+        // Whoever has a child is refused by name, also with force; nothing is written before.
+        if !options.force {
+            stripe::look(&children).await.map_err(told)?;
+        }
+        let claim = self.new_claim(children.len()).map_err(told)?;
+        let claim = claim.overwriting(options.force);
+        stripe::claim_all(&children, &claim).await.map_err(told)?;
+        let created = stripe::create(&children, &options).await;
+        stripe::give_up(&children).await;
+        // Closed with the children that they are.
+        self.stripes.clear();
+        created.map_err(told)
+    }
+
+    fn new_claim(&self, children: usize) -> Result<Claim> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since_unix_s = now.unwrap_or_default().as_secs();
+        Claim::new(&self.owner, children, self.others, since_unix_s)
     }
 
     async fn open_file(&mut self, file: &File) -> Result<Arc<OpenFile>> {
-        let path = self.resolve(file);
         let file = OpenFile::open(&self.file_options(file)).await?;
-        self.files.retain(|opened| opened.file.strong_count() > 0);
-        self.files.push(Opened {
-            file: Arc::downgrade(&file),
-            medium: check::Medium::of(&path),
-            path,
-        });
+        self.files.retain(|file| file.strong_count() > 0);
+        self.files.push(Arc::downgrade(&file));
         Ok(file)
     }
 

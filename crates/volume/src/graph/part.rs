@@ -1,11 +1,24 @@
 //! An open node of the graph, for the whole process: how a lane gets its volume from it.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use engine::{LaneFuture, LaneHandle};
+use uuid::Uuid;
 
 use super::home::Home;
 use crate::{Result, Shape, SharedVolume};
+
+/// A name that a volume has itself, whatever the configuration calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// The one that a stripe got when it was created.
+    Stripe(Uuid),
+    /// The one by which a remote disk is told from all others in the world.
+    Remote(String),
+}
 
 /// Makes a lane's volume.
 type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + Sync;
@@ -14,8 +27,10 @@ type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + S
 pub(super) struct Part {
     shape: Shape,
     place: Place,
+    /// The name that it has itself.
+    carried: OnceLock<Carried>,
     /// Held so that what is named twice is opened once as long as anyone uses it.
-    _children: Vec<Arc<Part>>,
+    children: Vec<Arc<Part>>,
 }
 
 enum Place {
@@ -23,6 +38,14 @@ enum Place {
     EveryLane(Box<Instance>),
     /// One lane has it.
     Home(Arc<Home>),
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part")
+            .field("shape", &self.shape)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Part {
@@ -37,7 +60,8 @@ impl Part {
                 let volume = make();
                 LaneFuture::new(async { Ok(volume) })
             })),
-            _children: Vec::new(),
+            carried: OnceLock::new(),
+            children: Vec::new(),
         })
     }
 
@@ -56,7 +80,8 @@ impl Part {
         Ok(Arc::new(Part {
             shape: first.shape().clone(),
             place: Place::EveryLane(Box::new(instance)),
-            _children: children,
+            carried: OnceLock::new(),
+            children,
         }))
     }
 
@@ -77,12 +102,27 @@ impl Part {
         Ok(Arc::new(Part {
             shape: home.shape().clone(),
             place: Place::Home(home),
-            _children: children,
+            carried: OnceLock::new(),
+            children,
         }))
     }
 
     pub(super) fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Says which name it has itself.
+    pub(super) fn carry(&self, name: Carried) {
+        let _ = self.carried.set(name);
+    }
+
+    /// The name that it carries: its own, or that of the only one below.
+    pub(super) fn carried(&self) -> Option<&Carried> {
+        match (self.carried.get(), &*self.children) {
+            (Some(own), _) => Some(own),
+            (None, [child]) => child.carried(),
+            (None, _) => None,
+        }
     }
 
     /// The volume for the current lane.

@@ -1,6 +1,8 @@
 //! From an `iscsi` node to what the initiator needs: an address, a name, time limits.
 
-use std::{net::ToSocketAddrs, path::Path};
+use std::path::Path;
+
+use engine::blocking::look_up;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -9,8 +11,8 @@ use crate::{
 };
 
 /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
-/// which may take a moment.
-pub(super) fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
+/// for as long as a connection may take.
+pub(super) async fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
     let url = iscsi.url.get_ref();
     let refused = |why: String| {
         Error::new(
@@ -18,12 +20,10 @@ pub(super) fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
             format!("{url}: {why}; write its address instead"),
         )
     };
-    let mut addresses = (url.host.as_str(), url.port)
-        .to_socket_addrs()
+    let limit = iscsi.connect_timeout.get_ref().duration();
+    let address = look_up(&url.host, url.port, limit)
+        .await
         .map_err(|error| refused(format!("\"{}\" cannot be looked up: {error}", url.host)))?;
-    let address = addresses
-        .next()
-        .ok_or_else(|| refused(format!("\"{}\" has no address", url.host)))?;
     let chap = iscsi
         .chap()
         .read(base)

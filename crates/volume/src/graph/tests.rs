@@ -13,7 +13,7 @@ use std::{
 use engine::{Buf, Lane, LaneConfig, Payload, time};
 
 use super::*;
-use crate::{Durability, contract, layer::stats::RequestKind, scratch::Scratch};
+use crate::{Durability, claim::MARK_AT, contract, layer::stats::RequestKind, scratch::Scratch};
 
 fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("it can be meant")
@@ -279,12 +279,12 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         directory.file = { path = "." }
         scratch.ram = { size = "1MiB" }
     "#;
-    let findings = graph(text, scratch.path()).check(&Served::default());
+    let findings = graph(text, scratch.path()).check();
     let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
     for part in [
         "give it a size to have it made",
         "has 4096 bytes, fewer than the size of 1048576",
-        "cannot be made in its directory",
+        "its directory is not there (No such file",
         "is a directory",
         "is used by \"again\" already",
     ] {
@@ -296,33 +296,6 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
     assert_eq!(messages.len(), 5, "{messages:?}");
     assert_eq!(findings.notes.len(), 1, "memory is volatile");
     assert!(!scratch.file("new").exists());
-}
-
-#[test]
-fn a_file_of_what_was_served_must_be_there() {
-    let scratch = Scratch::new();
-    let text = r#"
-        whole.cache = { size = "4MiB", of = { stripe = { of = ["part", { file = { path = "inline", size = "1MiB" } }] } } }
-        part.stats = { of = { file = { path = "named", size = "1MiB" } } }
-        other.file = { path = "other", size = "1MiB" }
-    "#;
-    let served = Served {
-        names: ["whole".to_owned(), "gone".to_owned()].into(),
-        record: "record".into(),
-    };
-    let graph = graph(text, scratch.path());
-    for (name, errors) in [("inline", 2), ("named", 1), ("other", 0)] {
-        let findings = graph.check(&served);
-        let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
-        assert_eq!(messages.len(), errors, "{messages:?}");
-        for message in messages {
-            assert!(
-                message.contains("the line of \"whole\" from record"),
-                "{message}"
-            );
-        }
-        fs::write(scratch.file(name), [0; 1 << 20]).expect("it is restored");
-    }
 }
 
 #[test]
@@ -373,6 +346,124 @@ fn a_stripe_opens_after_it_was_created_and_not_before() {
             .expect_err("it is there");
         assert!(error.message().contains("--force"), "{error}");
         let tree = graph.open("db", &home).await.expect("it opens");
+        // The cache's only child is the stripe.
+        assert_eq!(tree.carried(), Some(&Carried::Stripe(uuid)));
         contract::hold(tree.on_lane().await.expect("a volume"), 3).await;
+    });
+}
+
+#[test]
+fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_does_the_end() {
+    let scratch = Scratch::new();
+    let text = r#"
+        db.cache = { size = "4MiB", of = { throttle = { rate = "40Gbit/s", of = { stripe = { unit = "4KiB", of = [
+            { stats = { of = { throttle = { rate = "40Gbit/s", of = { file = { path = "a", size = "4MiB" } } } } } },
+            { fault = { rules = [], of = { cache = { size = "1MiB", of = { file = { path = "b", size = "4MiB" } } } } } },
+            { recorder = { of = { file = { path = "c", size = "4MiB", cache = "write-back" } } } },
+            { stripe = { of = [{ file = { path = "d", size = "4MiB" } }] } },
+        ] } } } } }
+        inner.stripe = { of = [{ file = { path = "d", size = "4MiB" } }] }
+    "#;
+    let marked = || {
+        ["a", "b", "c", "d"].map(|name| {
+            let bytes = fs::read(scratch.file(name)).expect("a file");
+            bytes[MARK_AT as usize..][..16] == *b"SANSTONEclaim\0\0\0"
+        })
+    };
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, scratch.path());
+        let new = NewStripe {
+            uuid: uuid::Uuid::from_u128(7),
+            created_unix_s: 1,
+            force: false,
+        };
+        for name in ["inner", "db"] {
+            let made = graph.create_stripe(name, &other.handle, &new).await;
+            made.expect("blank files");
+        }
+        assert_eq!(marked()[..3], [false; 3], "a creation ends its claims");
+        let tree = graph.open("db", &other.handle).await.expect("it opens");
+        assert_eq!(marked(), [true; 4]);
+        let volume = tree.on_lane().await.expect("a volume");
+        volume.read(0, 4096).await.expect("it is open");
+        assert_eq!(graph.close().await, Vec::<String>::new());
+        assert_eq!(marked(), [false; 4]);
+        let error = volume.read(0, 4096).await.expect_err("it is closed");
+        assert_eq!(error.kind(), ErrorKind::Preempted);
+    });
+}
+
+#[test]
+fn what_a_start_that_failed_has_claimed_is_given_up_when_it_ends() {
+    let scratch = Scratch::new();
+    let text = "db.cache = { size = \"1MiB\", of = { stripe = { of = [\
+                { file = { path = \"a\", size = \"4MiB\" } }] } } }";
+    let is_marked = || {
+        let bytes = fs::read(scratch.file("a")).expect("a file");
+        bytes[MARK_AT as usize..][..16] == *b"SANSTONEclaim\0\0\0"
+    };
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let home = lane.handle();
+    lane.block_on(async {
+        let mut graph = graph(text, scratch.path());
+        let new = NewStripe {
+            uuid: uuid::Uuid::from_u128(7),
+            created_unix_s: 1,
+            force: false,
+        };
+        let made = graph.create_stripe("db", &home, &new).await;
+        made.expect("a blank file");
+        drop(graph.open("db", &home).await.expect("it opens"));
+        assert!(is_marked());
+        assert_eq!(graph.close().await, Vec::<String>::new());
+        assert!(!is_marked());
+    });
+}
+
+#[test]
+fn a_disk_that_is_named_twice_is_refused_however_it_is_written() {
+    let leaf = |url: &str| format!("iscsi = {{ url = \"{url}\" }}");
+    let one = "iscsi://10.0.1.2/iqn.2026-11.example:a/0";
+    for (other, is_same) in [
+        (one, true),
+        ("iscsi://10.0.1.2:3260/iqn.2026-11.Example:A/0", true),
+        ("iscsi://[::ffff:10.0.1.2]/iqn.2026-11.example:a/0", true),
+        ("iscsi://10.0.1.2/iqn.2026-11.example:a/1", false),
+        ("iscsi://10.0.1.2:3261/iqn.2026-11.example:a/0", false),
+        ("iscsi://10.0.1.3/iqn.2026-11.example:a/0", false),
+    ] {
+        let (one, other) = (leaf(one), leaf(other));
+        let two_volumes =
+            format!("one.{one}\ntwo.cache = {{ size = \"1MiB\", of = {{ {other} }} }}");
+        let one_stripe = format!("db.stripe = {{ of = [{{ {one} }}, {{ {other} }}] }}");
+        for (text, users) in [(two_volumes, ["one", "two"]), (one_stripe, ["db", "db"])] {
+            let findings = graph(&text, Path::new("")).check();
+            let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
+            assert_eq!(messages.len(), usize::from(is_same), "{text}: {messages:?}");
+            for (message, user) in messages.iter().flat_map(|m| users.map(|user| (m, user))) {
+                assert!(message.contains(&format!("\"{user}\"")), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_name_of_a_host_is_looked_up_while_its_lane_goes_on() {
+    engine::sim::seeds(5, |seed| {
+        let world = engine::sim::World::new(seed);
+        let host = world.host("here");
+        world.block_on(&host, async {
+            let url = "iscsi://nowhere/iqn.2026-11.io.sanstone:t0/0";
+            let text = format!("db.iscsi = {{ url = \"{url}\" }}");
+            let mut graph = graph(&text, Path::new("/"));
+            let other = engine::spawn(async {});
+            let error = graph.open("db", &host.lane(0)).await;
+            let error = error.expect_err("no machine is called so").to_string();
+            let why = "\"nowhere\" cannot be looked up: it has no address";
+            assert!(error.contains(why), "{error}");
+            assert!(other.is_finished());
+        });
     });
 }

@@ -14,6 +14,17 @@ impl std::ops::Deref for Cdb {
     }
 }
 
+impl Cdb {
+    /// Whether it changes what is stored.
+    pub(super) fn changes_medium(&self) -> bool {
+        const WRITE_10: u8 = 0x2a;
+        const WRITE_16: u8 = 0x8a;
+        const UNMAP: u8 = 0x42;
+        const WRITE_SAME_16: u8 = 0x93;
+        matches!(self.bytes[0], WRITE_10 | WRITE_16 | UNMAP | WRITE_SAME_16)
+    }
+}
+
 fn cdb<const N: usize>(first: [u8; N]) -> Cdb {
     let mut bytes = [0; 16];
     bytes[..N].copy_from_slice(&first);
@@ -88,6 +99,67 @@ pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
     list[8..16].copy_from_slice(&lba.to_be_bytes());
     list[16..20].copy_from_slice(&blocks.to_be_bytes());
     list
+}
+
+/// Service actions of PERSISTENT RESERVE IN (SPC-4 6.14.1).
+pub(super) const READ_KEYS: u8 = 0;
+pub(super) const READ_RESERVATION: u8 = 1;
+pub(super) const READ_FULL_STATUS: u8 = 3;
+
+/// PERSISTENT RESERVE IN (SPC-4 6.14).
+pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> Cdb {
+    let [high, low] = allocation_len.to_be_bytes();
+    cdb([0x5e, service_action, 0, 0, 0, 0, 0, high, low, 0])
+}
+
+/// PERSISTENT RESERVE OUT with its parameter list (SPC-4 6.15).
+pub(super) struct ReserveOut {
+    pub(super) cdb: Cdb,
+    pub(super) list: [u8; 24],
+}
+
+impl ReserveOut {
+    fn new(service_action: u8, kind: u8, key: u64, action_key: u64, aptpl: bool) -> ReserveOut {
+        let mut list = [0; 24];
+        list[..8].copy_from_slice(&key.to_be_bytes());
+        list[8..16].copy_from_slice(&action_key.to_be_bytes());
+        list[20] = aptpl.into();
+        ReserveOut {
+            cdb: cdb([
+                0x5f,
+                service_action,
+                kind,
+                0,
+                0,
+                0,
+                0,
+                0,
+                list.len() as u8,
+                0,
+            ]),
+            list,
+        }
+    }
+
+    /// REGISTER AND IGNORE EXISTING KEY.
+    pub(super) fn register_and_ignore(key: u64, aptpl: bool) -> ReserveOut {
+        ReserveOut::new(6, 0, 0, key, aptpl)
+    }
+
+    /// REGISTER, if `key` is registered: it is not any more.
+    pub(super) fn unregister(key: u64) -> ReserveOut {
+        ReserveOut::new(0, 0, key, 0, false)
+    }
+
+    /// RESERVE with this type.
+    pub(super) fn reserve(kind: u8, key: u64) -> ReserveOut {
+        ReserveOut::new(1, kind, key, 0, false)
+    }
+
+    /// PREEMPT of all who are registered with `victim`, or PREEMPT AND ABORT.
+    pub(super) fn preempt(kind: u8, key: u64, victim: u64, aborts: bool) -> ReserveOut {
+        ReserveOut::new(if aborts { 5 } else { 4 }, kind, key, victim, false)
+    }
 }
 
 fn medium(opcode_10: u8, opcode_16: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {

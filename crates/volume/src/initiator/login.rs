@@ -8,6 +8,7 @@ use std::{
     rc::Rc,
 };
 
+use engine::{Duration, Instant, blocking::look_up, time};
 use iscsi::{Authentication, InitiatorConfig};
 
 use super::{
@@ -46,25 +47,36 @@ impl Portal {
     }
 
     /// Connects and logs in, here or where we are sent.
-    pub(super) async fn log_in(&self, config: &IscsiConfig) -> Result<Rc<Session>> {
+    /// All of it ends by `deadline`; each connection has its own limit beside that.
+    pub(super) async fn log_in(
+        &self,
+        config: &IscsiConfig,
+        deadline: Option<Instant>,
+    ) -> Result<Rc<Session>> {
         let Some(moved) = self.moved.get() else {
-            return self.follow(self.configured, config).await;
+            return self.follow(self.configured, config, deadline).await;
         };
-        match self.follow(moved, config).await {
+        match self.follow(moved, config, deadline).await {
             Ok(session) => Ok(session),
             // It may have come back. If not, the new place is the one to complain of.
-            Err(error) => self
-                .follow(self.configured, config)
-                .await
-                .map_err(|_| error),
+            Err(error) => {
+                let back = self.follow(self.configured, config, deadline).await;
+                back.map_err(|_| error)
+            }
         }
     }
 
     /// Logs in at `address` or where we are sent from there.
-    async fn follow(&self, mut address: SocketAddr, config: &IscsiConfig) -> Result<Rc<Session>> {
+    async fn follow(
+        &self,
+        mut address: SocketAddr,
+        config: &IscsiConfig,
+        deadline: Option<Instant>,
+    ) -> Result<Rc<Session>> {
         for _ in 0..=REDIRECTIONS_MAX {
+            let left = deadline.map(|deadline| deadline - time::now());
             let timeouts = Timeouts {
-                connect: config.connect_timeout,
+                connect: left.unwrap_or(Duration::MAX).min(config.connect_timeout),
                 request: config.request_timeout,
             };
             let opened = Session::open(address, initiator(config)?, timeouts).await;
@@ -78,12 +90,12 @@ impl Portal {
                 Opened::Redirected(redirection) => redirection,
             };
             let from = address;
-            address = parse(&to).ok_or_else(|| {
+            address = resolve(&to, config.connect_timeout).await.map_err(|why| {
                 // It is whatever a stranger likes to send.
                 let to: String = to.chars().take(64).collect();
                 let message = format!(
-                    "{from} sends us to {to:?}, which is no address; have it name one, or write \
-                     the right one into `url`"
+                    "{from} sends us to {to:?}, {why}; have it name another, or write the right one \
+                     into `url`"
                 );
                 Error::new(ErrorKind::Configuration, message)
             })?;
@@ -125,8 +137,43 @@ fn initiator(config: &IscsiConfig) -> Result<InitiatorConfig> {
     Ok(initiator)
 }
 
+/// The address that a TargetAddress names (RFC 7143 §13.8), which may be that of a host's name.
+async fn resolve(target_address: &str, limit: Duration) -> std::result::Result<SocketAddr, String> {
+    if let Some(address) = parse(target_address) {
+        return Ok(address);
+    }
+    let Some((host, port)) = parse_name(target_address) else {
+        return Err("which is no address".into());
+    };
+    let found = look_up(host, port, limit).await;
+    let found = found.map_err(|error| format!("which cannot be looked up: {error}"))?;
+    match found.ip().is_unspecified() {
+        false => Ok(found),
+        true => Err(format!("which is {}", found.ip())),
+    }
+}
+
+/// `storage.example` or `storage.example:3260`, perhaps with a portal group's tag.
+fn parse_name(target_address: &str) -> Option<(&str, u16)> {
+    let name = match target_address.split_once(',') {
+        Some((name, tag)) if tag.parse::<u16>().is_ok() => name,
+        Some(_) => return None,
+        None => target_address,
+    };
+    let (host, port) = match name.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)?),
+        None => (name, PORT),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    // All digits and dots would be an address that `parse` has refused, in another writing.
+    let is_name = host.len() <= 253
+        && host.chars().all(is_plain)
+        && host.chars().any(|c| c.is_ascii_alphabetic())
+        && host.starts_with(|c: char| c.is_ascii_alphanumeric());
+    is_name.then_some((host, port))
+}
+
 /// `10.0.1.2`, `10.0.1.2:3260`, `[fd00::2]` or `[fd00::2]:3260`, perhaps with a portal group's tag.
-/// A name would have to be looked up, for which a lane cannot wait.
 fn parse(target_address: &str) -> Option<SocketAddr> {
     let address = match target_address.split_once(',') {
         Some((address, tag)) if tag.parse::<u16>().is_ok() => address,
@@ -147,6 +194,51 @@ fn parse(target_address: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_address_may_be_a_name() {
+        for (text, name) in [
+            ("storage", Some(("storage", 3260))),
+            ("storage.example:4000,1", Some(("storage.example", 4000))),
+            ("storage.example,1", Some(("storage.example", 3260))),
+            ("storage:0", None),
+            ("storage:70000", None),
+            ("storage:4000,", None),
+            ("127.1", None),
+            ("-storage", None),
+            ("sto rage", None),
+            ("[storage]", None),
+            ("fd00::2", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_name(text), name, "{text:?}");
+        }
+        assert_eq!(parse_name(&"a".repeat(254)), None);
+    }
+
+    #[test]
+    fn a_name_that_a_target_sends_is_looked_up_and_others_go_on_meanwhile() {
+        engine::sim::seeds(10, |seed| {
+            let world = engine::sim::World::new(seed);
+            let (here, there) = (world.host("here"), world.host("there"));
+            let expected = there.addr(4000);
+            world.block_on(&here, async move {
+                let other = engine::spawn(async { engine::time::now() });
+                let began = engine::time::now();
+                let limit = Duration::from_secs(1);
+                assert_eq!(resolve("there:4000,1", limit).await, Ok(expected));
+                let ended = engine::time::now();
+                assert!((began..ended).contains(&other.await));
+                for (to, why) in [
+                    ("nowhere", "which cannot be looked up: it has no address"),
+                    ("no where", "which is no address"),
+                    ("0.0.0.0", "which is no address"),
+                ] {
+                    assert_eq!(resolve(to, limit).await, Err(why.to_owned()));
+                }
+            });
+        });
+    }
 
     #[test]
     fn a_target_address_is_an_address_with_or_without_port_and_tag() {

@@ -1,20 +1,37 @@
 //! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
 //!
-//! A [`login`] leads to a session, wherever the target sends us. A [`session`] is one connection from login to its end: it runs the pure protocol machine over
-//! a socket. The [`disk`] asks the logical unit what it is, turns a volume's calls into SCSI
-//! commands, and logs in again when a session is lost; requests that were in flight are then sent
-//! again, so that a short loss of the link is a pause and not an error.
+//! ```text
+//!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
+//!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
+//!  claim     whose the disk is: the mark and the fence, established again on each session
+//!  nexus     one session at a time, another when it is lost; login: wherever the target sends us
+//!  session   one connection from login to its end: the pure protocol machine over a socket
+//! ```
+//!
+//! Requests that were in flight when a session was lost are sent again over the next one, so that a
+//! short loss of the link is a pause and not an error.
 
 mod cdb;
+mod claim;
+mod claimed;
+mod config;
 mod disk;
 mod ended;
-#[cfg(test)]
-mod foreign;
+#[cfg(any(test, feature = "testing"))]
+pub mod foreign;
+mod identity;
+mod inquiry;
 mod login;
+mod nexus;
+mod patience;
 mod sense;
 mod session;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod unflushed;
+mod unit;
 
-pub use disk::{IscsiConfig, IscsiDisk, next_isid};
+pub use config::{IscsiConfig, next_isid};
+pub use disk::IscsiDisk;
+pub use identity::DiskIdentity;

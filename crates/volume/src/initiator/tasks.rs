@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, task::Waker};
 
-use engine::{Buf, Duration, Instant, Payload};
+use engine::{Buf, Duration, Instant, Payload, time};
 use iscsi::{Command, Direction, InitiatorConnection, Lun, TaskId, TaskResult};
 
 use super::cdb::Cdb;
@@ -73,6 +73,8 @@ pub(super) struct Tasks {
     free: Vec<usize>,
     /// Entries that the target's window has had no place for yet, in order.
     line: VecDeque<usize>,
+    /// When the machine last took one of them, or the first one came to wait.
+    line_moved: Instant,
     /// The entry of the last task in each of the machine's slots.
     by_slot: Vec<usize>,
 }
@@ -85,6 +87,9 @@ impl Tasks {
             self.entries.len() - 1
         });
         self.entries[key] = Some(task);
+        if self.line.is_empty() {
+            self.line_moved = time::turn_began();
+        }
         self.line.push_back(key);
         key
     }
@@ -124,12 +129,29 @@ impl Tasks {
                 task.data = TaskData::In(Buf::new(*data_len as usize));
             }
             self.line.pop_front();
+            self.line_moved = now;
             if self.by_slot.len() <= id.slot() {
                 self.by_slot.resize(id.slot() + 1, usize::MAX);
             }
             self.by_slot[id.slot()] = key;
         }
         Ok(())
+    }
+
+    /// For how long the target's window has had no place for whoever is first in line.
+    pub(super) fn line_waits(&self, now: Instant) -> Duration {
+        match self.line.is_empty() {
+            true => Duration::ZERO,
+            false => now - self.line_moved,
+        }
+    }
+
+    /// Whether the target has a command that changes the medium, and has not answered it.
+    pub(super) fn has_writes_at_target(&self) -> bool {
+        let mut tasks = self.entries.iter().flatten();
+        tasks.any(|task| {
+            task.id.is_some() && task.result.is_none() && task.request.cdb.changes_medium()
+        })
     }
 
     pub(super) fn remove(&mut self, key: usize) -> Option<Task> {

@@ -11,7 +11,7 @@ use std::{
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,6 +209,14 @@ impl Volume for Fault {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.under_rules(Operation::Flush, 0, 0, self.inner.flush()))
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

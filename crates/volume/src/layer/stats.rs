@@ -15,7 +15,7 @@ use engine::{LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Allocation, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
 };
 
@@ -185,6 +185,14 @@ impl Volume for Stats {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.counted(RequestKind::Flush, 0, self.inner.flush()))
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

@@ -12,7 +12,7 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Allocation, Durability, Result, Shape, SharedVolume, Volume, config::Rate};
+use crate::{Allocation, Claim, Durability, Result, Shape, SharedVolume, Volume, config::Rate};
 
 /// The idle time that a link may make up for.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -114,6 +114,14 @@ impl Volume for Throttle {
             self.wait_latency().await;
             self.inner.flush().await
         })
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

@@ -8,7 +8,8 @@
 //! there until the last of those readers is gone and the copy comes home. All of this happens under
 //! a lock of the page: without it two lanes at the same block would race, and a reader could see
 //! half of a write where the contract promises whole blocks. It is held for the copy of a few pages at
-//! most and almost never contended. Lock and counts are one word, so that a read of a page touches
+//! most and almost never contended. What is long is done in pieces, each of which is paid for, so that
+//! other sessions' I/O goes on meanwhile (`engine::share`). Lock and counts are one word, so that a read of a page touches
 //! one cache line beside its blocks.
 
 mod past_cache;
@@ -23,15 +24,21 @@ use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
 };
 
-use engine::{Buf, LaneFuture, Payload, Slice, buf::Lender, cost};
+use engine::{
+    Buf, LaneFuture, Payload, Slice,
+    buf::Lender,
+    cost,
+    share::{PIECE_BYTES, spend},
+};
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
+    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
+    Volume,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -40,6 +47,16 @@ const PAGE_BYTES: usize = 4096;
 const CHANGED_PAGES: usize = 8;
 /// Pages freed at once, all of them locked.
 const DISCARD_PAGES: usize = 512;
+/// What it costs to free them, in bytes moved.
+const DISCARD_COST_BYTES: usize = 256 << 10;
+/// Pages looked at in one go for whether they take space.
+const LOOKED_AT_PAGES: u64 = 4096;
+/// What it costs to lend a page or to look at its state, in bytes moved.
+const PAGE_COST_BYTES: usize = 64;
+/// The system's large page, which the first touch of it clears as a whole.
+const LARGE_PAGES: usize = 512;
+/// What that costs, in bytes moved.
+const LARGE_PAGE_COST_BYTES: usize = 256 << 10;
 
 /// The memory of a `ram` volume, for all lanes.
 #[derive(Debug)]
@@ -47,6 +64,8 @@ pub struct Region {
     memory: NonNull<u8>,
     mapped_bytes: usize,
     pages: Box<[Page]>,
+    /// Which of the system's large pages have been written since they were last given back.
+    large: Box<[AtomicBool]>,
     /// What pages hold that are lent and were written meanwhile.
     aside: Mutex<HashMap<usize, Box<[u8; PAGE_BYTES]>>>,
     shape: Shape,
@@ -97,6 +116,9 @@ impl Region {
             memory: NonNull::new(memory.cast()).expect("a mapping that worked is not at zero"),
             mapped_bytes,
             pages: (0..pages).map(|_| Page::default()).collect(),
+            large: (0..pages.div_ceil(LARGE_PAGES))
+                .map(|_| AtomicBool::default())
+                .collect(),
             aside: Mutex::default(),
             shape: Shape {
                 block_size_bytes,
@@ -109,6 +131,7 @@ impl Region {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: PAGE_BYTES as u32,
+                claim: None,
             },
         }))
     }
@@ -243,7 +266,8 @@ impl Region {
         }
     }
 
-    fn zero(&self, at: usize, len: usize) {
+    /// Makes the `len` bytes at `at` zero, piece by piece.
+    async fn zero(&self, at: usize, len: usize) {
         let end = at + len;
         let first_whole = at.next_multiple_of(PAGE_BYTES).min(end);
         let end_whole = (end / PAGE_BYTES * PAGE_BYTES).max(first_whole);
@@ -253,12 +277,26 @@ impl Region {
         while page < end_whole / PAGE_BYTES {
             let next = (page / DISCARD_PAGES + 1) * DISCARD_PAGES;
             let next = next.min(end_whole / PAGE_BYTES);
+            spend(DISCARD_COST_BYTES * (next - page) / DISCARD_PAGES).await;
             if !self.discard_pages(page, next) {
-                clear(page * PAGE_BYTES, (next - page) * PAGE_BYTES);
+                for (at, len) in pieces(page * PAGE_BYTES, (next - page) * PAGE_BYTES) {
+                    spend(len).await;
+                    clear(at, len);
+                }
             }
             page = next;
         }
         clear(end_whole, end - end_whole);
+    }
+
+    /// What writing a piece of `len` bytes at `at` costs, in bytes moved.
+    fn write_cost(&self, at: usize, len: usize) -> usize {
+        let large = &self.large[at / PAGE_BYTES / LARGE_PAGES];
+        if large.load(Ordering::Relaxed) {
+            return len;
+        }
+        large.store(true, Ordering::Relaxed);
+        len + LARGE_PAGE_COST_BYTES
     }
 
     /// Gives whole pages back to the system, after which they are zero; not when any is lent.
@@ -271,6 +309,9 @@ impl Region {
         }
         let len = (end - first) * PAGE_BYTES;
         locked.iter_mut().for_each(|page| page.set_written(false));
+        if end - first == LARGE_PAGES {
+            self.large[first / LARGE_PAGES].store(false, Ordering::Relaxed);
+        }
         let start = self.at_home(first * PAGE_BYTES).as_ptr();
         // SAFETY: whole pages of the mapping, all locked: nobody looks at them meanwhile.
         let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
@@ -294,6 +335,12 @@ fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
         let start = at.max(page * PAGE_BYTES);
         (start, (at + len).min((page + 1) * PAGE_BYTES) - start)
     })
+}
+
+/// The `len` bytes at `at` in pieces that are copied in one go: offset and length.
+fn pieces(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (at..at + len).step_by(PIECE_BYTES);
+    starts.map(move |start| (start, PIECE_BYTES.min(at + len - start)))
 }
 
 /// What is known of a page: how many loans look at it, whether its content is aside because it was
@@ -419,6 +466,7 @@ impl Volume for Ram {
             let region = self.region();
             region.shape.check(at, len as u64)?;
             let at = at as usize;
+            spend(pages_of(at, len).len() * PAGE_COST_BYTES).await;
             if region.lend(at, len) {
                 region.fetch(at, len);
                 let lender = self.region.clone();
@@ -427,7 +475,10 @@ impl Volume for Ram {
                 return Ok(unsafe { Slice::lent(region.at_home(at), len, lender) }.into());
             }
             let mut buf = Buf::new(len);
-            region.copy(at, &mut buf);
+            for (piece, len) in pieces(at, len) {
+                spend(len).await;
+                region.copy(piece, &mut buf[piece - at..piece - at + len]);
+            }
             Ok(buf.into())
         })
     }
@@ -438,7 +489,7 @@ impl Volume for Ram {
             cost::count_copied(data.len());
             let mut slices = data.slices().iter();
             let mut left: &[u8] = &[];
-            let copy_next = |_, part: &mut [u8]| {
+            let mut copy_next = |_, part: &mut [u8]| {
                 // One walk over the slices, whatever their boundaries are.
                 let mut done = 0;
                 while done < part.len() {
@@ -452,8 +503,10 @@ impl Volume for Ram {
                     (left, done) = (&left[n..], done + n);
                 }
             };
-            self.region()
-                .change(at as usize, data.len(), true, copy_next);
+            for (at, len) in pieces(at as usize, data.len()) {
+                spend(self.region().write_cost(at, len)).await;
+                self.region().change(at, len, true, &mut copy_next);
+            }
             Ok(())
         })
     }
@@ -462,10 +515,19 @@ impl Volume for Ram {
         LaneFuture::new(async { Ok(()) })
     }
 
+    /// Nobody else can reach the memory of this process.
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.region().shape.check_write(at, len)?;
-            self.region().zero(at as usize, len as usize);
+            self.region().zero(at as usize, len as usize).await;
             Ok(())
         })
     }
@@ -479,6 +541,9 @@ impl Volume for Ram {
             let mut end = (at / page_bytes + 1) * page_bytes;
             while end < at + len && is_written(end / page_bytes) == is_mapped {
                 end += page_bytes;
+                if end / page_bytes % LOOKED_AT_PAGES == 0 {
+                    spend(LOOKED_AT_PAGES as usize * PAGE_COST_BYTES).await;
+                }
             }
             let len_bytes = end.min(at + len) - at;
             Ok(Allocation {

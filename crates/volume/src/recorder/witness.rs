@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use engine::{LaneFuture, Payload};
 
 use super::{Content, Recording, SECTOR_BYTES};
-use crate::{Durability, Result, Shape, SharedVolume, Volume};
+use crate::{Claim, Durability, Result, Shape, SharedVolume, Volume};
 
 /// A volume that notes what it acknowledges.
 pub struct Witness {
@@ -153,6 +153,14 @@ impl Volume for Witness {
             }
             result
         })
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

@@ -10,7 +10,10 @@ use super::{
         CHILDREN_MAX, RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, UNIT_BYTES_MAX, UNIT_BYTES_MIN,
     },
 };
-use crate::{Durability, Error, ErrorKind, Result};
+use crate::{
+    Durability, Error, ErrorKind, Result,
+    claim::{MARK_AT, holds_mark},
+};
 
 /// What a new stripe is to be.
 #[derive(Clone, Debug)]
@@ -63,7 +66,8 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         if !options.force {
             check_blank(child, &start)?;
         }
-        before.push(start);
+        // What follows is the mark of who has the child: ours, or nobody's.
+        before.push(start.slice(0..MARK_AT as usize));
     }
     let superblocks: Vec<Superblock> = (0..children.len() as u32)
         .map(|child_index| Superblock {
@@ -77,7 +81,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         .collect();
     let starts = superblocks.iter().map(|superblock| {
         let mut start = Payload::from(Buf::copy_of(&superblock.encode()));
-        start.append(Payload::zeroes(RESERVED_BYTES as usize - SUPERBLOCK_BYTES));
+        start.append(Payload::zeroes(MARK_AT as usize - SUPERBLOCK_BYTES));
         start
     });
     let made = match write_all(children, starts).await {
@@ -91,6 +95,22 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
             "the children's first MiB could not be put back ({second}) after this"
         ))),
     }
+}
+
+/// Refuses children that are not blank, before anything is written to them. One that is claimed or
+/// cannot be read is passed over: whose it is, a claim finds out.
+///
+/// # Errors
+/// `Configuration`, with the child and what it holds.
+pub async fn look(children: &[Child]) -> Result<()> {
+    for child in children {
+        child.check_len()?;
+        match child.volume.read(0, RESERVED_BYTES as usize).await {
+            Ok(start) if !holds_mark(&start) => check_blank(child, &start)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn check_options(children: usize, options: &CreateOptions) -> Result<u32> {
@@ -121,8 +141,12 @@ fn check_blank(child: &Child, start: &Payload) -> Result<()> {
             found.child_index, found.child_count, found.volume
         )));
     }
+    let unmarked = match holds_mark(start) {
+        true => start.slice(0..MARK_AT as usize),
+        false => start.clone(),
+    };
     let mut at = 0;
-    for slice in start.slices() {
+    for slice in unmarked.slices() {
         if let Some(within) = slice.iter().position(|&byte| byte != 0) {
             return Err(child.refuse(format!(
                 "it holds data (a byte that is not zero at {}); use a blank one, or --force to \
@@ -135,7 +159,7 @@ fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     Ok(())
 }
 
-/// Writes the first MiB of each child.
+/// Writes the first MiB of each child, up to the mark.
 async fn write_all(children: &[Child], starts: impl Iterator<Item = Payload>) -> Result<()> {
     let writes = children
         .iter()
@@ -160,8 +184,9 @@ async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Resul
         if found == *superblock {
             continue;
         }
-        if found.volume == superblock.volume {
-            let same = &children[found.child_index as usize];
+        // What comes back is another's word, also for the index.
+        let same = children.get(found.child_index as usize);
+        if let Some(same) = same.filter(|_| found.volume == superblock.volume) {
             return Err(child.refuse(format!(
                 "it is the same disk as child {}; give each child a disk of its own",
                 same.name

@@ -7,6 +7,9 @@
 //! (`map`), let the children work on their runs together (`join`), put the payloads together
 //! without copying (`rope`).
 
+mod claim;
+#[cfg(test)]
+mod claim_tests;
 mod create;
 mod join;
 mod map;
@@ -23,7 +26,8 @@ use engine::{LaneFuture, Payload};
 use uuid::Uuid;
 
 pub use self::{
-    create::{CreateOptions, create},
+    claim::{claim_all, give_up},
+    create::{CreateOptions, create, look},
     open::Opened,
 };
 use self::{
@@ -31,7 +35,7 @@ use self::{
     open::State,
     superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock},
 };
-use crate::{Allocation, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// The unit when nobody says another, in bytes.
 pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
@@ -57,7 +61,7 @@ impl Child {
         error.context(format_args!("stripe child {}", self.name))
     }
 
-    async fn read_superblock(&self) -> Result<Superblock> {
+    fn check_len(&self) -> Result<()> {
         if self.volume.shape().len_bytes() < RESERVED_BYTES {
             return Err(self.refuse(format!(
                 "it has {} bytes and cannot even hold a superblock; look for the child that \
@@ -65,6 +69,11 @@ impl Child {
                 self.volume.shape().len_bytes()
             )));
         }
+        Ok(())
+    }
+
+    async fn read_superblock(&self) -> Result<Superblock> {
+        self.check_len()?;
         let block = self.volume.read(0, SUPERBLOCK_BYTES).await;
         let block = block.map_err(|error| self.blame(error))?;
         Superblock::decode(&block.to_vec()).map_err(|refused| self.refuse(refused))
@@ -134,6 +143,7 @@ impl Volume for Stripe {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
+            self.shape().check_claim()?;
             let unflushed = &self.state.unflushed;
             unflushed.check()?;
             let covers = unflushed.begin();
@@ -149,6 +159,23 @@ impl Volume for Stripe {
             }
             // Also when only another flush failed meanwhile: what it lost may have been ours.
             unflushed.check()
+        })
+    }
+
+    /// A stripe in a stripe has claimed its children when it was opened, so that whoever has the outer
+    /// one has them.
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let results = join::all(self.children.iter().map(|child| child.close())).await;
+            let mut closed = Ok(());
+            for (child, result) in results.into_iter().enumerate() {
+                closed = closed.and(result.map_err(|error| self.blame(child, error)));
+            }
+            closed
         })
     }
 

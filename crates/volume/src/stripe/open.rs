@@ -7,12 +7,12 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{
-    Child, Stripe,
+    Child, Stripe, claim_all, give_up,
     map::Map,
     superblock::{RESERVED_BYTES, Superblock},
     unflushed::Unflushed,
 };
-use crate::{Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
+use crate::{Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
 
 /// A stripe whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
 /// what a lane does I/O with.
@@ -41,10 +41,47 @@ impl Opened {
     /// or unit, listed twice, or smaller than when the stripe was created; the child's own error
     /// when it cannot be read. Each names the child and the mend.
     pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<Opened> {
+        Opened::read(children, unit_bytes, None).await
+    }
+
+    /// As [`Opened::open`], with `claim` on every child from before the superblocks count until the
+    /// volumes are closed. A stripe with a child that takes no writes is opened without: nothing is
+    /// written to it, and who else does so is not seen.
+    ///
+    /// # Errors
+    /// As [`Opened::open`]; `Claimed` when another owner has a child. What was claimed is given up.
+    pub async fn claimed(
+        children: &[Child],
+        unit_bytes: Option<u32>,
+        claim: &Claim,
+    ) -> Result<Opened> {
+        if children.iter().any(|child| child.volume.shape().read_only) {
+            return Opened::open(children, unit_bytes).await;
+        }
+        // A mark is written only to what is a child of this stripe. Where another one has reserved a
+        // child nobody else can read it: whose it is, the claim finds out.
+        match Opened::open(children, unit_bytes).await {
+            Err(error) if error.kind() != ErrorKind::Claimed => return Err(error),
+            _ => {}
+        }
+        claim_all(children, claim).await?;
+        let opened = Opened::read(children, unit_bytes, Some(claim)).await;
+        if opened.is_err() {
+            give_up(children).await;
+        }
+        opened
+    }
+
+    async fn read(
+        children: &[Child],
+        unit_bytes: Option<u32>,
+        claim: Option<&Claim>,
+    ) -> Result<Opened> {
         let mut superblocks = Vec::with_capacity(children.len());
         for child in children {
             superblocks.push(child.read_superblock().await?);
         }
+        check_complete(&superblocks)?;
         let Some(first) = superblocks.first().cloned() else {
             return Err(Error::new(
                 ErrorKind::Configuration,
@@ -68,9 +105,11 @@ impl Opened {
             return Err(Error::new(
                 ErrorKind::Configuration,
                 format!(
-                    "the configuration says a stripe unit of {unit_bytes} bytes, but stripe {} was \
-                     created with {}; write that",
-                    first.volume, first.unit_bytes
+                    "the configuration says a stripe unit of {}, but stripe {} was created with \
+                     another one; write unit = \"{}\"",
+                    written(unit_bytes),
+                    first.volume,
+                    written(first.unit_bytes)
                 ),
             ));
         }
@@ -78,7 +117,10 @@ impl Opened {
         let listed_at: Vec<usize> = listed_at.into_iter().flatten().collect();
         Ok(Opened(Arc::new(State {
             uuid: first.volume,
-            shape: shape(children, &first),
+            shape: Shape {
+                claim: claim.cloned(),
+                ..shape(children, &first)
+            },
             map: Map::new(first.unit_bytes, children.len()),
             unflushed: Unflushed::new(children.len()),
             names: listed_at
@@ -121,6 +163,45 @@ impl Opened {
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
+}
+
+/// A size as the configuration takes it.
+fn written(bytes: u32) -> String {
+    match bytes {
+        bytes if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
+        bytes if bytes % (1 << 10) == 0 => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
+    }
+}
+
+/// Says which children are missing where those that are listed are of one stripe.
+fn check_complete(superblocks: &[Superblock]) -> Result<()> {
+    let Some(first) = superblocks.first() else {
+        return Ok(());
+    };
+    let is_of_one =
+        |other: &Superblock| other.volume == first.volume && other.child_count == first.child_count;
+    let (count, listed) = (first.child_count, superblocks.len());
+    if !superblocks.iter().all(is_of_one) || listed >= count as usize {
+        return Ok(());
+    }
+    let missing: Vec<String> = (0..count)
+        .filter(|index| superblocks.iter().all(|found| found.child_index != *index))
+        .map(|index| index.to_string())
+        .collect();
+    let (number, verb) = match &missing[..] {
+        [_] => ("child", "is"),
+        _ => ("children", "are"),
+    };
+    Err(Error::new(
+        ErrorKind::Configuration,
+        format!(
+            "stripe {} has {count} children, numbered from 0, and {listed} are listed: {number} {} \
+             {verb} missing; list all {count}, in any order",
+            first.volume,
+            missing.join(", ")
+        ),
+    ))
 }
 
 fn check_child(
@@ -168,6 +249,7 @@ fn check_child(
         )));
     }
     let shape = child.volume.shape();
+    // The superblock was checked: no sum or product of what it says overflows.
     let needed = RESERVED_BYTES + superblock.usable_bytes;
     if shape.len_bytes() < needed {
         return Err(child.refuse(format!(
@@ -217,5 +299,6 @@ fn shape(children: &[Child], superblock: &Superblock) -> Shape {
                 ..discard
             }),
         optimal_io_bytes: unit.saturating_mul(count),
+        claim: None,
     }
 }

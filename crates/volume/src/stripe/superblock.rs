@@ -1,6 +1,6 @@
 //! The superblock of a stripe's child: the first block of the child's first MiB, which says which
-//! stripe it belongs to, as which child, and how the data lies. The rest of the MiB is zero and
-//! kept for later versions; data begin after it.
+//! stripe it belongs to, as which child, and how the data lies. The MiB's last block is for the mark
+//! of who has the child (`claim`); the rest is zero and kept for later versions. Data begin after it.
 //!
 //! All numbers are little-endian. Magic, kind, version and checksum keep their places in every
 //! version, so that an older release can tell a newer format from damage.
@@ -155,7 +155,11 @@ impl Superblock {
             return Err(format!("it says a unit of {unit} bytes"));
         }
         let whole = *usable > 0 && usable % u64::from(*unit) == 0;
-        if !whole || usable.checked_mul(u64::from(*count)).is_none() {
+        // With the reserved MiB, and all children together, an offset that a file can have.
+        let all = usable
+            .checked_add(RESERVED_BYTES)
+            .and_then(|len| len.checked_mul(u64::from(*count)));
+        if !whole || all.is_none_or(|all| all > i64::MAX as u64) {
             return Err(format!(
                 "it says {usable} bytes of data on a child in units of {unit}"
             ));
@@ -218,13 +222,14 @@ mod tests {
 
     #[test]
     fn a_sound_checksum_does_not_excuse_nonsense() {
-        let nonsense: [fn(&mut Superblock); 6] = [
+        let nonsense: [fn(&mut Superblock); 7] = [
             |s| s.child_count = 0,
             |s| s.child_index = 2,
             |s| s.unit_bytes = 12_288,
             |s| s.unit_bytes = 512,
             |s| s.usable_bytes = 1000,
             |s| s.usable_bytes = 1 << 63,
+            |s| (s.child_index, s.child_count, s.usable_bytes) = (0, 1, u64::MAX - 65_535),
         ];
         for spoil in nonsense {
             let mut superblock = example();

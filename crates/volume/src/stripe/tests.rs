@@ -3,14 +3,15 @@
 use std::rc::Rc;
 
 use engine::{Buf, task::join_all};
+use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
 use crate::Discard;
 use crate::test_volume::{Call, Kind, Random, TestVolume, on_lane};
 
-const MIB: usize = 1 << 20;
-const UNIT: u32 = 4096;
+pub(super) const MIB: usize = 1 << 20;
+pub(super) const UNIT: u32 = 4096;
 
 fn child(name: &str, volume: &Rc<TestVolume>) -> Child {
     Child {
@@ -19,7 +20,7 @@ fn child(name: &str, volume: &Rc<TestVolume>) -> Child {
     }
 }
 
-fn named(volumes: &[Rc<TestVolume>]) -> Vec<Child> {
+pub(super) fn named(volumes: &[Rc<TestVolume>]) -> Vec<Child> {
     let names = ["a", "b", "c", "d"];
     let pairs = names.iter().zip(volumes);
     pairs.map(|(name, volume)| child(name, volume)).collect()
@@ -41,7 +42,7 @@ async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
 }
 
 /// A new stripe over `count` children with a MiB of data each, its calls not yet counted.
-async fn new_stripe(count: usize, unit_bytes: u32) -> (Stripe, Vec<Rc<TestVolume>>) {
+pub(super) async fn new_stripe(count: usize, unit_bytes: u32) -> (Stripe, Vec<Rc<TestVolume>>) {
     let volumes: Vec<_> = (0..count).map(|_| TestVolume::new(2 * MIB)).collect();
     create(&named(&volumes), &options(unit_bytes))
         .await
@@ -51,7 +52,7 @@ async fn new_stripe(count: usize, unit_bytes: u32) -> (Stripe, Vec<Rc<TestVolume
     (stripe, volumes)
 }
 
-fn refused<T: fmt::Debug>(result: Result<T>, words: &[&str]) {
+pub(super) fn refused<T: fmt::Debug>(result: Result<T>, words: &[&str]) {
     let error = result.expect_err("this must be refused");
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
     for word in words {
@@ -88,6 +89,7 @@ fn it_looks_like_the_sum_of_its_children() {
                 reads_zeroes: false,
             }),
             optimal_io_bytes: 3 * (32 << 10),
+            claim: None,
         };
         assert_eq!(*stripe.shape(), expected);
         assert_eq!(stripe.uuid(), Uuid::from_u128(7));
@@ -456,10 +458,11 @@ fn creating_refuses_what_it_would_destroy() {
 
         let full = TestVolume::new(2 * MIB);
         full.data.borrow_mut()[MIB - 1] = 1;
+        full.data.borrow_mut()[MIB - 4097] = 1;
         let over_data = create(&pair(&full), &options(UNIT)).await;
         refused(
             over_data,
-            &["stripe child b", "not zero at 1048575", "--force"],
+            &["stripe child b", "not zero at 1044479", "--force"],
         );
         assert_eq!(
             blank.count(Kind::Write(Durability::Fua)),
@@ -473,9 +476,9 @@ fn creating_refuses_what_it_would_destroy() {
         };
         create(&pair(&full), &force).await.unwrap();
         assert_eq!(
-            full.data.borrow()[MIB - 1],
+            full.data.borrow()[MIB - 4097],
             0,
-            "nothing old is left in the first MiB"
+            "nothing old is left before the mark"
         );
         opened(&[blank, full]).await.unwrap();
     });
@@ -580,7 +583,7 @@ fn opening_says_what_is_wrong_with_which_child() {
         );
         refused(
             open(vec![a.clone()]).await,
-            &["stripe child a", "of 2", "1 are listed"],
+            &["has 2 children", "1 are listed", "child 1 is missing"],
         );
         refused(open(vec![]).await, &["without children"]);
         let three = open(vec![a.clone(), b.clone(), a.clone()]).await;
@@ -619,10 +622,67 @@ fn opening_says_what_is_wrong_with_which_child() {
         refused(mixed, &["stripe child b", "do not agree", "created at 5"]);
 
         let unit = Opened::open(&named(&volumes), Some(8192)).await;
-        refused(unit, &["8192", "4096"]);
+        refused(unit, &["8KiB", "write unit = \"4KiB\""]);
         b.fails.set(|_| true);
         let error = open(vec![a, b.clone()]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Medium);
         assert!(error.to_string().contains("stripe child b"), "{error}");
     });
+}
+
+#[test]
+fn the_children_that_are_missing_are_named() {
+    on_lane(async {
+        let (_, volumes) = new_stripe(4, UNIT).await;
+        let [a, _, c, _] = [0, 1, 2, 3].map(|i| volumes[i].clone());
+        let words = [
+            "has 4 children",
+            "2 are listed",
+            "children 1, 3 are missing",
+        ];
+        refused(opened(&[c, a]).await, &words);
+    });
+}
+
+proptest! {
+    /// Whatever a superblock says, with a checksum that is right: it is refused, or all arithmetic
+    /// on it fits.
+    #[test]
+    fn no_superblock_breaks_who_reads_it(
+        (child_index, child_count) in (0u32..2, prop_oneof![3 => 0u32..3, 1 => any::<u32>()]),
+        unit_shift in 0u32..32,
+        usable_units in prop_oneof![0u64..600, any::<u64>()],
+        near_end in any::<bool>(),
+        second in any::<bool>(),
+    ) {
+        let unit_bytes = 1u32 << unit_shift;
+        let usable_bytes = usable_units.saturating_mul(unit_bytes.into());
+        let usable_bytes = match near_end {
+            true => u64::MAX / u64::from(child_count.max(1)) / u64::from(unit_bytes)
+                * u64::from(unit_bytes),
+            false => usable_bytes,
+        };
+        let superblock = |child_index| Superblock {
+            volume: Uuid::from_u128(7),
+            child_index,
+            child_count,
+            unit_bytes,
+            usable_bytes,
+            created_unix_s: u64::MAX,
+        };
+        on_lane(async move {
+            let volumes: Vec<_> = (child_index..child_index + 1 + u32::from(second))
+                .map(|index| {
+                    let volume = TestVolume::new(2 * MIB);
+                    let block = superblock(index).encode();
+                    volume.data.borrow_mut()[..SUPERBLOCK_BYTES].copy_from_slice(&block);
+                    volume
+                })
+                .collect();
+            if let Ok(stripe) = opened(&volumes).await {
+                let len = stripe.shape().len_bytes();
+                stripe.read(len - 4096, 4096).await.expect("the last block");
+            }
+        });
+    }
 }

@@ -221,13 +221,28 @@ impl Disk {
                 let ending = eject.flushed(&self.views[nexus.view], Ok(()));
                 return rules::check_ending(&ending, &cdb);
             }
-            Action::Changed(changed) => {
+            Action::Change(change) => {
+                let view = &self.views[nexus.view];
+                let changed = match change.prepare(view) {
+                    Ok(prepared) => {
+                        let kept = prepared.to_keep();
+                        // A write that failed: nothing has changed.
+                        if kept.is_some() && input.u8() < 0x40 {
+                            return self.check_state();
+                        }
+                        let changed = prepared.commit(view).expect("nothing came between");
+                        if let Some(kept) = kept {
+                            assert_eq!(kept, view.shared().save(), "what was kept is what is");
+                        }
+                        changed
+                    }
+                    Err(ending) => return rules::check_ending(&ending, &cdb),
+                };
                 let known = |id: &NexusId| NEXUSES.iter().any(|nexus| nexus.id == *id);
                 assert!(
                     changed.abort.iter().all(known),
                     "{changed:?} names strangers"
                 );
-                rules::check_ending(&changed.ending, &cdb);
                 return self.check_state();
             }
             Action::End(_) | Action::Reply(_) => return,

@@ -107,17 +107,19 @@ fn a_list_that_changes_anything_else_changes_nothing() {
 #[test]
 fn each_command_that_saves_has_it_kept_also_the_second_of_the_same() {
     let mut unit = unit(thick());
-    // An initiator sends it again when the first ended with Changed::not_kept.
+    // An initiator sends it again when the first ended with Prepared::not_kept.
     for (save, times) in [(1, 2), (0, 1)] {
         for _ in 0..times {
             let Action::Parameters(parameters) = unit.begin(NEXUS, &select(save, 16)) else {
                 panic!("no parameter list");
             };
             let action = unit.resume(parameters, &control(true, false));
-            let Action::Changed(changed) = action else {
+            let Action::Change(change) = action else {
                 panic!("{action:?}");
             };
-            assert_eq!(changed.keep, save == 1);
+            let prepared = change.prepare(&unit).expect("it may be made");
+            assert_eq!(prepared.to_keep().is_some(), save == 1);
+            prepared.commit(&unit).expect("nothing comes between");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! PERSISTENT RESERVE OUT: service actions, keys and parameter lists.
 
 use crate::fixture::*;
-use crate::{Action, Asc, Ending, LogicalUnit, NexusId, SharedUnit};
+use crate::{Action, Asc, Ending, LogicalUnit, NexusId, Prepared, Sense, SharedUnit};
 
 const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -59,9 +59,10 @@ fn a_write_that_waited_for_its_data_is_fenced_off() {
     let Action::Parameters(parameters) = second.begin(OTHER, &cdb(5, 6, 24)) else {
         panic!("no parameter list");
     };
-    let Action::Changed(changed) = second.resume(parameters, &list(2, 1, 0)) else {
+    let Action::Change(change) = second.resume(parameters, &list(2, 1, 0)) else {
         panic!("no change");
     };
+    let changed = made(&second, &change).expect("it may");
     assert_eq!(
         changed.abort,
         [NEXUS],
@@ -126,6 +127,124 @@ fn spec_i_pt_registers_others_by_name() {
         );
         assert!(ending.sense.is_some(), "{end} bytes");
     }
+}
+
+/// REGISTER with these keys and flags, beside SPEC_I_PT, that names the ports of these initiators.
+fn register_also(
+    unit: &mut LogicalUnit,
+    keys: (u64, u64),
+    flags: u8,
+    initiators: &[&str],
+) -> Ending {
+    let ids = initiators.iter().map(|initiator| {
+        super::super::reserve_in::transport_id(&crate::reservations::NexusName {
+            initiator_port: format!("iqn.2026-11.test:{initiator},i,0x000000000001"),
+            target_port: 0,
+        })
+    });
+    let ids = ids.collect::<Vec<_>>().concat();
+    let mut data = list(keys.0, keys.1, flags | SPEC_I_PT);
+    data.extend((ids.len() as u32).to_be_bytes());
+    data.extend(&ids);
+    let cdb = cdb(0, 0, data.len() as u32);
+    settle(unit, NEXUS, &cdb, &data)
+}
+
+const SPEC_I_PT: u8 = 0x08;
+const ALL_TG_PT: u8 = 0x04;
+
+fn invalid_parameter(byte: u16) -> Ending {
+    Ending::check(Sense::invalid_parameter(byte, None))
+}
+
+#[test]
+fn spec_i_pt_registers_nobody_when_one_that_it_names_is_registered() {
+    let (mut first, mut second) = two_views(thick());
+    assert_eq!(out(&mut second, OTHER, 0, (0, 2), 0), Ending::GOOD);
+    let before = first.shared().look().reservations.clone();
+    for flags in [0, ALL_TG_PT, APTPL] {
+        let ending = register_also(&mut first, (0, 5), flags, &["c", "b"]);
+        assert_eq!(ending, invalid_parameter(24));
+        assert_eq!(first.shared().look().reservations, before);
+    }
+    // The other still has its own key, and the free ones are free.
+    assert_eq!(out(&mut second, OTHER, 1, (2, 0), 0), Ending::GOOD);
+    let free = register_also(&mut first, (0, 5), 0, &["c", "a", "c"]);
+    assert_eq!(free, Ending::GOOD);
+    assert_eq!(first.shared().look().reservations.registrations().len(), 3);
+    // From a nexus that is registered it is an error, but a wrong key comes first.
+    let again = register_also(&mut first, (5, 6), 0, &["d"]);
+    assert_eq!(again, invalid_parameter(20));
+    let wrong = register_also(&mut first, (7, 6), 0, &["d"]);
+    assert_eq!(wrong, Ending::CONFLICT);
+}
+
+#[test]
+fn spec_i_pt_registers_all_that_it_names_or_none() {
+    let mut unit = unit(thick());
+    let initiators: Vec<String> = (0..120).map(|n| n.to_string()).collect();
+    let named: Vec<&str> = initiators.iter().map(String::as_str).collect();
+    unit.shared().change(|state| state.ports.extend(1..10));
+    let ending = register_also(&mut unit, (0, 5), ALL_TG_PT, &named);
+    let asc = ending.sense.map(|sense| sense.asc);
+    assert_eq!(asc, Some(Asc::INSUFFICIENT_REGISTRATION_RESOURCES));
+    assert_eq!(unit.shared().look().reservations.registrations(), []);
+}
+
+#[test]
+fn all_tg_pt_changes_no_key_that_is_not_given() {
+    let (mut first, _) = two_views(thick());
+    let mut elsewhere = identity();
+    elsewhere.port.relative_port += 1;
+    let shared = first.shared().clone();
+    let mut elsewhere = LogicalUnit::sharing(elsewhere, thick(), shared).unwrap();
+    elsewhere.introduce(OTHER, "iqn.2026-11.test:a,i,0x000000000001");
+    assert_eq!(out(&mut elsewhere, OTHER, 0, (0, 2), 0), Ending::GOOD);
+    // It is one initiator port: as if it had asked at the other target port, where its key is 2.
+    let ending = out(&mut first, NEXUS, 0, (0, 5), ALL_TG_PT);
+    assert_eq!(ending, Ending::CONFLICT);
+    assert_eq!(first.shared().look().reservations.registrations().len(), 1);
+    assert_eq!(out(&mut first, NEXUS, 6, (0, 5), ALL_TG_PT), Ending::GOOD);
+    let keys = first.shared().look().reservations.registrations().to_vec();
+    assert_eq!(keys.iter().map(|r| r.key).collect::<Vec<_>>(), [5, 5]);
+}
+
+/// A PERSISTENT RESERVE OUT that is ready to be kept.
+fn prepared(unit: &mut LogicalUnit, action: u8, keys: (u64, u64), flags: u8) -> Prepared {
+    let Action::Parameters(parameters) = unit.begin(NEXUS, &cdb(action, 6, 24)) else {
+        panic!("no parameter list");
+    };
+    let Action::Change(change) = unit.resume(parameters, &list(keys.0, keys.1, flags)) else {
+        panic!("no change");
+    };
+    change.prepare(unit).expect("it may")
+}
+
+#[test]
+fn what_could_not_be_kept_has_changed_nothing() {
+    let (mut first, mut second) = two_views(thick());
+    assert_eq!(out(&mut second, OTHER, 0, (0, 2), APTPL), Ending::GOOD);
+    assert_eq!(out(&mut first, NEXUS, 0, (0, 1), APTPL), Ending::GOOD);
+    assert_eq!(out(&mut second, OTHER, 1, (2, 0), 0), Ending::GOOD);
+    let before = first.shared().save();
+    for (action, keys) in [(0, (1, 0)), (3, (1, 0)), (4, (1, 2)), (5, (1, 2))] {
+        let change = prepared(&mut first, action, keys, APTPL);
+        let to_keep = change.to_keep().expect("something to keep");
+        assert_ne!(to_keep, before, "action {action}");
+        drop(change);
+        assert_eq!(first.shared().save(), before, "action {action}");
+        assert_eq!(second.begin(OTHER, &[0; 6]), good(), "nobody hears of it");
+        assert!(matches!(second.begin(OTHER, &WRITE), Action::Medium(_)));
+    }
+}
+
+#[test]
+fn a_reserve_6_while_it_is_kept_is_a_conflict() {
+    let (mut first, mut second) = two_views(thick());
+    let change = prepared(&mut first, 0, (0, 1), APTPL);
+    assert_eq!(second.begin(OTHER, &[0x16, 0, 0, 0, 0, 0]), good());
+    assert_eq!(change.commit(&first), Err(Ending::CONFLICT));
+    assert_eq!(first.shared().save(), None);
 }
 
 #[test]

@@ -65,10 +65,9 @@ fn a_failure_stays_until_it_may_be_left_also_over_a_restart() {
         sense(unit.begin(NEXUS, &[0; 6])).asc,
         Asc::SANITIZE_COMMAND_FAILED
     );
-    assert_eq!(
-        sense(unit.begin(NEXUS, &cdb(0x1F, 0))).asc,
-        Asc::SANITIZE_COMMAND_FAILED
-    );
+    let left = settle(&mut unit, NEXUS, &cdb(0x1F, 0), &[]);
+    let asc = left.sense.map(|sense| sense.asc);
+    assert_eq!(asc, Some(Asc::SANITIZE_COMMAND_FAILED));
     unit.shared().restore(&kept);
     assert_eq!(
         sense(unit.begin(NEXUS, &[0; 6])).asc,
@@ -114,13 +113,14 @@ fn that_a_failure_was_left_is_kept() {
         panic!("no overwrite")
     };
     overwrite.ended(unit.shared(), false);
-    // Twice: an initiator sends it again when the first ended with Changed::not_kept.
+    // Twice: an initiator sends it again when the first ended with Prepared::not_kept.
     for _ in 0..2 {
-        let Action::Changed(left) = unit.begin(NEXUS, &cdb(0x1F, 0)) else {
+        let Action::Change(leave) = unit.begin(NEXUS, &cdb(0x1F, 0)) else {
             panic!("nothing to keep")
         };
-        assert!(left.keep);
-        assert_eq!(left.ending, Ending::GOOD);
+        let left = leave.prepare(&unit).expect("it may be left");
+        assert_eq!(left.to_keep(), Some(None));
+        assert_eq!(left.commit(&unit), Ok(crate::Changed::default()));
         assert_eq!(unit.shared().save(), None);
     }
     assert_eq!(unit.begin(NEXUS, &[0; 6]), good());

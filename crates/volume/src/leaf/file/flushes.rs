@@ -6,6 +6,13 @@
 //! Sums are taken under one lock, so that of two sums the later covers the earlier, and a flush
 //! whose sum is covered already has nothing to do. One fdatasync runs at a time: those who come
 //! meanwhile share the next one, and no success can overtake the report of a failure.
+//!
+//! A failed flush stays: what it should have covered may be lost although Linux calls it clean. A
+//! failed durable write is an error of that write. Only where its own sync failed, and not the write,
+//! it casts [doubt](LaneFlushes::doubt) on what was volatile since it began: a disk that could not
+//! empty its cache may have lost that, and says so once, so a flush that ends well meanwhile proves
+//! nothing. Which of both failed is found out [meanwhile](LaneFlushes::judging), and flushes wait for
+//! that. The next flush reports a doubt, and stays failed.
 
 use std::{
     future::{Future, poll_fn},
@@ -14,7 +21,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
 };
 
 use crate::{Error, ErrorKind, Result};
@@ -36,6 +43,10 @@ struct State {
     retired: u64,
     /// The sum that the last good flush began with.
     covered: u64,
+    /// Something volatile may be lost, and no flush has said so yet.
+    is_doubted: bool,
+    /// How many failed durable writes are judged now.
+    judged: u32,
     running: bool,
     waiting: Vec<Waker>,
 }
@@ -46,6 +57,8 @@ impl Default for State {
             lanes: Vec::new(),
             retired: 1,
             covered: 0,
+            is_doubted: false,
+            judged: 0,
             running: false,
             waiting: Vec::new(),
         }
@@ -112,9 +125,28 @@ impl LaneFlushes {
         self.ended.store(ended + 1, Ordering::Release);
     }
 
-    /// What was volatile may be lost: nothing is promised any more.
-    pub(super) fn fail(&self) {
-        self.shared.failed.store(true, Ordering::Release);
+    /// What flushes have covered when a durable write begins: its own sync may lose all else.
+    pub(super) fn covered(&self) -> u64 {
+        self.shared.lock().covered
+    }
+
+    /// Whether something volatile has ended, on any lane, that is not among what was `covered`.
+    pub(super) fn has_volatile_beyond(&self, covered: u64) -> bool {
+        self.shared.lock().ended() > covered
+    }
+
+    /// A failed durable write is judged, until the result is dropped; no flush ends well meanwhile.
+    pub(super) fn judging(&self) -> Judging<'_> {
+        self.shared.lock().judged += 1;
+        Judging {
+            shared: &self.shared,
+        }
+    }
+
+    /// What was volatile may be lost, and only this has heard of it: the next flush fails, whatever
+    /// was flushed meanwhile.
+    pub(super) fn doubt(&self) {
+        self.shared.lock().is_doubted = true;
     }
 
     /// Covers every volatile write that has ended, on any lane, with `sync`, or finds it covered.
@@ -128,7 +160,15 @@ impl LaneFlushes {
             if let Err(error) = self.check() {
                 return Poll::Ready(Err(error));
             }
-            if state.covered >= wanted {
+            if state.judged > 0 {
+                state.waiting.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if state.is_doubted && !state.running {
+                self.shared.failed.store(true, Ordering::Release);
+                return Poll::Ready(self.check().map(|()| Turn::Covered));
+            }
+            if state.covered >= wanted && !state.is_doubted {
                 return Poll::Ready(Ok(Turn::Covered));
             }
             if state.running {
@@ -144,12 +184,12 @@ impl LaneFlushes {
         };
         let mut running = Running {
             shared: &self.shared,
-            covers: None,
+            is_good: false,
         };
-        let synced = sync().await;
-        if synced.is_ok() {
-            running.covers = Some(covers);
-        }
+        let synced = match sync().await {
+            Ok(()) => poll_fn(|cx| running.cover(covers, cx)).await,
+            failed => failed,
+        };
         drop(running);
         synced.map_err(|error| {
             Error::new(
@@ -168,11 +208,46 @@ impl Drop for LaneFlushes {
     }
 }
 
+/// A failed durable write that is judged.
+pub(super) struct Judging<'a> {
+    shared: &'a Flushes,
+}
+
+impl Drop for Judging<'_> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut state = self.shared.lock();
+            state.judged -= 1;
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// A flush that has its turn. Its end gives the turn on; without a success (it failed, or its lane
 /// ended under it) nobody knows what is durable, and the file stays failed.
 struct Running<'a> {
     shared: &'a Flushes,
-    covers: Option<u64>,
+    is_good: bool,
+}
+
+impl Running<'_> {
+    /// Its sync has ended well. A doubt is looked for and what is covered told under one lock, so
+    /// that none is cast in between.
+    fn cover(&mut self, covers: u64, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.shared.lock();
+        if state.is_doubted {
+            let error = io::Error::other("a durable write's own sync failed meanwhile");
+            return Poll::Ready(Err(error));
+        }
+        if state.judged > 0 {
+            state.waiting.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        state.covered = covers;
+        self.is_good = true;
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl Drop for Running<'_> {
@@ -180,9 +255,8 @@ impl Drop for Running<'_> {
         let waiting = {
             let mut state = self.shared.lock();
             state.running = false;
-            match self.covers {
-                Some(covers) => state.covered = covers,
-                None => self.shared.failed.store(true, Ordering::Release),
+            if !self.is_good {
+                self.shared.failed.store(true, Ordering::Release);
             }
             std::mem::take(&mut state.waiting)
         };
@@ -193,7 +267,7 @@ impl Drop for Running<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{cell::Cell, pin::pin, task::Context};
+    use std::{cell::Cell, pin::pin};
 
     fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
         future.poll(&mut Context::from_waker(Waker::noop()))
@@ -283,6 +357,69 @@ mod tests {
             }
         }
         b.check().expect_err("writes are refused, too");
+    }
+
+    #[test]
+    fn a_doubt_fails_the_flush_that_runs_and_the_next() {
+        let flushes = Arc::new(Flushes::default());
+        let lane = flushes.on_lane();
+        let flush = || lane.flush(|| std::future::ready(Ok(())));
+        assert!(
+            lane.has_volatile_beyond(lane.covered()),
+            "written before it was opened"
+        );
+        assert!(matches!(poll_once(pin!(flush())), Poll::Ready(Ok(()))));
+        assert!(!lane.has_volatile_beyond(lane.covered()));
+        lane.volatile_write_ended();
+        let gate = Cell::new(false);
+        let mut running = pin!(lane.flush(|| released(&gate)));
+        assert!(poll_once(running.as_mut()).is_pending());
+        lane.doubt();
+        gate.set(true);
+        assert!(matches!(poll_once(running.as_mut()), Poll::Ready(Err(_))));
+        assert!(matches!(poll_once(pin!(flush())), Poll::Ready(Err(_))));
+        lane.check().expect_err("writes are refused, too");
+    }
+
+    #[test]
+    fn a_doubt_outlives_a_flush_that_ended_well_since_the_durable_write_began() {
+        let flushes = Arc::new(Flushes::default());
+        let (a, b) = (flushes.on_lane(), flushes.on_lane());
+        a.volatile_write_ended();
+        let begun = a.covered();
+        let flush = || b.flush(|| std::future::ready(Ok(())));
+        assert!(matches!(poll_once(pin!(flush())), Poll::Ready(Ok(()))));
+        assert!(a.has_volatile_beyond(begun));
+        a.doubt();
+        for _ in 0..2 {
+            assert!(matches!(poll_once(pin!(flush())), Poll::Ready(Err(_))));
+        }
+    }
+
+    #[test]
+    fn a_flush_waits_until_a_failed_durable_write_is_judged() {
+        for is_lost in [false, true] {
+            let flushes = Arc::new(Flushes::default());
+            let (a, b) = (flushes.on_lane(), flushes.on_lane());
+            let gate = Cell::new(false);
+            let mut running = pin!(a.flush(|| released(&gate)));
+            assert!(poll_once(running.as_mut()).is_pending());
+            let judging = b.judging();
+            gate.set(true);
+            assert!(poll_once(running.as_mut()).is_pending(), "not yet known");
+            let mut next = pin!(b.flush(|| released(&gate)));
+            assert!(poll_once(next.as_mut()).is_pending(), "not yet known");
+            if is_lost {
+                b.doubt();
+            }
+            drop(judging);
+            for result in [poll_once(running.as_mut()), poll_once(next.as_mut())] {
+                match result {
+                    Poll::Ready(result) => assert_eq!(result.is_err(), is_lost),
+                    Poll::Pending => panic!("it is known now"),
+                }
+            }
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! reading and writing its unit.
 
 mod extents;
+#[cfg(test)]
+mod fault_tests;
 mod flushes;
 mod growth;
 mod medium;
@@ -21,10 +23,13 @@ mod tests;
 
 use std::{io, ops::Range, sync::Arc};
 
-use engine::{Buf, LaneFuture, Payload, op::AllocateMode};
+use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
 use self::{extents::Extents, flushes::LaneFlushes};
-use crate::{Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
+    claim::{mark_local, unmark},
+};
 
 pub use growth::Grown;
 pub use medium::{FileMedium, Medium};
@@ -83,8 +88,16 @@ impl<M: Medium> FileVolume<M> {
         )
     }
 
+    /// Pays for what the system copies between its page cache and us, on this thread.
+    async fn pay(&self, len: u64) {
+        if self.file.excludes {
+            spend(len as usize).await;
+        }
+    }
+
     async fn read_units(&self, range: Range<u64>) -> Result<Buf> {
         let len = range.end - range.start;
+        self.pay(len).await;
         let (result, buf) = self.medium.read(range.start, Buf::new(len as usize)).await;
         match result {
             Ok(()) => Ok(buf),
@@ -96,12 +109,18 @@ impl<M: Medium> FileVolume<M> {
     async fn write_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
         let len = data.len() as u64;
         let durable = self.file.synchronous || durability == Durability::Fua;
+        self.pay(len).await;
         let data = if self.align() == 1 || data.is_aligned(self.align() as usize) {
             data
         } else {
             data.into_buf().into()
         };
+        let again = self.kept_for_doubt(&data, durable);
         let result = self.medium.write(at, data, durable).await;
+        if let (Err(error), Some((data, covered))) = (&result, again) {
+            let again = self.medium.write(at, data, false);
+            self.judge(error, covered, again).await;
+        }
         self.written(at, len, durable, result)
     }
 
@@ -110,15 +129,35 @@ impl<M: Medium> FileVolume<M> {
         if !durable {
             self.flushes.volatile_write_ended();
         }
-        result.map_err(|error| {
-            let error = self.failed("write", at, len, &error);
-            // What makes a durable write fail at its end may have taken the report of an earlier
-            // volatile write's loss with it, which the next flush would not hear of.
-            if durable && self.file.shape.volatile_cache && error.kind() != ErrorKind::NoSpace {
-                self.flushes.fail();
-            }
-            error
-        })
+        result.map_err(|error| self.failed("write", at, len, &error))
+    }
+
+    /// What a durable write is to be judged with if it fails, where others may be volatile: its data,
+    /// and what flushes have covered as it begins.
+    fn kept_for_doubt(&self, data: &Payload, durable: bool) -> Option<(Payload, u64)> {
+        let is_kept = durable && self.file.shape.volatile_cache;
+        is_kept.then(|| (data.clone(), self.flushes.covered()))
+    }
+
+    /// A durable write has failed: was it the write, or the sync that it carries? A loss in the page
+    /// cache is told to each open file, so flushes hear of it on theirs. That a disk could not empty
+    /// its cache is told once, to who asked. What is volatile is lost only then, and then the same
+    /// write goes well when it is not to be durable. A flush since the write began, when flushes had
+    /// `covered` so much, says nothing: it may have found the cache empty after the loss.
+    async fn judge(
+        &self,
+        error: &io::Error,
+        covered: u64,
+        again: impl Future<Output = io::Result<()>>,
+    ) {
+        let is_full = error.kind() == io::ErrorKind::StorageFull;
+        if is_full || !self.flushes.has_volatile_beyond(covered) {
+            return;
+        }
+        let _judging = self.flushes.judging();
+        if again.await.is_ok() {
+            self.flushes.doubt();
+        }
     }
 
     /// Writes blocks that are no whole units: reads the units at both ends, changes and writes all.
@@ -245,6 +284,27 @@ impl<M: Medium> Volume for FileVolume<M> {
         LaneFuture::new(self.flush_volatile())
     }
 
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        let claim = claim.clone();
+        LaneFuture::new(async move {
+            mark_local(self, &claim, self.file.is_regular()).await?;
+            self.file.keep_claim(claim);
+            Ok(())
+        })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            match self.file.take_claim() {
+                None => Ok(()),
+                Some(claim) => {
+                    claim.close();
+                    unmark(self, &claim).await
+                }
+            }
+        })
+    }
+
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.check_write(at, len)?;
@@ -304,8 +364,13 @@ impl<M: Medium> Volume for FileVolume<M> {
             }
             let durable = self.file.synchronous || durability == Durability::Fua;
             // In one piece of memory: the system takes one segment.
-            let data = data.into_buf().into();
+            let data: Payload = data.into_buf().into();
+            let again = self.kept_for_doubt(&data, durable);
             let result = self.medium.write_atomic(at, data, durable).await;
+            if let (Err(error), Some((data, covered))) = (&result, again) {
+                let again = self.medium.write_atomic(at, data, false);
+                self.judge(error, covered, again).await;
+            }
             self.written(at, len, durable, result)
         })
     }

@@ -4,18 +4,18 @@ use std::{
     io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use engine::{
     Duration, Payload,
     fs::{OpenOptions, SharedFile, remove},
     op::AllocateMode,
-    time,
+    store, time,
 };
 
 use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
-use crate::{AtomicWrites, Discard, Error, ErrorKind, Len, Result, Shape, config::Caching};
+use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape, config::Caching};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
 const PHYSICAL_BYTES: u32 = 4096;
@@ -58,6 +58,8 @@ pub struct OpenFile {
     /// The configuration says how long the volume is, whatever the file's length.
     pub(super) has_size: bool,
     pub(super) medium: SharedMedium,
+    /// The claim that its mark is of.
+    claim: Mutex<Option<Claim>>,
 }
 
 impl OpenFile {
@@ -83,7 +85,7 @@ impl OpenFile {
                 let unit = u64::from(align_bytes.max(options.block_size_bytes));
                 let len = len.next_multiple_of(unit);
                 let made = make(&medium.on_lane(), &options.path, len, unit).await;
-                if made.is_err() && is_new {
+                if made.is_err() && is_new && medium.io.is_at(&options.path) {
                     // Of the two errors the first one counts.
                     let _ = remove(&options.path);
                 }
@@ -126,6 +128,7 @@ impl OpenFile {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: physical_block_bytes,
+                claim: None,
             },
             align_bytes,
             synchronous,
@@ -135,7 +138,34 @@ impl OpenFile {
             opened_bytes: file_bytes,
             has_size: options.len_bytes.is_some(),
             medium,
+            claim: Mutex::default(),
         }))
+    }
+
+    /// The file carries the mark of this claim from now on.
+    pub(super) fn keep_claim(&self, claim: Claim) {
+        *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
+    }
+
+    /// The claim whose mark the file carries, once.
+    pub(super) fn take_claim(&self) -> Option<Claim> {
+        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        claim.take()
+    }
+
+    /// Whether it is a regular file, and no device.
+    pub(super) fn is_regular(&self) -> bool {
+        self.medium.io.is_regular()
+    }
+
+    /// Whether the path that it was opened by still leads to it. Blocks briefly.
+    pub fn is_at_its_path(&self) -> bool {
+        self.medium.io.is_at(&self.path)
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What the volume looks like.
@@ -210,14 +240,12 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
             opened => break opened.map_err(explain)?,
         }
     };
-    let sync = SharedFile::open(
-        &options.path,
-        &OpenOptions {
-            write: !options.read_only,
-            ..OpenOptions::default()
-        },
-    )
-    .map_err(explain)?;
+    let flushing = OpenOptions {
+        write: !options.read_only,
+        ..OpenOptions::default()
+    };
+    // Not by its path: it may lead to another file already, whose flushes would cover nothing.
+    let sync = io.reopen(&flushing).map_err(explain)?;
     Ok((SharedMedium { io, sync }, locked.create_new))
 }
 
@@ -288,16 +316,7 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         .map_err(failed)?;
     medium.sync().await.map_err(failed)?;
     tracing::info!(file = %path.display(), len_bytes, "made a new, blank file");
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    match SharedFile::open(directory, &OpenOptions::default()) {
-        Ok(directory) => directory.on_lane().sync().await.map_err(failed)?,
-        // The simulated world has files without directories.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-    }
+    store::sync(&store::parent_of(path)).map_err(failed)?;
     Ok(len_bytes)
 }
 

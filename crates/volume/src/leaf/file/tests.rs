@@ -1,6 +1,13 @@
 //! The file leaf on a real ring and real files.
 
-use std::{cell::Cell, fs, io, os::unix::fs::MetadataExt, rc::Rc};
+use std::{
+    cell::Cell,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    rc::Rc,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
 
 use engine::{Lane, LaneConfig, extent::Extent};
 
@@ -259,6 +266,46 @@ fn a_file_in_use_is_refused() {
         );
         drop(first);
         OpenFile::open(&options).await.expect("it is free again");
+    });
+}
+
+#[test]
+fn flushes_go_to_the_file_that_is_written_whatever_happens_to_its_path() {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.file("a"), scratch.file("b"));
+    for path in [&a, &b] {
+        fs::write(path, vec![0; 1 << 20]).expect("room");
+    }
+    let mut options = options(&scratch, Caching::WriteBack);
+    options.len_bytes = None;
+    let path = options.path.clone();
+    fs::hard_link(&a, &path).expect("one file system");
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Somebody replaces the file over and over.
+        scope.spawn(|| {
+            let new = scratch.file("new");
+            while !ended.load(Relaxed) {
+                for other in [&b, &a] {
+                    fs::hard_link(other, &new).expect("one file system");
+                    fs::rename(&new, &path).expect("one file system");
+                }
+            }
+        });
+        on_lane(async {
+            for _ in 0..500 {
+                let file = OpenFile::open(&options)
+                    .await
+                    .expect("one of them is there");
+                let (io, sync) = (&file.medium.io, &file.medium.sync);
+                let is_a = io.is_at(&a);
+                if is_a == io.is_at(&b) || is_a != sync.is_at(&a) {
+                    ended.store(true, Relaxed);
+                    panic!("two files are open");
+                }
+            }
+        });
+        ended.store(true, Relaxed);
     });
 }
 

@@ -1,0 +1,232 @@
+//! What would block a lane runs here, on threads of the process: system calls that wait and that
+//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, the
+//! address of a host's name). The answer comes back to the lane that asked, by its inbox.
+//!
+//! Each [`Kind`] has threads and a queue of its own, so that a name server or a network file system
+//! that hangs holds up its own kind only. Both are bounded: threads are started when there is work
+//! for them and end when there has been none for a while; whoever finds the queue full waits for
+//! room without blocking its lane. Work that nobody waits for any more is not begun; what has begun
+//! runs to its end.
+//!
+//! In a simulated world the work runs on the lane itself, at once as far as anybody sees, between two
+//! waits that the seed decides: what else happens may come before it, and between it and its answer.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    cross::oneshot,
+    lane::with,
+    task::spawn,
+    time::{sleep, timeout},
+};
+
+/// Threads of a kind at most.
+const THREADS_MAX: usize = 4;
+/// Pieces of work of a kind that wait for a thread at most; more wait for room.
+const QUEUE_MAX: usize = 64;
+/// A thread that has had no work for so long ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// What work waits for. Work of one kind never waits for that of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A file's map of its extents.
+    Extents,
+    /// Small files that are read or replaced as a whole.
+    Files,
+    /// Names of hosts.
+    Names,
+}
+
+/// Runs `work` where it blocks no lane, and gives what it gives.
+///
+/// # Errors
+/// When no thread can be started for it, or when it panicked.
+///
+/// # Panics
+/// Outside a lane.
+pub async fn run<T: Send + 'static>(
+    kind: Kind,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (sender, receiver) = oneshot();
+    match simulated_delay() {
+        Some(before) => drop(spawn(async move {
+            sleep(before).await;
+            if sender.is_awaited() {
+                let output = work();
+                sleep(simulated_delay().unwrap_or_default()).await;
+                sender.send(output);
+            }
+        })),
+        None => {
+            let work = move || {
+                if sender.is_awaited() {
+                    sender.send(work());
+                }
+            };
+            kind.pool().enter(Box::new(work)).await?;
+        }
+    }
+    let answer = receiver.await;
+    answer.ok_or_else(|| io::Error::other("the work ended in a panic"))
+}
+
+/// As [`run`], but waits no longer than `limit`. Work that has begun goes on without anybody.
+///
+/// # Errors
+/// As [`run`], and of the kind `TimedOut` when it took longer.
+pub async fn run_within<T: Send + 'static>(
+    limit: Duration,
+    kind: Kind,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    timeout(limit, run(kind, work)).await.unwrap_or_else(|| {
+        let message = format!("no answer within {limit:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, message))
+    })
+}
+
+/// The first address of the host called `host`, which may be an address itself, with `port`. In a
+/// simulated world the machines' names are known, and no others.
+///
+/// # Errors
+/// What the system's resolver says, and as [`run_within`].
+pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<SocketAddr> {
+    let host = host.to_owned();
+    if let Ok(address) = host.parse() {
+        return Ok(SocketAddr::new(address, port));
+    }
+    let known = with(|lane| lane.reactor.borrow().machine(&host));
+    let work = move || {
+        match known {
+            Some(known) => known.map(|address| SocketAddr::new(address, port)),
+            None => (host.as_str(), port).to_socket_addrs()?.next(),
+        }
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it has no address"))
+    };
+    run_within(limit, Kind::Names, work).await?
+}
+
+/// How long what blocks takes in a simulated world; `None` where it takes its own time on a thread.
+pub(crate) fn simulated_delay() -> Option<Duration> {
+    with(|lane| lane.reactor.borrow_mut().blocking_delay())
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads of one kind.
+struct Pool {
+    name: &'static str,
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+struct State {
+    queue: VecDeque<Work>,
+    threads: usize,
+    /// Threads that wait for work.
+    idle: usize,
+    /// Who waits for room in the queue.
+    waiting: Vec<Waker>,
+}
+
+static EXTENTS: Pool = Pool::new("extents");
+static FILES: Pool = Pool::new("files");
+static NAMES: Pool = Pool::new("names");
+
+impl Kind {
+    fn pool(self) -> &'static Pool {
+        match self {
+            Kind::Extents => &EXTENTS,
+            Kind::Files => &FILES,
+            Kind::Names => &NAMES,
+        }
+    }
+}
+
+impl Pool {
+    const fn new(name: &'static str) -> Pool {
+        Pool {
+            name,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+                waiting: Vec::new(),
+            }),
+            filled: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `work` into the queue as soon as there is room, and sees to a thread for it.
+    async fn enter(&'static self, work: Work) -> io::Result<()> {
+        let mut work = Some(work);
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            if state.queue.len() >= QUEUE_MAX {
+                if !state.waiting.iter().any(|w| w.will_wake(cx.waker())) {
+                    state.waiting.push(cx.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            state.queue.extend(work.take());
+            if state.queue.len() <= state.idle || state.threads >= THREADS_MAX {
+                self.filled.notify_one();
+                return Poll::Ready(Ok(()));
+            }
+            let thread = thread::Builder::new().name(self.name.into());
+            match thread.spawn(|| self.work()) {
+                Ok(_) => state.threads += 1,
+                // Those that there are come to it in the end.
+                Err(_) if state.threads > 0 => {}
+                Err(error) => {
+                    state.queue.pop_back();
+                    return Poll::Ready(Err(error));
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// What a thread does.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(work) = state.queue.pop_front() {
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                waiting.into_iter().for_each(Waker::wake);
+                // Whoever waits hears of a panic by the drop of what would have answered; the panic
+                // itself is the hook's to tell, and in a daemon the end.
+                let _ = catch_unwind(AssertUnwindSafe(work));
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.filled.wait_timeout(state, IDLE_MAX);
+            let (back, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            state.idle -= 1;
+            if ended.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

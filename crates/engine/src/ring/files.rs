@@ -1,0 +1,156 @@
+//! Files as the ring's system opens them: what `open` and `statx` say that io_uring has no operation for,
+//! or that is asked at start only.
+
+use std::{
+    fs, io,
+    ops::RangeInclusive,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileTypeExt, MetadataExt},
+        },
+    },
+    path::Path,
+    sync::Arc,
+};
+
+use crate::{
+    fs::OpenOptions,
+    reactor::{Handle, Keeper, Opened},
+};
+
+/// Opens `path`.
+pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+    let mut flags = libc::O_CLOEXEC
+        | if options.write {
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
+    if options.direct {
+        flags |= libc::O_DIRECT;
+    }
+    if options.durable {
+        flags |= libc::O_DSYNC;
+    }
+    if options.create {
+        flags |= libc::O_CREAT;
+    }
+    if options.create_new {
+        flags |= libc::O_CREAT | libc::O_EXCL;
+    }
+    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it")
+    })?;
+    // SAFETY: a NUL-terminated path that lives through the call.
+    let raw = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    if options.lock {
+        let operation = if options.write {
+            libc::LOCK_EX
+        } else {
+            libc::LOCK_SH
+        } | libc::LOCK_NB;
+        // SAFETY: no memory arguments.
+        if unsafe { libc::flock(raw, operation) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let file = fs::File::from(fd);
+    let len_bytes = length(&file)?;
+    let is_regular = file.metadata()?.is_file();
+    let (io_align_bytes, atomic_write_bytes) = match options.direct {
+        true => direct_io(&file)?,
+        false => (1, None),
+    };
+    Ok(Opened {
+        raw,
+        keeper: Keeper::Fd(Arc::new(file.into())),
+        len_bytes,
+        is_regular,
+        io_align_bytes,
+        atomic_write_bytes,
+    })
+}
+
+/// Opens the file behind the descriptor `raw` once more: not by its path, which may lead elsewhere now.
+pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
+    let path = format!("/proc/self/fd/{raw}");
+    open(Path::new(&path), options).map_err(|error| {
+        let message = format!("it cannot be opened a second time, by {path}: {error}");
+        io::Error::other(message)
+    })
+}
+
+/// What a path leads to, whatever the path.
+#[derive(PartialEq, Eq)]
+pub(super) enum Identity {
+    /// A block device, by its number: its node may be made anew.
+    Device(u64),
+    /// A file, by its file system and inode.
+    File(u64, u64),
+}
+
+impl Identity {
+    fn of(found: &fs::Metadata) -> Identity {
+        match found.file_type().is_block_device() {
+            true => Identity::Device(found.rdev()),
+            false => Identity::File(found.dev(), found.ino()),
+        }
+    }
+}
+
+pub(super) fn identity_of(file: &Handle) -> io::Result<Identity> {
+    match &file.keeper {
+        Keeper::Fd(fd) => Ok(Identity::of(&fs::File::from(fd.try_clone()?).metadata()?)),
+        Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+pub(super) fn identity_at(path: &Path) -> io::Result<Identity> {
+    Ok(Identity::of(&fs::metadata(path)?))
+}
+
+/// How long an open file is, in bytes; of a device, its size.
+pub(super) fn length(mut file: &fs::File) -> io::Result<u64> {
+    match file.metadata()?.len() {
+        // A block device has no length in its inode; its end says how long it is.
+        0 => io::Seek::seek(&mut file, io::SeekFrom::End(0)),
+        len_bytes => Ok(len_bytes),
+    }
+}
+
+/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1),
+/// and which lengths it writes all or nothing (STATX_WRITE_ATOMIC, Linux 6.11).
+fn direct_io(file: &fs::File) -> io::Result<(u32, Option<RangeInclusive<u32>>)> {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
+    // SAFETY: statx is plain data for which zero is valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
+    let failed = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN | STATX_WRITE_ATOMIC,
+            &mut stat,
+        )
+    };
+    if failed < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let align = if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
+        stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)
+    } else {
+        4096 // a file system that does not say: what every disk takes
+    };
+    let lengths = stat.stx_atomic_write_unit_min..=stat.stx_atomic_write_unit_max;
+    let can = stat.stx_mask & STATX_WRITE_ATOMIC != 0 && *lengths.start() > 0;
+    Ok((align, Some(lengths).filter(|l| can && !l.is_empty())))
+}

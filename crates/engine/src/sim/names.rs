@@ -1,0 +1,167 @@
+//! The directories of a simulated disk: which name leads to which file now, which on the medium, and
+//! the log of changes between. Syncing a directory brings the changes in it to the medium, syncing a
+//! new file those up to its own name, as journals do. A power cut keeps a part of the log from its
+//! beginning on, as long as the seed says, and loses the rest.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Component, Path, PathBuf},
+};
+
+use super::Random;
+
+#[derive(Default)]
+pub(super) struct Names {
+    current: Tree,
+    medium: Tree,
+    log: Vec<Change>,
+}
+
+#[derive(Clone, Default)]
+struct Tree {
+    files: BTreeMap<PathBuf, usize>,
+    directories: BTreeSet<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Change {
+    Link(PathBuf, usize),
+    Unlink(PathBuf),
+    /// Within one directory.
+    Rename(PathBuf, PathBuf),
+    MakeDirectory(PathBuf),
+}
+
+impl Change {
+    /// Where it is to be found in a directory.
+    fn path(&self) -> &Path {
+        match self {
+            Change::Link(path, _)
+            | Change::Unlink(path)
+            | Change::Rename(path, _)
+            | Change::MakeDirectory(path) => path,
+        }
+    }
+}
+
+impl Tree {
+    fn play(&mut self, change: &Change) {
+        match change {
+            Change::Link(path, file) => drop(self.files.insert(path.clone(), *file)),
+            Change::Unlink(path) => drop(self.files.remove(path)),
+            Change::Rename(from, to) => {
+                if let Some(file) = self.files.remove(from) {
+                    self.files.insert(to.clone(), file);
+                }
+            }
+            Change::MakeDirectory(path) => drop(self.directories.insert(path.clone())),
+        }
+    }
+}
+
+/// A path as the disk knows it: from its root on, without detours.
+pub(super) fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => normal.push(name),
+            Component::ParentDir => drop(normal.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    normal
+}
+
+impl Names {
+    pub(super) fn file(&self, path: &Path) -> Option<usize> {
+        self.current.files.get(&normal(path)).copied()
+    }
+
+    pub(super) fn is_directory(&self, path: &Path) -> bool {
+        let path = normal(path);
+        path == Path::new("/") || self.current.directories.contains(&path)
+    }
+
+    /// Whether something may get this name.
+    pub(super) fn has_place_for(&self, path: &Path) -> bool {
+        let path = normal(path);
+        path.parent()
+            .is_some_and(|parent| self.is_directory(parent))
+    }
+
+    pub(super) fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        let directory = normal(directory);
+        let all = self.current.files.keys().chain(&self.current.directories);
+        all.filter(|path| path.parent() == Some(&*directory))
+            .cloned()
+            .collect()
+    }
+
+    /// What is at `path`, and all below, directories first.
+    pub(super) fn all_from(&self, path: &Path) -> Vec<PathBuf> {
+        let all = self.current.directories.iter();
+        let all = all.chain(self.current.files.keys());
+        all.filter(|below| below.starts_with(path))
+            .cloned()
+            .collect()
+    }
+
+    /// Something changes, on the medium when its directory is synced. Paths are normal.
+    pub(super) fn change(&mut self, change: Change) {
+        self.current.play(&change);
+        self.log.push(change);
+    }
+
+    /// Something changes, on the medium too.
+    pub(super) fn change_durably(&mut self, change: Change) {
+        self.change(change);
+        for change in self.log.drain(..) {
+            self.medium.play(&change);
+        }
+    }
+
+    pub(super) fn sync_directory(&mut self, directory: &Path) {
+        let directory = normal(directory);
+        self.keep(&directory, usize::MAX);
+    }
+
+    pub(super) fn sync_file(&mut self, file: usize) {
+        let is_link =
+            |change: &Change| matches!(change, Change::Link(_, linked) if *linked == file);
+        let Some(last) = self.log.iter().rposition(is_link) else {
+            return;
+        };
+        let directory = self.log[last].path().parent().map(Path::to_owned);
+        self.keep(&directory.unwrap_or_default(), last + 1);
+    }
+
+    /// Brings what changed in `directory`, of the first `count` changes, to the medium.
+    fn keep(&mut self, directory: &Path, count: usize) {
+        let mut index = 0;
+        self.log.retain(|change| {
+            let is_kept = index < count && change.path().parent() == Some(directory);
+            index += 1;
+            if is_kept {
+                self.medium.play(change);
+            }
+            !is_kept
+        });
+    }
+
+    pub(super) fn cut_power(&mut self, random: &mut Random) {
+        let kept = random.below(self.log.len() as u64 + 1) as usize;
+        for change in self.log.drain(..).take(kept) {
+            self.medium.play(&change);
+        }
+        self.current = self.medium.clone();
+        // What was in a directory that is gone is gone with it.
+        let directories = self.current.directories.clone();
+        let has_way = |path: &Path| {
+            let mut above = path.ancestors().skip(1);
+            above.all(|path| path == Path::new("/") || directories.contains(path))
+        };
+        self.current.files.retain(|path, _| has_way(path));
+        self.current.directories.retain(|path| has_way(path));
+        self.medium = self.current.clone();
+    }
+}

@@ -1,0 +1,153 @@
+//! Directories, whole files and marks of a simulated machine: [`crate::store`]'s verbs on its disk.
+//! They take no time; what they change is durable after a sync, and until then the seed's to keep.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    disk::Disk,
+    names::{Change, normal},
+    reactor::SimReactor,
+};
+use crate::store::{Kind, Look, Store, TAIL_BYTES_MAX};
+
+impl SimReactor {
+    /// Runs `f` on the disk, if there is power.
+    fn disk<T>(&self, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.borrow_mut();
+        let disk = &mut state.host(self.host).disk;
+        disk.has_power()?;
+        f(disk)
+    }
+
+    pub(super) fn remove_name(&self, path: &Path) -> io::Result<()> {
+        self.disk(|disk| {
+            disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+            disk.take_step()?;
+            disk.names.change(Change::Unlink(normal(path)));
+            Ok(())
+        })
+    }
+}
+
+impl Store for SimReactor {
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        self.disk(|disk| match disk.names.file(path) {
+            Some(file) => Ok(Look {
+                kind: Kind::File,
+                len_bytes: disk.files[file].current.len(),
+                id: (0, file as u64),
+            }),
+            None if disk.names.is_directory(path) => Ok(Look {
+                kind: Kind::Directory,
+                len_bytes: 0,
+                id: (0, u64::MAX),
+            }),
+            None => Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.look(path).map(|_| normal(path))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
+    }
+
+    fn is_blank(&self, path: &Path) -> io::Result<bool> {
+        self.disk(|disk| {
+            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+            let content = &disk.files[file].current;
+            let hole = content.extent(0);
+            let first = if hole.is_allocated { 0 } else { hole.end };
+            let len = content.len().saturating_sub(first);
+            let mut tail = vec![0; len.min(TAIL_BYTES_MAX) as usize];
+            content.read(first, &mut tail);
+            Ok(len <= TAIL_BYTES_MAX && tail.iter().all(|&byte| byte == 0))
+        })
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        self.disk(|disk| match disk.names.is_directory(directory) {
+            true => Ok(disk.names.list(directory)),
+            false => Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.disk(|disk| {
+            let file = match disk.names.file(path) {
+                Some(file) => file,
+                None if disk.names.has_place_for(path) => {
+                    disk.take_step()?;
+                    disk.create(path)
+                }
+                None => return Err(io::ErrorKind::NotFound.into()),
+            };
+            disk.take_step()?;
+            disk.rewrite(file, bytes);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk(|disk| {
+            let (from, to) = (normal(from), normal(to));
+            disk.names.file(&from).ok_or(io::ErrorKind::NotFound)?;
+            if from.parent() != to.parent() {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            disk.take_step()?;
+            disk.names.change(Change::Rename(from, to));
+            Ok(())
+        })
+    }
+
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        self.disk(|disk| {
+            if disk.names.is_directory(path) || disk.names.file(path).is_some() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            if !disk.names.has_place_for(path) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            disk.take_step()?;
+            disk.names.change(Change::MakeDirectory(normal(path)));
+            Ok(())
+        })
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.disk(|disk| {
+            let file = disk.names.file(path);
+            if file.is_none() && !disk.names.is_directory(path) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            disk.take_step()?;
+            match file {
+                Some(file) => disk.sync_file(file),
+                None => disk.names.sync_directory(path),
+            }
+            Ok(())
+        })
+    }
+
+    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        self.disk(|disk| match disk.names.file(path) {
+            Some(file) => Ok(disk.files[file].mark.clone()),
+            None => Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
+        self.disk(|disk| {
+            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+            disk.take_step()?;
+            disk.files[file].mark = Some(mark.to_vec());
+            Ok(())
+        })
+    }
+}

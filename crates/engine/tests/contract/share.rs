@@ -1,0 +1,86 @@
+//! What one user of a lane does between two looks at the reactor has a bound, whatever it has to do.
+
+use std::{cell::Cell, rc::Rc};
+
+use engine::{
+    Share, begin,
+    share::{PIECE_BYTES, TURN_BYTES, counts},
+    spend,
+    task::{spawn_for, yield_now},
+};
+
+use crate::site::Site;
+
+contract![
+    a_share_waits_for_its_turn_and_no_other_waits_for_it,
+    all_that_a_share_asks_for_is_its_own,
+];
+
+const LONG: usize = 200;
+const A: Share = Share::of(1);
+const B: Share = Share::of(2);
+
+/// Begins `LONG` tasks for the current share that each move three turns' worth.
+fn long_tasks(ended: &Rc<Cell<usize>>) {
+    for _ in 0..LONG {
+        let ended = ended.clone();
+        begin(async move {
+            for _ in 0..3 * TURN_BYTES / PIECE_BYTES {
+                spend(PIECE_BYTES).await;
+            }
+            ended.set(ended.get() + 1);
+        });
+    }
+}
+
+async fn a_share_waits_for_its_turn_and_no_other_waits_for_it(_: Site) {
+    let ended = Rc::new(Cell::new(0));
+    let looks = counts().looks;
+    {
+        let ended = ended.clone();
+        spawn_for(A, async move { long_tasks(&ended) }).await;
+    }
+    for _ in 0..20 {
+        let before = counts().looks;
+        spawn_for(B, async { spend(PIECE_BYTES).await }).await;
+        let turns = counts().looks - before;
+        assert!(turns <= 8, "a short task took {turns} turns");
+        assert!(ended.get() < LONG, "while the long ones were at work");
+    }
+    while ended.get() < LONG {
+        yield_now().await;
+    }
+    let turns = (counts().looks - looks) as usize;
+    assert!(turns >= 3 * LONG, "all of it was done in {turns} turns");
+}
+
+async fn all_that_a_share_asks_for_is_its_own(site: Site) {
+    let most = counts().spent_most_bytes;
+    assert!(most <= TURN_BYTES + PIECE_BYTES, "{most} before");
+    // From here, and from the other lane: there it comes in by messages.
+    let other = site.other.clone();
+    spawn_for(A, async move {
+        for _ in 0..LONG {
+            other.spawn(|| async {
+                for _ in 0..8 {
+                    spend(PIECE_BYTES).await;
+                }
+            });
+        }
+        let looks = other.call(|| async { counts().looks });
+        let before = looks.await.expect("its lane lives");
+        // Nobody else's is held up there.
+        let own = spawn_for(B, async move {
+            other
+                .call(|| async {
+                    spend(PIECE_BYTES).await;
+                    (counts().looks, counts().spent_most_bytes)
+                })
+                .await
+        });
+        let (after, most) = own.await.expect("its lane lives");
+        assert!(after - before <= LONG as u64, "{}", after - before);
+        assert!(most <= TURN_BYTES + PIECE_BYTES + 4096, "{most}");
+    })
+    .await;
+}

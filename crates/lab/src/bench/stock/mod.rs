@@ -1,0 +1,271 @@
+//! The benchmark's first table: loads as users have them, from a client that no one here wrote. A
+//! small C program drives libiscsi, the initiator of QEMU, at one command at a time, at given rates and
+//! at full speed. It is compiled for the run, and measures the target's CPU time itself, by the clock
+//! of the target's process.
+
+mod table;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use table::StockTable;
+
+use super::peers::{Medium, Peer};
+use crate::{Error, Result};
+
+/// What the client sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Operation {
+    Read,
+    Write,
+    /// WRITE ATOMIC (16).
+    WriteAtomic,
+    /// Each session on blocks of its own.
+    CompareAndWrite,
+}
+
+impl Operation {
+    /// What the client calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::WriteAtomic => "write-atomic",
+            Operation::CompareAndWrite => "compare-and-write",
+        }
+    }
+}
+
+/// A load of the first table, at random places.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct StockCase {
+    /// What the report calls it.
+    pub(super) name: &'static str,
+    operation: Operation,
+    size_bytes: usize,
+    sessions: usize,
+    /// In flight on each session; at a given rate, the most.
+    depth: usize,
+    /// Arrivals a second, at random; `None`: as fast as it goes.
+    rate: Option<u32>,
+    /// What excludes others from its blocks, and what that is compared with: on our own memory only.
+    is_about_exclusion: bool,
+}
+
+impl StockCase {
+    /// Whether the load is for a target with its disk on `medium`.
+    pub(super) fn is_for(&self, medium: Option<Medium>) -> bool {
+        !self.is_about_exclusion || medium == Some(Medium::Memory)
+    }
+}
+
+/// At a given rate: enough that only a target that falls behind makes arrivals wait.
+const DEPTH_AT_A_RATE: usize = 128;
+
+const fn closed(
+    name: &'static str,
+    operation: Operation,
+    size_bytes: usize,
+    sessions: usize,
+    depth: usize,
+) -> StockCase {
+    StockCase {
+        name,
+        operation,
+        size_bytes,
+        sessions,
+        depth,
+        rate: None,
+        is_about_exclusion: false,
+    }
+}
+
+const fn given(name: &'static str, operation: Operation, rate: u32) -> StockCase {
+    StockCase {
+        rate: Some(rate),
+        ..closed(name, operation, 4096, 1, DEPTH_AT_A_RATE)
+    }
+}
+
+const fn exclusion(
+    name: &'static str,
+    operation: Operation,
+    size_bytes: usize,
+    sessions: usize,
+    depth: usize,
+) -> StockCase {
+    StockCase {
+        is_about_exclusion: true,
+        ..closed(name, operation, size_bytes, sessions, depth)
+    }
+}
+
+/// The loads, in the order of the table.
+pub(super) const CASES: [StockCase; 20] = [
+    closed("4K read, one at a time", Operation::Read, 4096, 1, 1),
+    closed("4K write, one at a time", Operation::Write, 4096, 1, 1),
+    given("4K read, 2,000/s", Operation::Read, 2_000),
+    given("4K write, 2,000/s", Operation::Write, 2_000),
+    given("4K read, 5,000/s", Operation::Read, 5_000),
+    given("4K write, 5,000/s", Operation::Write, 5_000),
+    given("4K read, 20,000/s", Operation::Read, 20_000),
+    given("4K write, 20,000/s", Operation::Write, 20_000),
+    given("4K read, 60,000/s", Operation::Read, 60_000),
+    given("4K write, 60,000/s", Operation::Write, 60_000),
+    closed("4K read, 32 at a time", Operation::Read, 4096, 1, 32),
+    closed("4K write, 32 at a time", Operation::Write, 4096, 1, 32),
+    closed("4K read, 4 × 32 at a time", Operation::Read, 4096, 4, 32),
+    closed("4K write, 4 × 32 at a time", Operation::Write, 4096, 4, 32),
+    closed("128K read, 8 at a time", Operation::Read, 128 << 10, 1, 8),
+    closed("128K write, 8 at a time", Operation::Write, 128 << 10, 1, 8),
+    exclusion("16K write, 32 at a time", Operation::Write, 16 << 10, 1, 32),
+    exclusion(
+        "16K atomic write, 32 at a time",
+        Operation::WriteAtomic,
+        16 << 10,
+        1,
+        32,
+    ),
+    exclusion(
+        "4K COMPARE AND WRITE, 1 session",
+        Operation::CompareAndWrite,
+        4096,
+        1,
+        1,
+    ),
+    exclusion(
+        "4K COMPARE AND WRITE, 8 sessions",
+        Operation::CompareAndWrite,
+        4096,
+        8,
+        1,
+    ),
+];
+
+/// One run of one load on one target.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct StockSample {
+    /// I/Os per second.
+    pub(super) iops: f64,
+    /// Median latency, in microseconds; at a given rate from the intended start.
+    pub(super) p50_us: f64,
+    /// 99th percentile of it, in microseconds.
+    pub(super) p99_us: f64,
+    /// CPU time of the target's process per I/O, in microseconds.
+    pub(super) target_us: f64,
+    /// The client's, in microseconds.
+    pub(super) client_us: f64,
+    /// How late the client sent, in microseconds: the median and the 99th percentile.
+    pub(super) late_p50_us: f64,
+    pub(super) late_p99_us: f64,
+}
+
+/// What the client prints.
+#[derive(Deserialize)]
+struct Printed {
+    ios: u64,
+    elapsed_s: f64,
+    target_ns: u64,
+    client_ns: u64,
+    p50_us: f64,
+    p99_us: f64,
+    late_p50_us: f64,
+    late_p99_us: f64,
+}
+
+/// The client, compiled.
+pub(super) struct StockClient {
+    program: PathBuf,
+}
+
+impl StockClient {
+    /// Compiles it in `directory`.
+    ///
+    /// # Errors
+    /// When there is no compiler or no libiscsi to compile with; the message says what to install.
+    pub(super) fn build(directory: &Path) -> Result<StockClient> {
+        let (source, program) = (directory.join("client.c"), directory.join("client"));
+        fs::write(&source, include_str!("client.c"))
+            .map_err(|e| Error::bench_io("writing the client's source", e))?;
+        let output = Command::new("cc")
+            .args(["-O2", "-o"])
+            .args([&program, &source])
+            .args(["-liscsi", "-lm"])
+            .output()
+            .map_err(|e| Error::bench_io("running cc (install gcc)", e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::bench(format!(
+                "the client on libiscsi does not compile (install libiscsi-dev): {}",
+                said.trim()
+            )));
+        }
+        Ok(StockClient { program })
+    }
+
+    /// Runs `case` on `peer` for `duration`.
+    pub(super) fn run(
+        &self,
+        peer: &Peer,
+        case: StockCase,
+        duration: Duration,
+    ) -> Result<StockSample> {
+        let url = format!("iscsi://{}/{}/{}", peer.address, peer.target, peer.lun);
+        let operation = case.operation.name();
+        let limit = duration * 10 + Duration::from_secs(30);
+        let mut command = Command::new("timeout");
+        command
+            .arg(limit.as_secs().to_string())
+            .arg(&self.program)
+            .args([&url, operation])
+            .args([case.size_bytes, case.sessions, case.depth].map(|n| n.to_string()))
+            .arg(case.rate.unwrap_or(0).to_string())
+            .arg(duration.as_secs_f64().to_string())
+            .arg(peer.pid.to_string());
+        let output = command
+            .output()
+            .map_err(|e| Error::bench_io("running the client on libiscsi", e))?;
+        let failed = |why: &str| Error::bench(format!("{}, {}: {why}", peer.name, case.name));
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(&format!("{} {}", output.status, said.trim())));
+        }
+        sample(&output.stdout).map_err(|error| failed(&error.to_string()))
+    }
+}
+
+fn sample(printed: &[u8]) -> std::result::Result<StockSample, serde_json::Error> {
+    let printed: Printed = serde_json::from_slice(printed)?;
+    let per_io_us = |ns: u64| ns as f64 / 1e3 / printed.ios.max(1) as f64;
+    Ok(StockSample {
+        iops: printed.ios as f64 / printed.elapsed_s,
+        p50_us: printed.p50_us,
+        p99_us: printed.p99_us,
+        target_us: per_io_us(printed.target_ns),
+        client_us: per_io_us(printed.client_ns),
+        late_p50_us: printed.late_p50_us,
+        late_p99_us: printed.late_p99_us,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_client_prints_is_counted_per_io() {
+        let printed =
+            br#"{"ios": 200, "elapsed_s": 0.5, "target_ns": 4000000, "client_ns": 2000000,
+            "p50_us": 80.5, "p99_us": 200.0, "late_p50_us": 1.0, "late_p99_us": 9.0}"#;
+        let sample = sample(printed).expect("all fields");
+        assert_eq!((sample.iops, sample.p50_us), (400.0, 80.5));
+        assert_eq!((sample.target_us, sample.client_us), (20.0, 10.0));
+    }
+}

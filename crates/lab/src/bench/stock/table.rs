@@ -1,0 +1,192 @@
+//! The first table: every sample of the client on libiscsi, and for people the medians, with the ratio of
+//! tgt's CPU time to ours on the same medium as the median of pairs, one for each round, and its interval.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::{CASES, StockCase, StockSample};
+use crate::bench::{
+    interval::Median,
+    report::{PeerReport, Row},
+};
+
+/// Samples by load and by target.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StockTable {
+    cases: Vec<StockReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct StockReport {
+    #[serde(flatten)]
+    case: StockCase,
+    /// By target, in the order of the report's `peers`; none of the floor.
+    samples: Vec<Vec<StockSample>>,
+}
+
+impl StockTable {
+    /// An empty table of `peers` targets.
+    pub(crate) fn new(peers: usize) -> StockTable {
+        let cases = CASES.iter().map(|&case| StockReport {
+            case,
+            samples: vec![Vec::new(); peers],
+        });
+        StockTable {
+            cases: cases.collect(),
+        }
+    }
+
+    /// Adds a sample of load `case` (by its place in [`CASES`]) on target `peer`.
+    pub(crate) fn add(&mut self, case: usize, peer: usize, sample: StockSample) {
+        self.cases[case].samples[peer].push(sample);
+    }
+
+    /// The loads that were run.
+    fn measured(&self) -> impl Iterator<Item = &StockReport> {
+        let cases = self.cases.iter();
+        cases.filter(|case| case.samples.iter().any(|samples| !samples.is_empty()))
+    }
+
+    /// Median CPU time of the client per I/O in load `name` on target `peer`, in microseconds.
+    pub(crate) fn client_us(&self, name: &str, peer: usize) -> Option<f64> {
+        let case = self.measured().find(|case| case.case.name == name)?;
+        Some(case.median(peer, |sample| sample.client_us))
+    }
+
+    /// The loads that were run, as our own targets did them.
+    pub(crate) fn rows(&self, peers: &[PeerReport]) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for case in self.measured() {
+            for (peer, own) in peers.iter().enumerate() {
+                let Some(medium) = own.medium.filter(|_| own.is_own()) else {
+                    continue;
+                };
+                if case.samples[peer].is_empty() {
+                    continue;
+                }
+                rows.push(Row {
+                    name: case.case.name,
+                    medium: medium.name(),
+                    iops: case.median(peer, |sample| sample.iops),
+                    target_us: case.median(peer, |sample| sample.target_us),
+                    times_tgt: case.times_tgt(peers, peer).median,
+                    times_floor: f64::NAN,
+                });
+            }
+        }
+        rows
+    }
+
+    /// Writes the table.
+    pub(crate) fn write(&self, peers: &[PeerReport], out: &mut String) {
+        if self.measured().next().is_none() {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\nClient: libiscsi. Medians; × tgt: how many times the CPU time of Sanstone tgt takes on the \
+             same medium, the median of pairs and where the true one lies in 95 % of all cases"
+        );
+        for case in self.measured() {
+            let _ = writeln!(
+                out,
+                "\n{:<32} {:>9} {:>9} {:>9} {:>12} {:>9} {:>8}",
+                case.case.name, "IOPS", "p50 µs", "p99 µs", "target µs/IO", "client µs", "× tgt"
+            );
+            for (peer, PeerReport { name, .. }) in peers.iter().enumerate() {
+                if case.samples[peer].is_empty() {
+                    continue;
+                }
+                let median = |of: fn(&StockSample) -> f64| case.median(peer, of);
+                let _ = writeln!(
+                    out,
+                    "  {name:<30} {:>9.0} {:>9.1} {:>9.1} {:>12.2} {:>9.2} {}",
+                    median(|sample| sample.iops),
+                    median(|sample| sample.p50_us),
+                    median(|sample| sample.p99_us),
+                    median(|sample| sample.target_us),
+                    median(|sample| sample.client_us),
+                    ratio(case.times_tgt(peers, peer)),
+                );
+            }
+        }
+    }
+}
+
+impl StockReport {
+    fn median(&self, peer: usize, of: impl Fn(&StockSample) -> f64) -> f64 {
+        let values: Vec<f64> = self.samples[peer].iter().map(of).collect();
+        Median::of(&values).median
+    }
+
+    /// How many times less CPU time a target takes than tgt on the same medium, round by round.
+    fn times_tgt(&self, peers: &[PeerReport], peer: usize) -> Median {
+        let Some(tgt) = peers[peer].tgt_beside(peers) else {
+            return Median::of(&[]);
+        };
+        let pairs = self.samples[tgt].iter().zip(&self.samples[peer]);
+        let ratios: Vec<f64> = pairs
+            .map(|(tgt, own)| tgt.target_us / own.target_us)
+            .collect();
+        Median::of(&ratios)
+    }
+}
+
+/// A ratio with its interval, or nothing where there was none to compare with.
+fn ratio(of: Median) -> String {
+    if !of.median.is_finite() {
+        return String::new();
+    }
+    let interval = of.interval.map_or(String::new(), |(least, most)| {
+        format!(" [{least:.2} … {most:.2}]")
+    });
+    format!("{:>7.2}×{interval}", of.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::peers::Medium;
+
+    fn sample(target_us: f64) -> StockSample {
+        StockSample {
+            iops: 1.0,
+            p50_us: 1.0,
+            p99_us: 1.0,
+            target_us,
+            client_us: 1.0,
+            late_p50_us: 0.0,
+            late_p99_us: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_the_same_medium_round_by_round() {
+        let peer = |name: &str, medium| PeerReport {
+            name: name.to_owned(),
+            medium,
+        };
+        let peers = [
+            peer("floor", None),
+            peer("Sanstone, page-cache file", Some(Medium::CachedFile)),
+            peer("tgt, direct file", Some(Medium::DirectFile)),
+            peer("tgt, page-cache file", Some(Medium::CachedFile)),
+            peer("Sanstone, memory", Some(Medium::Memory)),
+        ];
+        let mut table = StockTable::new(peers.len());
+        for (own, tgt) in [(10.0, 30.0), (20.0, 20.0), (10.0, 20.0)] {
+            table.add(0, 1, sample(own));
+            table.add(0, 2, sample(1000.0));
+            table.add(0, 3, sample(tgt));
+            table.add(0, 4, sample(1.0));
+        }
+        let rows = table.rows(&peers);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(
+            (rows[0].medium, rows[0].times_tgt),
+            ("page-cache file", 2.0)
+        );
+        assert!(rows[1].times_tgt.is_nan(), "tgt has no disk in memory");
+    }
+}

@@ -1,0 +1,44 @@
+//! What keeps disks from being served.
+
+use std::io;
+
+use volume::config::ConfigError;
+
+/// Why something of the state directory failed; the message holds the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It holds what this release cannot use, or somebody else uses it.
+    #[error("{0}")]
+    Refused(String),
+    /// The system refused. The cause is in the message, and so no source of it that is told again.
+    #[error("{what}: {cause}")]
+    Io {
+        /// What was tried, with its path.
+        what: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: String) -> impl FnOnce(io::Error) -> Error {
+        move |cause| Error::Io { what, cause }
+    }
+}
+
+/// Why the disks of a configuration are not served.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The state directory cannot be used.
+    State(Error),
+    /// The configuration and the disks do not fit together: all that is wrong.
+    Volumes(Vec<ConfigError>),
+    /// A volume does not open.
+    Opening(ConfigError),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::State(error)
+    }
+}

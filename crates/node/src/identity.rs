@@ -1,0 +1,662 @@
+//! Which disk each served volume is, from what was found and what is recorded; pure, so that every
+//! case can be tried.
+//!
+//! Identity belongs to the disk and not to a name. A file is told by its mark, then by where it is,
+//! then by what its volume is called; what carries a name of its own (a stripe's superblock, a device,
+//! a remote disk) by that, then by what its volume is called. What does not fit together is refused:
+//! a disk that is recorded and blank or gone, another disk in its place, a copy beside its original,
+//! and a state directory without what another one beside it knows.
+
+mod carried;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, ops::Range, path::Path};
+
+use uuid::Uuid;
+use volume::config::ConfigError;
+
+use crate::{
+    record::{Kind, Record, Records},
+    survey::{Asked, Found, Leaf, Mark, Sibling},
+};
+
+/// The name of the mark, as `setfattr` takes it.
+const MARK: &str = "user.sanstone.disk";
+
+/// How much a note matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// It may not be what was meant.
+    Warn,
+}
+
+/// What is to be said of a disk that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// How much it matters.
+    pub level: Level,
+    /// The text, with its place in the configuration.
+    pub text: ConfigError,
+}
+
+/// Which disk a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    Known(Uuid),
+    /// No initiator has seen it.
+    New,
+    /// What it carries says so, which is read when it is open.
+    Carried,
+}
+
+/// What is known, to look volumes up in.
+pub(crate) struct Known<'a> {
+    pub(crate) records: &'a Records,
+    pub(crate) siblings: &'a [Sibling],
+    /// The state directory, and whether it is there.
+    pub(crate) state: &'a Path,
+    pub(crate) state_exists: bool,
+    /// Whether the configuration has a volume of this name, served or not.
+    pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
+    /// What is at the path of a record.
+    pub(crate) at: &'a dyn Fn(&Path) -> Found,
+}
+
+/// What [`Known::judge`] has found so far.
+#[derive(Default)]
+struct Judged {
+    /// Records by what serves them.
+    taken: BTreeMap<Uuid, usize>,
+    identities: BTreeMap<usize, Identity>,
+    notes: Vec<Note>,
+    errors: Vec<ConfigError>,
+}
+
+impl Judged {
+    fn settle(&mut self, index: usize, identity: Identity) {
+        if let Identity::Known(uuid) = identity {
+            self.taken.insert(uuid, index);
+        }
+        self.identities.insert(index, identity);
+    }
+
+    fn note(&mut self, level: Level, span: &Range<usize>, text: String) {
+        let text = ConfigError::new(span.clone(), text);
+        self.notes.push(Note { level, text });
+    }
+
+    fn refuse(&mut self, span: &Range<usize>, text: String) {
+        self.errors.push(ConfigError::new(span.clone(), text));
+    }
+
+    fn is_free(&self, uuid: &Uuid) -> bool {
+        !self.taken.contains_key(uuid)
+    }
+}
+
+impl Known<'_> {
+    /// Which disk each of `all` is, as far as that can be told before they are open.
+    ///
+    /// # Errors
+    /// Everything that keeps them from being served, with the mend.
+    pub(crate) fn judge(
+        &self,
+        all: &[Asked],
+    ) -> Result<(Vec<Identity>, Vec<Note>), Vec<ConfigError>> {
+        let mut judged = Judged::default();
+        let files = || {
+            let files = all
+                .iter()
+                .enumerate()
+                .filter(|(_, asked)| asked.kind == Kind::File);
+            files.filter_map(|(index, asked)| Some((index, asked, asked.leaves.first()?)))
+        };
+        // Marks first: where a record's disk is found by its mark, its old path and name are free.
+        for (index, _, leaf) in files() {
+            if let Some(mark) = self.mark_of(leaf, &mut judged) {
+                self.take_mark(all, index, leaf, mark, &mut judged);
+            }
+        }
+        for (index, asked, leaf) in files() {
+            let Found::File { mark, .. } = &leaf.found else {
+                continue;
+            };
+            match (mark, judged.identities.get(&index)) {
+                (Mark::Disk(mark), Some(_)) => self.check_marked(asked, leaf, *mark, &mut judged),
+                (Mark::None | Mark::Unsupported, None) => {
+                    let records = self.records.disks.iter();
+                    let at_place = records
+                        .filter(|(_, record)| matches!(record.kind, None | Some(Kind::File)))
+                        .filter(|(uuid, record)| judged.is_free(uuid) && is_at(record, leaf))
+                        .find(|(uuid, record)| !self.is_elsewhere(uuid, record, leaf));
+                    if let Some((uuid, record)) = at_place {
+                        self.adopt(index, asked, leaf, (uuid, record), &mut judged);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (index, asked) in all.iter().enumerate() {
+            if judged.identities.contains_key(&index) {
+                continue;
+            }
+            let only = asked.leaves.first().filter(|_| asked.kind == Kind::File);
+            match (asked.kind, only) {
+                (Kind::File, Some(leaf)) => match &leaf.found {
+                    Found::File {
+                        mark: Mark::None | Mark::Unsupported,
+                        ..
+                    } => {
+                        self.judge_unmarked(index, asked, leaf, &mut judged);
+                    }
+                    Found::File { .. } => {}
+                    Found::Nothing | Found::Other => {
+                        self.judge_missing(asked, leaf, &mut judged);
+                        judged.settle(index, Identity::New);
+                    }
+                },
+                _ => {
+                    for leaf in &asked.leaves {
+                        self.judge_missing(asked, leaf, &mut judged);
+                    }
+                    judged.settle(index, Identity::Carried);
+                }
+            }
+        }
+        self.note_unmarkable(all, &mut judged);
+        if !judged.errors.is_empty() {
+            return Err(judged.errors);
+        }
+        let identities = (0..all.len()).map(|index| judged.identities[&index]);
+        Ok((identities.collect(), judged.notes))
+    }
+
+    /// Says once which files cannot carry a mark.
+    fn note_unmarkable(&self, all: &[Asked], judged: &mut Judged) {
+        let files = all.iter().filter(|asked| asked.kind == Kind::File);
+        let leaves = files.filter_map(|asked| asked.leaves.first());
+        let unmarkable = leaves.filter(|leaf| {
+            let mark = match &leaf.found {
+                Found::File { mark, .. } => Some(mark),
+                _ => None,
+            };
+            mark == Some(&Mark::Unsupported)
+        });
+        let unmarkable: Vec<&Leaf> = unmarkable.collect();
+        if let Some(first) = unmarkable.first() {
+            let paths = unmarkable
+                .iter()
+                .map(|leaf| leaf.path.display().to_string());
+            let paths: Vec<String> = paths.collect();
+            let text = format!(
+                "the file system of {} keeps no extended attributes: what is on it is known again by its \
+                 path and its volume's name only, so keep {} with it",
+                paths.join(", "),
+                self.state.display()
+            );
+            judged.note(Level::Warn, &first.span, text);
+        }
+    }
+
+    /// The disk that a file is marked as; a mark that names none is refused.
+    fn mark_of(&self, leaf: &Leaf, judged: &mut Judged) -> Option<Uuid> {
+        let Found::File { mark, .. } = &leaf.found else {
+            return None;
+        };
+        match mark {
+            Mark::Disk(uuid) => Some(*uuid),
+            Mark::None | Mark::Unsupported => None,
+            Mark::Other(text) => {
+                let path = leaf.path.display();
+                judged.refuse(
+                    &leaf.span,
+                    format!(
+                        "the mark of {path} names no disk (\"{text}\"): it is damaged or from a newer \
+                         sanstone; `setfattr -x {MARK} {path}` takes it away"
+                    ),
+                );
+                None
+            }
+            Mark::Unreadable(error) => {
+                let path = leaf.path.display();
+                let message = format!(
+                    "which disk {path} is cannot be read from its mark, {MARK}: {error}; restore the file"
+                );
+                judged.refuse(&leaf.span, message);
+                None
+            }
+        }
+    }
+
+    /// Gives the disk `mark` to the volume whose file is marked so, unless another one has it.
+    fn take_mark(&self, all: &[Asked], index: usize, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
+        let other = judged
+            .taken
+            .get(&mark)
+            .and_then(|&other| all[other].leaves.first());
+        match other {
+            // One file twice is told where the volumes are checked.
+            Some(other) if id_of(&other.found) != id_of(&leaf.found) => {
+                let (path, other) = (leaf.path.display(), other.path.display());
+                judged.refuse(
+                    &leaf.span,
+                    format!(
+                        "{path} and {other} are both marked as disk {mark}: one is a copy, and initiators \
+                         would take both for one disk; `setfattr -x {MARK} COPY` makes the copy a disk of \
+                         its own"
+                    ),
+                );
+            }
+            _ => judged.settle(index, Identity::Known(mark)),
+        }
+    }
+
+    /// Looks whether what is recorded agrees with a mark.
+    fn check_marked(&self, asked: &Asked, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
+        let path = leaf.path.display();
+        let others = self.records.disks.iter();
+        let other = others
+            .filter(|(uuid, record)| judged.is_free(uuid) && record.is_lasting())
+            .map(|(uuid, record)| (is_at(record, leaf), uuid, record))
+            .filter(|(is_here, _, record)| *is_here || record.volume == asked.volume)
+            .max_by_key(|(is_here, ..)| *is_here);
+        if let Some((is_here, uuid, record)) = other {
+            let forget = self.records.forget(uuid, record);
+            let message = match (is_here, record.path()) {
+                (true, _) => format!(
+                    "{path} is marked as disk {mark}, but disk {uuid} was served from there: restore the \
+                     file of that one; if this disk is to be served in its place, {forget}"
+                ),
+                (false, Some(old)) => format!(
+                    "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk {uuid} \
+                     from {}: name that file; if this disk is to be served in its place, {forget}",
+                    asked.volume,
+                    old.display()
+                ),
+                (false, None) => format!(
+                    "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk {uuid}: \
+                     name that one's file; if this disk is to be served in its place, {forget}",
+                    asked.volume
+                ),
+            };
+            return judged.refuse(&leaf.span, message);
+        }
+        match self.records.disks.get(&mark) {
+            Some(record) => self.check_moved(asked, leaf, (&mark, record), judged),
+            None => self.check_unrecorded(leaf, mark, judged),
+        }
+    }
+
+    /// A recorded disk, found by its mark, may have moved; a copy of it is none.
+    fn check_moved(
+        &self,
+        asked: &Asked,
+        leaf: &Leaf,
+        (uuid, record): (&Uuid, &Record),
+        judged: &mut Judged,
+    ) {
+        let path = leaf.path.display();
+        let old = record.path().filter(|old| *old != leaf.path);
+        if let Some((old, found)) = old.map(|old| (old, (self.at)(old))) {
+            let shown = old.display();
+            let is_copy = matches!(&found, Found::File { mark: Mark::Disk(it), .. } if it == uuid)
+                && id_of(&found) != id_of(&leaf.found);
+            if is_copy && has_moved_whole(record, leaf) {
+                self.warn_of_original(leaf, uuid, old, judged);
+            } else if is_copy {
+                return judged.refuse(
+                    &leaf.span,
+                    format!(
+                        "{path} is marked as disk {uuid}, and so is {shown}, from where that disk was \
+                         served: one is a copy; serve {shown}, or remove it; `setfattr -x {MARK} {path}` \
+                         makes {path} a disk of its own, for a volume with another name"
+                    ),
+                );
+            }
+        }
+        self.note_changes(asked, leaf, (uuid, record), judged);
+    }
+
+    fn warn_of_original(&self, leaf: &Leaf, uuid: &Uuid, old: &Path, judged: &mut Judged) {
+        judged.note(
+            Level::Warn,
+            &leaf.span,
+            format!(
+                "{} is a copy of disk {uuid} that keeps its identity, and {} is still there: no initiator \
+                 may see both, it would take them for one disk",
+                leaf.path.display(),
+                old.display()
+            ),
+        );
+    }
+
+    fn note_changes(
+        &self,
+        asked: &Asked,
+        leaf: &Leaf,
+        (uuid, record): (&Uuid, &Record),
+        judged: &mut Judged,
+    ) {
+        let mut changes = Vec::new();
+        if record.volume != asked.volume {
+            changes.push(format!("its volume was called \"{}\"", record.volume));
+        }
+        if let Some(old) = record.path().filter(|old| *old != leaf.path) {
+            changes.push(format!("its file was {}", old.display()));
+        }
+        if !changes.is_empty() {
+            judged.note(
+                Level::Info,
+                &leaf.span,
+                format!(
+                    "volume \"{}\" in {} is disk {uuid} as before: {}",
+                    asked.volume,
+                    leaf.path.display(),
+                    changes.join(", ")
+                ),
+            );
+        }
+    }
+
+    /// A marked file that this state directory knows nothing of.
+    fn check_unrecorded(&self, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
+        let path = leaf.path.display();
+        let sibling = self.siblings.iter().find_map(|sibling| {
+            let record = sibling.records.disks.get(&mark)?;
+            Some((sibling, record))
+        });
+        let text = match sibling {
+            Some((sibling, record)) => {
+                let message = self.elsewhere(
+                    &format!("{path} is disk {mark}"),
+                    sibling,
+                    (&mark, record),
+                    "is to be served without its reservations and saved mode pages",
+                );
+                if self.records.is_new && !leaf.read_only {
+                    return judged.refuse(&leaf.span, message);
+                }
+                message
+            }
+            None => format!(
+                "{path} is marked as disk {mark}, which {} does not know: it is served under that \
+                 identity, and reservations and saved mode pages kept in another state directory are not \
+                 here; if they matter, stop, and name that directory with state = \"…\"; if it is a copy \
+                 that is to be a disk of its own, stop, and `setfattr -x {MARK} {path}`",
+                self.state.display()
+            ),
+        };
+        judged.note(Level::Warn, &leaf.span, text);
+    }
+
+    /// What to say of a disk that a directory beside ours knows.
+    fn elsewhere(
+        &self,
+        what: &str,
+        sibling: &Sibling,
+        (uuid, record): (&Uuid, &Record),
+        otherwise: &str,
+    ) -> String {
+        let directory = sibling.directory.display();
+        let name = sibling.directory.file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let rename = match self.state_exists {
+            true => String::new(),
+            false => format!("mv {directory} {} or ", self.state.display()),
+        };
+        format!(
+            "{what}, which {} does not know and {directory} does, as volume \"{}\": if the configuration \
+             has another name now, {rename}write state = \"{}\" (no daemon may be using it); if it \
+             {otherwise}, {}",
+            self.state.display(),
+            record.volume,
+            name,
+            sibling.records.forget(uuid, record)
+        )
+    }
+
+    /// Whether a recorded disk is, by its mark, where it was, and not in `leaf`, which has none.
+    fn is_elsewhere(&self, uuid: &Uuid, record: &Record, leaf: &Leaf) -> bool {
+        let old = record.path().filter(|old| *old != leaf.path);
+        let found = old.map(|old| (self.at)(old));
+        matches!(found, Some(Found::File { mark: Mark::Disk(it), .. }) if it == *uuid)
+    }
+
+    /// A file without a mark that is recorded at its place or under its volume's name.
+    fn adopt(
+        &self,
+        index: usize,
+        asked: &Asked,
+        leaf: &Leaf,
+        (uuid, record): (&Uuid, &Record),
+        judged: &mut Judged,
+    ) {
+        let Found::File {
+            len_bytes,
+            is_blank,
+            mark,
+            ..
+        } = &leaf.found
+        else {
+            return;
+        };
+        let path = leaf.path.display();
+        let forget = self.records.forget(uuid, record);
+        let shorter = record.bytes.filter(|bytes| len_bytes < bytes);
+        let is_new = record.marked && *is_blank;
+        if is_new || shorter.is_some() {
+            let what = match shorter {
+                Some(bytes) => format!("{path} has {len_bytes} bytes, and disk {uuid} had {bytes}"),
+                None => format!("{path} is blank and has no mark, and disk {uuid} had one"),
+            };
+            return judged.refuse(
+                &leaf.span,
+                format!(
+                    "{what}: volume \"{}\" has been served before, and this is another file; mount its \
+                     file system or restore the file; if a new disk is wanted, {forget}; if it is that \
+                     disk all the same, `setfattr -n {MARK} -v {uuid} {path}`",
+                    record.volume
+                ),
+            );
+        }
+        if record.marked && *mark == Mark::None {
+            judged.note(
+                Level::Warn,
+                &leaf.span,
+                format!(
+                    "{path} has lost its mark, as a copy without attributes does: it is taken for disk \
+                     {uuid}, which was served from there as volume \"{}\", and marked again",
+                    record.volume
+                ),
+            );
+        }
+        if let Some(old) = record.path().filter(|old| *old != leaf.path) {
+            if has_moved_whole(record, leaf) && (self.at)(old) != Found::Nothing {
+                self.warn_of_original(leaf, uuid, old, judged);
+            }
+        }
+        self.note_changes(asked, leaf, (uuid, record), judged);
+        judged.settle(index, Identity::Known(*uuid));
+    }
+
+    /// A file without a mark at a place where no disk was.
+    fn judge_unmarked(&self, index: usize, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
+        let path = leaf.path.display();
+        if let Some((uuid, record)) = self.named(asked, judged) {
+            let still_there = record.path().filter(|old| (self.at)(old) != Found::Nothing);
+            let Some(old) = still_there else {
+                return match record.kind {
+                    None | Some(Kind::File) => {
+                        self.adopt(index, asked, leaf, (uuid, record), judged);
+                    }
+                    Some(_) => self.refuse_other_kind(asked, (uuid, record), judged),
+                };
+            };
+            let keep = match has_moved_whole(record, leaf) {
+                true => format!(
+                    "; if it is a copy that keeps its identity, `setfattr -n {MARK} -v {uuid} {path}`"
+                ),
+                false => String::new(),
+            };
+            return judged.refuse(
+                &leaf.span,
+                format!(
+                    "volume \"{}\" has been served as disk {uuid} from {}, which is still there, and {path} \
+                     is another file: give its volume another name; if it is to be served in place of that \
+                     disk, {}{keep}",
+                    asked.volume,
+                    old.display(),
+                    self.records.forget(uuid, record)
+                ),
+            );
+        }
+        if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
+            let message = self.elsewhere(
+                &format!("{path} was served as disk {}", disk.0),
+                sibling,
+                disk,
+                "is to be a new disk",
+            );
+            if !leaf.read_only {
+                return judged.refuse(&leaf.span, message);
+            }
+            judged.note(Level::Warn, &leaf.span, message);
+        }
+        if matches!(
+            &leaf.found,
+            Found::File {
+                is_blank: false,
+                ..
+            }
+        ) {
+            self.check_nameless(asked, &leaf.span, judged);
+        }
+        judged.settle(index, Identity::New);
+    }
+
+    /// A disk that holds something and is not recorded could be one of version 1, which recorded names
+    /// only, under a name that no volume has now.
+    fn check_nameless(&self, asked: &Asked, span: &Range<usize>, judged: &mut Judged) {
+        let mut records = self.records.disks.iter();
+        let nameless =
+            records.find(|(_, record)| record.kind.is_none() && !(self.is_defined)(&record.volume));
+        if let Some((uuid, record)) = nameless {
+            let old = &record.volume;
+            judged.refuse(
+                span,
+                format!(
+                    "volume \"{}\" holds data and is not known, and no volume is called \"{old}\" any more, \
+                     which an older release has served as disk {uuid}: if it is that one, call it \"{old}\" \
+                     for one start; if not, {}",
+                    asked.volume,
+                    self.records.forget(uuid, record)
+                ),
+            );
+        }
+    }
+
+    /// A file that is not there, or empty: it may be made, unless it has been there.
+    fn judge_missing(&self, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
+        if leaf.found != Found::Nothing {
+            return;
+        }
+        let path = leaf.path.display();
+        let at_place = self
+            .records
+            .disks
+            .iter()
+            .find(|(uuid, record)| judged.is_free(uuid) && is_at(record, leaf));
+        if let Some((uuid, record)) = at_place.or_else(|| self.named(asked, judged)) {
+            let old = record.path().filter(|_| !is_at(record, leaf));
+            let from = old.map_or(String::new(), |old| format!(" from {}", old.display()));
+            return judged.refuse(
+                &leaf.span,
+                format!(
+                    "{path} is missing or empty, but volume \"{}\" has been served before{from}, as disk \
+                     {uuid}: mount its file system or restore the file; if a new, blank disk is wanted, {}",
+                    record.volume,
+                    self.records.forget(uuid, record)
+                ),
+            );
+        }
+        if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
+            let message = self.elsewhere(
+                &format!(
+                    "{path} is missing or empty, but has been served before as disk {}",
+                    disk.0
+                ),
+                sibling,
+                disk,
+                "is to be a new, blank disk",
+            );
+            judged.refuse(&leaf.span, message);
+        }
+    }
+
+    fn refuse_other_kind(
+        &self,
+        asked: &Asked,
+        (uuid, record): (&Uuid, &Record),
+        judged: &mut Judged,
+    ) {
+        judged.refuse(
+            &asked.span,
+            format!(
+                "volume \"{}\" has been served as disk {uuid}, which was another kind of volume: give this \
+                 one another name; if it is to be served in place of that disk, {}",
+                asked.volume,
+                self.records.forget(uuid, record)
+            ),
+        );
+    }
+
+    /// What is recorded under a volume's name, and not served under another one now.
+    fn named<'a>(&'a self, asked: &Asked, judged: &Judged) -> Option<(&'a Uuid, &'a Record)> {
+        let mut records = self.records.disks.iter();
+        records.find(|(uuid, record)| {
+            record.volume == asked.volume && record.kind != Some(Kind::Ram) && judged.is_free(uuid)
+        })
+    }
+
+    /// What a directory beside ours knows at a place; of a directory of version 1, which knows names
+    /// only and has lost its configuration, under the volume's name.
+    fn in_sibling(&self, asked: &Asked, leaf: &Leaf) -> Option<(&Sibling, (&Uuid, &Record))> {
+        self.siblings.iter().find_map(|sibling| {
+            let mut records = sibling.records.disks.iter();
+            let found = records.find(|(_, record)| {
+                let is_old = record.kind.is_none() && sibling.is_orphan && self.records.is_new;
+                is_at(record, leaf) || is_old && record.volume == asked.volume
+            });
+            Some((sibling, found?))
+        })
+    }
+}
+
+/// Whether a recorded disk was served from where `leaf` is: at its path, or as far from the
+/// configuration.
+fn is_at(record: &Record, leaf: &Leaf) -> bool {
+    let path = leaf.path.to_string_lossy();
+    record.paths.iter().any(|recorded| *recorded == path) || has_moved_whole(record, leaf)
+}
+
+/// Whether it lies as far from the configuration as it did: both may have been moved or copied.
+fn has_moved_whole(record: &Record, leaf: &Leaf) -> bool {
+    let Some(relative) = &leaf.relative else {
+        return false;
+    };
+    let relative = relative.to_string_lossy();
+    record
+        .relative_paths
+        .iter()
+        .any(|recorded| *recorded == relative)
+}
+
+fn id_of(found: &Found) -> Option<(u64, u64)> {
+    match found {
+        Found::File { id, .. } => Some(*id),
+        _ => None,
+    }
+}

@@ -1,0 +1,176 @@
+//! Disks that are told by what they carry: the name in a stripe's superblock, what a device or a
+//! remote disk is known by everywhere. What carries nothing, as memory does, is told by its volume's
+//! name.
+
+use std::{collections::BTreeSet, path::Path};
+
+use uuid::Uuid;
+use volume::config::ConfigError;
+
+use super::{Identity, Judged, Known, Level, Note};
+use crate::{
+    record::{Kind, Record, Records},
+    survey::{Asked, derived},
+};
+
+impl Known<'_> {
+    /// The disk recorded as what carries `carried`, or in the place of what carries nothing.
+    pub(crate) fn recorded(
+        &self,
+        asked: &Asked,
+        carried: Option<Uuid>,
+    ) -> Option<(&Uuid, &Record)> {
+        recorded_in(self.records, asked, carried)
+    }
+
+    /// Which disk an open volume is that is told by what it carries, or by its name. The disks in
+    /// `taken` are found, as this volume or another one.
+    ///
+    /// # Errors
+    /// What keeps it from being served, with the mend.
+    pub(crate) fn judge_carried(
+        &self,
+        asked: &Asked,
+        carried: Option<Uuid>,
+        taken: &BTreeSet<Uuid>,
+    ) -> Result<(Identity, Vec<Note>), ConfigError> {
+        let mut judged = Judged::default();
+        if asked.kind == Kind::Device && carried.is_none() {
+            let text = format!(
+                "volume \"{}\" is a device without a world wide name: it is known again by its path \
+                 only; name it by one that stays, as /dev/disk/by-path/…",
+                asked.volume
+            );
+            judged.note(Level::Warn, &asked.span, text);
+        }
+        let of_kind = |record: &Record| record.kind.is_none_or(|kind| kind == asked.kind);
+        let mut records = self.records.disks.iter();
+        let named = records.find(|(uuid, record)| {
+            let is_named = record.volume == asked.volume && !taken.contains(uuid);
+            is_named && (of_kind(record) || record.is_lasting() && !asked.kind.is_of_a_name())
+        });
+        let identity = match (self.recorded(asked, carried), named, carried) {
+            (Some((uuid, record)), ..) => {
+                if record.volume != asked.volume {
+                    let (old, new) = (&record.volume, &asked.volume);
+                    let text = format!(
+                        "volume \"{new}\" is disk {uuid} as before: its volume was called \"{old}\""
+                    );
+                    judged.note(Level::Info, &asked.span, text);
+                }
+                Identity::Known(*uuid)
+            }
+            (None, Some(disk), _) if !of_kind(disk.1) => {
+                self.refuse_other_kind(asked, disk, &mut judged);
+                Identity::New
+            }
+            (None, Some((uuid, record)), Some(carried)) if record.carried.is_some() => {
+                let message = format!(
+                    "volume \"{}\" has been served as disk {uuid} and is another one now, which carries \
+                     {carried}: give this one another name; if it is to be served in place of that disk, \
+                     {}; if it is the same disk, write carried = \"{carried}\" in that table",
+                    asked.volume,
+                    self.records.forget(uuid, record)
+                );
+                judged.refuse(&asked.span, message);
+                Identity::New
+            }
+            (None, Some(disk), _) => match (&disk.1.place, &asked.place) {
+                (Some(old), Some(new)) if !is_in_place(disk.1, asked) => {
+                    self.refuse_other_place(asked, disk, (old, new), &mut judged);
+                    Identity::New
+                }
+                _ => Identity::Known(*disk.0),
+            },
+            (None, None, _) => {
+                let of_place = || {
+                    let place = asked
+                        .place
+                        .as_deref()
+                        .filter(|_| asked.kind == Kind::Iscsi)?;
+                    Some(derived(&["iscsi", place]))
+                };
+                if !asked.kind.is_of_a_name() {
+                    self.check_nameless(asked, &asked.span, &mut judged);
+                    self.check_carried_elsewhere(asked, carried, &mut judged);
+                }
+                let derived = carried.or_else(of_place);
+                derived.map_or(Identity::New, Identity::Known)
+            }
+        };
+        match judged.errors.pop() {
+            Some(error) => Err(error),
+            None => Ok((identity, judged.notes)),
+        }
+    }
+
+    /// One of both does not say what it is, and they are in two places: they may be two disks.
+    fn refuse_other_place(
+        &self,
+        asked: &Asked,
+        (uuid, record): (&Uuid, &Record),
+        (old, new): (&str, &str),
+        judged: &mut Judged,
+    ) {
+        let message = format!(
+            "volume \"{}\" has been served as disk {uuid} from {old}, and is {new} now, which may be \
+             another one: give it another name; if it is to be served in place of that disk, {}; if it \
+             is the same disk, write place = \"{new}\" in that table",
+            asked.volume,
+            self.records.forget(uuid, record)
+        );
+        judged.refuse(&asked.span, message);
+    }
+
+    fn check_carried_elsewhere(&self, asked: &Asked, carried: Option<Uuid>, judged: &mut Judged) {
+        let mut siblings = self.siblings.iter();
+        let sibling = siblings
+            .find_map(|sibling| Some((sibling, recorded_in(&sibling.records, asked, carried)?)));
+        let Some((sibling, disk)) = sibling else {
+            return;
+        };
+        let message = self.elsewhere(
+            &format!("volume \"{}\" is disk {}", asked.volume, disk.0),
+            sibling,
+            disk,
+            "is to be served without its reservations and saved mode pages",
+        );
+        match self.records.is_new {
+            true => judged.refuse(&asked.span, message),
+            false => judged.note(Level::Warn, &asked.span, message),
+        }
+    }
+}
+
+/// The disk that `records` has as what carries `carried`, or in the place of what carries nothing. A
+/// remote disk that says what it is only sometimes is told by its place where either side lacks that.
+fn recorded_in<'a>(
+    records: &'a Records,
+    asked: &Asked,
+    carried: Option<Uuid>,
+) -> Option<(&'a Uuid, &'a Record)> {
+    let by_name = |it: Uuid| {
+        let mut disks = records.disks.iter();
+        disks.find(|(uuid, record)| **uuid == it || record.carried == Some(it))
+    };
+    let by_place = || {
+        let disks = records.disks.iter().filter(|(_, record)| {
+            let is_there = record.kind == Some(asked.kind) && is_in_place(record, asked);
+            let is_nameless = record.carried.is_none() && asked.kind == Kind::Iscsi;
+            is_there && (carried.is_none() || is_nameless)
+        });
+        disks.max_by_key(|(_, record)| record.place == asked.place)
+    };
+    carried.and_then(by_name).or_else(by_place)
+}
+
+/// Whether a disk was recorded where `asked` is: at its place, or, of a device, where that leads.
+fn is_in_place(record: &Record, asked: &Asked) -> bool {
+    let Some(recorded) = &record.place else {
+        return false;
+    };
+    let leaf = asked.leaves.first();
+    let device = leaf.filter(|_| asked.kind == Kind::Device);
+    asked.place.as_ref() == Some(recorded)
+        || device.is_some_and(|leaf| leaf.path == Path::new(recorded))
+}

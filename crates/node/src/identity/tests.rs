@@ -1,0 +1,617 @@
+//! Every case of what is found against what is recorded.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use super::*;
+
+const A: Uuid = Uuid::from_u128(0xa);
+const B: Uuid = Uuid::from_u128(0xb);
+const LEN: u64 = 1 << 20;
+
+fn file(mark: Mark) -> Found {
+    Found::File {
+        len_bytes: LEN,
+        id: (0, 0),
+        is_blank: false,
+        mark,
+    }
+}
+
+fn blank(mark: Mark) -> Found {
+    Found::File {
+        len_bytes: LEN,
+        id: (0, 0),
+        is_blank: true,
+        mark,
+    }
+}
+
+/// Another file than [`file`] gives.
+fn other_file(mark: Mark) -> Found {
+    Found::File {
+        len_bytes: LEN,
+        id: (0, 1),
+        is_blank: false,
+        mark,
+    }
+}
+
+/// A volume that is the file at `path`, whose configuration is in `/etc`.
+fn asked(volume: &str, path: &str, found: Found) -> Asked {
+    let path = PathBuf::from(path);
+    Asked {
+        volume: volume.to_owned(),
+        span: 0..0,
+        kind: Kind::File,
+        carried: None,
+        place: None,
+        root: 0..0,
+        leaves: vec![Leaf {
+            span: 0..0,
+            relative: path.strip_prefix("/etc").ok().map(Path::to_owned),
+            path,
+            read_only: false,
+            found,
+        }],
+    }
+}
+
+fn carrying(volume: &str, kind: Kind) -> Asked {
+    Asked {
+        kind,
+        leaves: Vec::new(),
+        ..asked(volume, "/gone", Found::Nothing)
+    }
+}
+
+/// What was served from `path` by a configuration in `/etc`.
+fn record(volume: &str, path: &str) -> Record {
+    let relative = Path::new(path)
+        .strip_prefix("/etc")
+        .unwrap_or(Path::new(""));
+    Record {
+        volume: volume.to_owned(),
+        kind: Some(Kind::File),
+        carried: None,
+        place: None,
+        marked: true,
+        bytes: Some(LEN),
+        paths: vec![path.to_owned()],
+        relative_paths: vec![relative.display().to_string()],
+    }
+}
+
+/// As version 1 had it.
+fn old_record(volume: &str) -> Record {
+    Record {
+        kind: None,
+        marked: false,
+        bytes: None,
+        paths: Vec::new(),
+        relative_paths: Vec::new(),
+        ..record(volume, "")
+    }
+}
+
+fn records(disks: &[(Uuid, Record)]) -> Records {
+    let directory = std::env::temp_dir().join("sanstone-no-such-directory");
+    let mut records = Records::read(&directory).expect("there is none");
+    records.is_new = disks.is_empty();
+    records.disks = disks.iter().cloned().collect();
+    records
+}
+
+struct Case<'a> {
+    records: &'a [(Uuid, Record)],
+    sibling: &'a [(Uuid, Record)],
+    orphan: bool,
+    there: &'a [(&'a str, Found)],
+}
+
+const NOTHING: Case<'_> = Case {
+    records: &[],
+    sibling: &[],
+    orphan: false,
+    there: &[],
+};
+
+impl Case<'_> {
+    fn with<T>(&self, f: impl FnOnce(&Known<'_>) -> T) -> T {
+        let records = records(self.records);
+        let sibling = Sibling {
+            directory: "/etc/app.state".into(),
+            records: super::tests::records(self.sibling),
+            is_orphan: self.orphan,
+        };
+        let at = |path: &Path| {
+            let found = self
+                .there
+                .iter()
+                .find(|(there, _)| Path::new(there) == path);
+            found.map_or(Found::Nothing, |(_, found)| found.clone())
+        };
+        f(&Known {
+            records: &records,
+            siblings: &[sibling],
+            state: Path::new("/etc/new.state"),
+            state_exists: false,
+            is_defined: &|name| name == "defined",
+            at: &at,
+        })
+    }
+
+    /// Which disks, and the notes that are warnings.
+    #[track_caller]
+    fn served(&self, all: &[Asked]) -> (Vec<Identity>, Vec<String>) {
+        let judged = self.with(|known| known.judge(all));
+        let (identities, notes) = judged.expect("nothing is wrong");
+        let warnings = notes.iter().filter(|note| note.level == Level::Warn);
+        let warnings = warnings.map(|note| note.text.message().to_owned());
+        (identities, warnings.collect())
+    }
+
+    #[track_caller]
+    fn refused(&self, all: &[Asked], parts: &[&str]) {
+        let judged = self.with(|known| known.judge(all));
+        let errors = judged.expect_err("it is refused");
+        let message = errors[0].message();
+        for part in parts {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+    }
+}
+
+#[test]
+fn a_mark_is_found_again_under_another_name_and_path() {
+    let case = Case {
+        records: &[
+            (A, record("db", "/etc/db.img")),
+            (B, record("log", "/etc/log.img")),
+        ],
+        ..NOTHING
+    };
+    let marked = |uuid| file(Mark::Disk(uuid));
+    for all in [
+        vec![asked("db", "/etc/db.img", marked(A))],
+        vec![asked("new", "/etc/db.img", marked(A))],
+        vec![asked("db", "/srv/moved.img", marked(A))],
+        // Names, or paths, that two disks have exchanged.
+        vec![
+            asked("log", "/etc/db.img", marked(A)),
+            asked("db", "/etc/log.img", other_file(Mark::Disk(B))),
+        ],
+        vec![
+            asked("db", "/etc/log.img", marked(A)),
+            asked("log", "/etc/db.img", other_file(Mark::Disk(B))),
+        ],
+        // A name, and a path, that are free now.
+        vec![
+            asked("old", "/etc/db.img", marked(A)),
+            asked("db", "/etc/new.img", Found::Nothing),
+        ],
+        vec![
+            asked("db", "/etc/old.img", marked(A)),
+            asked("new", "/etc/db.img", Found::Nothing),
+        ],
+    ] {
+        let (identities, warnings) = case.served(&all);
+        assert_eq!(identities[0], Identity::Known(A), "{all:?}");
+        let second = identities.get(1).copied();
+        let is_new = all
+            .get(1)
+            .is_some_and(|asked| asked.leaves[0].found == Found::Nothing);
+        let expected = if is_new {
+            Identity::New
+        } else {
+            Identity::Known(B)
+        };
+        assert_eq!(second.unwrap_or(expected), expected, "{all:?}");
+        assert_eq!(warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn another_disk_in_a_place_or_under_a_name_is_refused() {
+    let case = Case {
+        records: &[(A, record("db", "/etc/db.img"))],
+        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        ..NOTHING
+    };
+    let other = || other_file(Mark::Disk(B));
+    case.refused(
+        &[asked("x", "/etc/db.img", other())],
+        &["marked as disk", "[disk."],
+    );
+    case.refused(
+        &[asked("db", "/etc/x.img", other())],
+        &["/etc/db.img", "[disk."],
+    );
+    // The same without a mark: the disk that is meant is still where it was.
+    case.refused(
+        &[asked("db", "/etc/x.img", other_file(Mark::None))],
+        &["still there", "[disk."],
+    );
+    let unreadable = file(Mark::Unreadable("broken medium".to_owned()));
+    case.refused(&[asked("x", "/etc/x.img", unreadable)], &["broken medium"]);
+    let damaged = file(Mark::Other("zebra".to_owned()));
+    case.refused(
+        &[asked("x", "/etc/x.img", damaged)],
+        &["zebra", "setfattr -x"],
+    );
+}
+
+#[test]
+fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
+    let case = Case {
+        records: &[(A, record("db", "/etc/db.img"))],
+        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        ..NOTHING
+    };
+    let copy = || other_file(Mark::Disk(A));
+    let both = [
+        asked("db", "/etc/db.img", file(Mark::Disk(A))),
+        asked("x", "/etc/x.img", copy()),
+    ];
+    case.refused(&both, &["/etc/db.img", "/etc/x.img", "setfattr -x"]);
+    case.refused(
+        &[asked("db", "/etc/x.img", copy())],
+        &["/etc/db.img", "/etc/x.img", "setfattr -x"],
+    );
+    // A second name of the same file is none.
+    let (identities, _) = case.served(&[asked("db", "/etc/x.img", file(Mark::Disk(A)))]);
+    assert_eq!(identities, [Identity::Known(A)]);
+    // All of it was copied: configuration, state and files.
+    let moved = Case {
+        records: &[(
+            A,
+            Record {
+                paths: vec!["/old/db.img".to_owned()],
+                ..record("db", "/etc/db.img")
+            },
+        )],
+        there: &[("/old/db.img", file(Mark::Disk(A)))],
+        ..NOTHING
+    };
+    let (identities, warnings) =
+        moved.served(&[asked("db", "/etc/db.img", other_file(Mark::Disk(A)))]);
+    assert_eq!(identities, [Identity::Known(A)]);
+    assert!(
+        warnings.iter().any(|text| text.contains("/old/db.img")),
+        "{warnings:?}"
+    );
+    // Without a mark, nothing says that it is a copy: another configuration may share the state.
+    for mark in [Mark::None, Mark::Unsupported] {
+        moved.refused(
+            &[asked("db", "/etc/db.img", other_file(mark.clone()))],
+            &["/old/db.img, which is still there", "setfattr -n"],
+        );
+        let (identities, _) = moved.served(&[asked("x", "/etc/db.img", other_file(mark))]);
+        assert_eq!(identities, [Identity::New], "a disk of its own");
+    }
+    let gone = Case {
+        there: &[],
+        ..moved
+    };
+    let (identities, _) = gone.served(&[asked("x", "/etc/db.img", other_file(Mark::None))]);
+    assert_eq!(identities, [Identity::Known(A)], "all of it was moved");
+}
+
+#[test]
+fn what_lost_its_mark_is_adopted_unless_it_is_new() {
+    let case = Case {
+        records: &[(A, record("db", "/srv/db.img"))],
+        ..NOTHING
+    };
+    for all in [
+        [asked("db", "/srv/db.img", file(Mark::None))],
+        [asked("x", "/srv/db.img", file(Mark::None))],
+        [asked("db", "/srv/x.img", file(Mark::None))],
+    ] {
+        let (identities, warnings) = case.served(&all);
+        assert_eq!(identities, [Identity::Known(A)]);
+        assert!(warnings[0].contains("lost its mark"), "{warnings:?}");
+    }
+    let short = Found::File {
+        len_bytes: 512,
+        id: (0, 0),
+        is_blank: false,
+        mark: Mark::None,
+    };
+    for found in [blank(Mark::None), blank(Mark::Unsupported), short] {
+        case.refused(
+            &[asked("db", "/srv/db.img", found)],
+            &["served before", "[disk.", "setfattr -n"],
+        );
+    }
+    case.refused(
+        &[asked("db", "/srv/db.img", Found::Nothing)],
+        &["served before", "[disk."],
+    );
+    case.refused(
+        &[asked("db", "/srv/x.img", Found::Nothing)],
+        &["served before", "[disk."],
+    );
+    case.refused(
+        &[asked("x", "/srv/db.img", Found::Nothing)],
+        &["served before", "[disk."],
+    );
+    // What never was served may be blank, or made.
+    for found in [blank(Mark::None), file(Mark::None), Found::Nothing] {
+        let (identities, _) = case.served(&[asked("x", "/srv/x.img", found)]);
+        assert_eq!(identities, [Identity::New]);
+    }
+}
+
+#[test]
+fn what_the_directory_of_an_older_release_knows_by_name_is_taken_over() {
+    let case = Case {
+        records: &[(A, old_record("db"))],
+        ..NOTHING
+    };
+    for found in [file(Mark::None), blank(Mark::None), file(Mark::Unsupported)] {
+        let (identities, _) = case.served(&[asked("db", "/srv/db.img", found)]);
+        assert_eq!(identities, [Identity::Known(A)]);
+    }
+    case.refused(
+        &[asked("db", "/srv/db.img", Found::Nothing)],
+        &["served before"],
+    );
+    for kind in [Kind::Ram, Kind::Stripe, Kind::Iscsi, Kind::Device] {
+        let carried = (kind != Kind::Ram).then_some(B);
+        let judged = case
+            .with(|known| known.judge_carried(&carrying("db", kind), carried, &BTreeSet::new()));
+        assert_eq!(
+            judged.expect("taken over").0,
+            Identity::Known(A),
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
+    let case = Case {
+        sibling: &[(A, record("db", "/etc/db.img"))],
+        ..NOTHING
+    };
+    for found in [Found::Nothing, file(Mark::None), file(Mark::Disk(A))] {
+        let parts = [
+            "mv /etc/app.state /etc/new.state",
+            "state = \"app.state\"",
+            "[disk.",
+        ];
+        case.refused(&[asked("x", "/etc/db.img", found)], &parts);
+    }
+    let (identities, _) = case.served(&[asked("db", "/srv/other.img", Found::Nothing)]);
+    assert_eq!(identities, [Identity::New], "another file under that name");
+    // A directory in use is not exchanged for another one: what carries its identity is served.
+    let used = Case {
+        records: &[(B, record("log", "/etc/log.img"))],
+        ..case
+    };
+    let (identities, warnings) = used.served(&[asked("x", "/etc/db.img", file(Mark::Disk(A)))]);
+    assert_eq!(identities, [Identity::Known(A)]);
+    assert!(warnings[0].contains("app.state"), "{warnings:?}");
+    used.refused(&[asked("x", "/etc/db.img", Found::Nothing)], &["app.state"]);
+    // One that knows names only counts when its configuration is gone.
+    for orphan in [true, false] {
+        let old = Case {
+            sibling: &[(A, old_record("db"))],
+            orphan,
+            ..NOTHING
+        };
+        let all = [asked("db", "/etc/db.img", Found::Nothing)];
+        match orphan {
+            true => old.refused(&all, &["mv /etc/app.state"]),
+            false => assert_eq!(old.served(&all).0, [Identity::New]),
+        }
+    }
+}
+
+#[test]
+fn a_mark_that_nobody_knows_is_served_with_a_warning() {
+    let (identities, warnings) = NOTHING.served(&[asked("db", "/srv/db.img", file(Mark::Disk(A)))]);
+    assert_eq!(identities, [Identity::Known(A)]);
+    assert!(warnings[0].contains("reservations"), "{warnings:?}");
+}
+
+#[test]
+fn files_that_cannot_be_marked_are_told_once() {
+    let unmarked = |name: &str| asked(name, &format!("/srv/{name}"), file(Mark::Unsupported));
+    let (_, warnings) = NOTHING.served(&[unmarked("a"), unmarked("b")]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("/srv/a, /srv/b"), "{warnings:?}");
+}
+
+#[test]
+fn a_lost_child_of_what_carries_a_name_is_refused() {
+    let stripe = |volume: &str, found| Asked {
+        kind: Kind::Stripe,
+        ..asked(volume, "/etc/child.img", found)
+    };
+    let served = Record {
+        kind: Some(Kind::Stripe),
+        ..record("db", "/etc/child.img")
+    };
+    let case = Case {
+        records: &[(A, served)],
+        ..NOTHING
+    };
+    for volume in ["db", "x"] {
+        case.refused(
+            &[stripe(volume, Found::Nothing)],
+            &["served before", "[disk."],
+        );
+        let (identities, _) = case.served(&[stripe(volume, file(Mark::None))]);
+        assert_eq!(identities, [Identity::Carried]);
+    }
+}
+
+#[test]
+fn what_carries_a_name_is_found_by_it() {
+    let carried = Uuid::from_u128(0xc);
+    let known = Record {
+        kind: Some(Kind::Stripe),
+        carried: Some(carried),
+        ..old_record("db")
+    };
+    let case = Case {
+        records: &[(A, known.clone())],
+        ..NOTHING
+    };
+    let judge = |case: &Case<'_>, volume: &str, kind, carried, taken: &[Uuid]| {
+        let taken = taken.iter().copied().collect();
+        let judged =
+            case.with(|known| known.judge_carried(&carrying(volume, kind), carried, &taken));
+        judged.map(|(identity, _)| identity)
+    };
+    let stripe = Kind::Stripe;
+    assert_eq!(
+        judge(&case, "x", stripe, Some(carried), &[A]),
+        Ok(Identity::Known(A))
+    );
+    assert_eq!(
+        judge(&case, "x", stripe, Some(B), &[]),
+        Ok(Identity::Known(B))
+    );
+    // The old name, for another disk: only where the disk that had it is served under a new one.
+    assert_eq!(
+        judge(&case, "db", stripe, Some(B), &[A]),
+        Ok(Identity::Known(B))
+    );
+    let error = judge(&case, "db", stripe, Some(B), &[]).expect_err("another disk");
+    assert!(error.message().contains("write carried ="), "{error}");
+    let error = judge(&case, "db", Kind::Iscsi, Some(B), &[]).expect_err("another kind");
+    assert!(error.message().contains("another kind"), "{error}");
+    // Memory is told by its name, among what was in memory.
+    assert_eq!(judge(&case, "db", Kind::Ram, None, &[]), Ok(Identity::New));
+    let beside = Case {
+        sibling: &[(A, known)],
+        ..NOTHING
+    };
+    let error = judge(&beside, "db", stripe, Some(carried), &[]).expect_err("it is known there");
+    assert!(error.message().contains("mv /etc/app.state"), "{error}");
+}
+
+#[test]
+fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
+    let remote = |place: &str| Asked {
+        place: Some(place.to_owned()),
+        ..carrying("db", Kind::Iscsi)
+    };
+    let judge = |case: &Case<'_>, place: &str, carried| {
+        let judged =
+            case.with(|known| known.judge_carried(&remote(place), carried, &BTreeSet::new()));
+        judged.map(|(identity, _)| identity)
+    };
+    let nameless = Record {
+        kind: Some(Kind::Iscsi),
+        place: Some("iqn.a/0".to_owned()),
+        ..old_record("other")
+    };
+    let named = Record {
+        carried: Some(B),
+        ..nameless.clone()
+    };
+    // New: what it says, or where it is, which is never two disks.
+    assert_eq!(judge(&NOTHING, "iqn.a/0", Some(B)), Ok(Identity::Known(B)));
+    let places = ["iqn.a/0", "iqn.a/1"].map(|place| judge(&NOTHING, place, None));
+    assert!(
+        places[0].is_ok()
+            && places[0] != places[1]
+            && places[0] == judge(&NOTHING, "iqn.a/0", None)
+    );
+    for (record, place, carried, expected) in [
+        (&nameless, "iqn.a/0", None, A),
+        (&nameless, "iqn.a/0", Some(B), A),
+        (&named, "iqn.a/0", None, A),
+        (&named, "iqn.b/7", Some(B), A),
+        // Another disk where one was, under another name.
+        (
+            &named,
+            "iqn.a/0",
+            Some(Uuid::from_u128(9)),
+            Uuid::from_u128(9),
+        ),
+    ] {
+        let case = Case {
+            records: &[(A, record.clone())],
+            ..NOTHING
+        };
+        assert_eq!(
+            judge(&case, place, carried),
+            Ok(Identity::Known(expected)),
+            "{place} {carried:?}"
+        );
+    }
+}
+
+#[test]
+fn what_tells_itself_by_its_place_alone_is_not_taken_for_what_is_at_another_one() {
+    let (iscsi, device) = (
+        (Kind::Iscsi, "iqn.a/0", "iqn.b/7"),
+        (Kind::Device, "/dev/a", "/dev/b"),
+    );
+    for (kind, old, new) in [iscsi, device] {
+        for (recorded, carried) in [(None, None), (None, Some(B)), (Some(B), None)] {
+            let record = Record {
+                kind: Some(kind),
+                place: Some(old.to_owned()),
+                carried: recorded,
+                ..old_record("db")
+            };
+            let judge = |record: &Record, taken: &[Uuid]| {
+                let asked = Asked {
+                    place: Some(new.to_owned()),
+                    ..carrying("db", kind)
+                };
+                let case = Case {
+                    records: &[(A, record.clone())],
+                    ..NOTHING
+                };
+                let taken = taken.iter().copied().collect();
+                let judged = case.with(|known| known.judge_carried(&asked, carried, &taken));
+                judged.map(|(identity, _)| identity)
+            };
+            let error = judge(&record, &[]).expect_err("it may be another disk");
+            let mend = format!("place = \"{new}\"");
+            for part in [old, new, "[disk.", &mend] {
+                assert!(error.message().contains(part), "no {part:?} in {error}");
+            }
+            let mended = Record {
+                place: Some(new.to_owned()),
+                ..record.clone()
+            };
+            assert_eq!(judge(&mended, &[]), Ok(Identity::Known(A)), "{mend}");
+            let other = judge(&record, &[A]).expect("that disk is served under another name");
+            assert_ne!(other, Identity::Known(A));
+        }
+    }
+}
+
+#[test]
+fn a_device_without_a_name_is_found_through_a_link_to_where_it_was() {
+    let device = |place: &str| Asked {
+        kind: Kind::Device,
+        place: Some(place.to_owned()),
+        ..asked("db", "/dev/b", Found::Other)
+    };
+    let judge = |recorded: &str, asked: &Asked| {
+        let record = Record {
+            kind: Some(Kind::Device),
+            place: Some(recorded.to_owned()),
+            ..old_record("db")
+        };
+        let case = Case {
+            records: &[(A, record)],
+            ..NOTHING
+        };
+        let judged = case.with(|known| known.judge_carried(asked, None, &BTreeSet::new()));
+        judged.ok().map(|(identity, _)| identity)
+    };
+    let link = "/dev/disk/by-path/x";
+    for (recorded, is_it) in [(link, true), ("/dev/b", true), ("/dev/a", false)] {
+        let expected = is_it.then_some(Identity::Known(A));
+        assert_eq!(judge(recorded, &device(link)), expected, "{recorded}");
+    }
+}

@@ -1,0 +1,44 @@
+//! What a daemon is made of, between the configuration and the fronts: the disks that are served,
+//! each under an identity that stays with it, and the directory that holds what outlives a restart.
+//! `serve` runs it and the simulator does; nothing here knows which.
+//!
+//! [`look`] says what the disks of a configuration are and changes nothing, which is what `check`
+//! asks; [`prepare`] makes and locks the state directory; [`open`] opens the disks, and ends before
+//! anybody may be served.
+
+mod device;
+mod error;
+mod identity;
+mod open;
+mod record;
+mod state;
+mod survey;
+
+use std::path::Path;
+
+use volume::config::Volumes;
+
+pub use error::{Error, Refusal};
+pub use identity::{Level, Note};
+pub use open::{Disk, look, open, prepare};
+pub use state::State;
+
+/// What is to be served, and where what belongs to it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// The configuration file; paths are relative to its directory.
+    pub config: &'a Path,
+    /// The state directory.
+    pub state: &'a Path,
+    /// All volumes of the configuration.
+    pub volumes: &'a Volumes,
+    /// Those that targets serve, each once.
+    pub served: &'a [String],
+}
+
+impl Site<'_> {
+    /// The directory that relative paths start from.
+    fn base(&self) -> std::path::PathBuf {
+        engine::store::parent_of(self.config)
+    }
+}

@@ -1,0 +1,243 @@
+//! The order of a start. What is there is looked at before anything is made; then the state directory
+//! is made and locked, the volumes are opened, their files marked, and the disks recorded. Each step
+//! is durable before the next, and whoever calls serves after the last: a power cut in between leaves
+//! either a disk that has its identity, or one that no initiator has seen.
+
+use std::{collections::BTreeSet, io, path::Path};
+
+use engine::{LaneHandle, random, store};
+use uuid::Uuid;
+use volume::{
+    claim::{Owner, boot_id, name_of},
+    config::ConfigError,
+    graph::{Carried, Graph, Tree},
+};
+
+use crate::{
+    Error, Site,
+    error::Refusal,
+    identity::{Identity, Known, Level, Note},
+    record::{Kind, Record, Records},
+    state::State,
+    survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
+};
+
+/// A disk that may be served.
+#[derive(Debug)]
+pub struct Disk {
+    /// The volume.
+    pub tree: Tree,
+    /// What initiators know it by.
+    pub uuid: Uuid,
+}
+
+/// What there is.
+struct Survey<'a> {
+    site: &'a Site<'a>,
+    all: Vec<Asked>,
+    siblings: Vec<Sibling>,
+    state_exists: bool,
+    is_defined: Box<dyn Fn(&str) -> bool + 'a>,
+}
+
+impl<'a> Survey<'a> {
+    fn make(site: &'a Site<'a>, records: &Records) -> Survey<'a> {
+        Survey {
+            site,
+            all: asked(site, records),
+            siblings: siblings(site),
+            state_exists: store::look(site.state).is_ok(),
+            is_defined: Box::new(|name| site.volumes.0.contains_key(name)),
+        }
+    }
+
+    fn known<'b>(&'b self, records: &'b Records) -> Known<'b> {
+        Known {
+            records,
+            siblings: &self.siblings,
+            state: self.site.state,
+            state_exists: self.state_exists,
+            is_defined: &self.is_defined,
+            at: &found,
+        }
+    }
+}
+
+/// Says which disks `site` serves, as far as that can be told without opening them. Nothing is changed.
+///
+/// # Errors
+/// What would keep them from being served.
+pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
+    let records = Records::read(site.state)?;
+    let survey = Survey::make(site, &records);
+    let judged = survey.known(&records).judge(&survey.all);
+    let (_, notes) = judged.map_err(Refusal::Volumes)?;
+    Ok(notes)
+}
+
+/// Opens the state directory of `site`, unless what it serves is refused: a directory that was made is
+/// no new one the next time. What leads to it is made too `with_parents`.
+///
+/// # Errors
+/// What keeps it from being used, or what it is for from being served.
+pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<State, Refusal> {
+    look(site)?;
+    Ok(State::open(site.state, with_parents)?)
+}
+
+/// Opens what `site` serves, each volume at home on one of `lanes` in turn, and records it in `state`.
+///
+/// # Errors
+/// What keeps it from being served.
+pub async fn open(
+    site: &Site<'_>,
+    state: &mut State,
+    graph: &mut Graph,
+    lanes: &[LaneHandle],
+) -> Result<Vec<Disk>, Refusal> {
+    let records = state.records.clone();
+    let survey = Survey::make(site, &records);
+    let known = survey.known(&records);
+    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
+    let name = name_of(format_args!("sanstone serve -c {}", site.config.display()));
+    graph.set_owner(Owner::new(state.owner()?, boot_id(), name));
+    let mut trees = Vec::new();
+    for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
+        let tree = graph.open(&asked.volume, home).await;
+        trees.push(tree.map_err(Refusal::Opening)?);
+    }
+    let carried = |asked: &Asked, tree: &Tree| match asked.kind {
+        Kind::View => None,
+        _ => match tree.carried() {
+            Some(Carried::Stripe(uuid)) => Some(*uuid),
+            Some(Carried::Remote(name)) => Some(derived(&["remote", name])),
+            None => asked.carried,
+        },
+    };
+    let mut taken = BTreeSet::new();
+    for ((asked, tree), identity) in survey.all.iter().zip(&trees).zip(&identities) {
+        match identity {
+            Identity::Known(uuid) => taken.extend([*uuid]),
+            Identity::New => {}
+            Identity::Carried => {
+                let recorded = known.recorded(asked, carried(asked, tree));
+                taken.extend(recorded.map(|(uuid, _)| *uuid));
+            }
+        }
+    }
+    let mut disks = Vec::new();
+    for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(identities) {
+        let carried = carried(asked, &tree);
+        let identity = match identity {
+            Identity::Carried => {
+                let judged = known.judge_carried(asked, carried, &taken);
+                let (identity, found) = judged.map_err(|error| Refusal::Volumes(vec![error]))?;
+                notes.extend(found);
+                identity
+            }
+            judged => judged,
+        };
+        let uuid = match identity {
+            Identity::Known(uuid) => uuid,
+            Identity::New | Identity::Carried => new_identity()?,
+        };
+        let mut record = record_of(asked, carried);
+        if let (Kind::File, Some(leaf)) = (asked.kind, asked.leaves.first()) {
+            if let (
+                Identity::New,
+                Found::File {
+                    is_blank: false, ..
+                },
+            ) = (identity, &leaf.found)
+            {
+                let path = leaf.path.display();
+                let text = format!("{path} was not served before: now it is disk {uuid}");
+                let text = ConfigError::new(leaf.span.clone(), text);
+                notes.push(Note {
+                    level: Level::Info,
+                    text,
+                });
+            }
+            record.marked = mark(leaf, uuid)?;
+            record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
+        }
+        if let Some((other, _)) = state.served.iter().find(|(_, served)| **served == uuid) {
+            let message = format!(
+                "volumes \"{other}\" and \"{}\" are one disk, {uuid}: serve one of them",
+                asked.volume
+            );
+            let error = ConfigError::new(asked.span.clone(), message);
+            return Err(Refusal::Volumes(vec![error]));
+        }
+        state.served.insert(asked.volume.clone(), uuid);
+        state.records.disks.insert(uuid, record);
+        disks.push(Disk { tree, uuid });
+    }
+    if state.records != records {
+        state.records.save()?;
+    }
+    for note in &notes {
+        match note.level {
+            Level::Info => tracing::info!("{}", note.text),
+            Level::Warn => tracing::warn!("{}", note.text),
+        }
+    }
+    Ok(disks)
+}
+
+pub(crate) fn new_identity() -> Result<Uuid, Error> {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
+}
+
+fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
+    let text = |path: Option<&Path>| path.unwrap_or(Path::new("")).to_string_lossy().into_owned();
+    let leaves = || asked.leaves.iter();
+    Record {
+        volume: asked.volume.clone(),
+        kind: Some(asked.kind),
+        carried,
+        place: asked.place.clone(),
+        marked: false,
+        bytes: None,
+        paths: leaves().map(|leaf| text(Some(&leaf.path))).collect(),
+        relative_paths: leaves()
+            .map(|leaf| text(leaf.relative.as_deref()))
+            .collect(),
+    }
+}
+
+/// Has the open file of `leaf` carry its identity, if it can; whether it does.
+fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
+    if matches!(&leaf.found, Found::File { mark: Mark::Disk(mark), .. } if *mark == uuid) {
+        return Ok(true);
+    }
+    if leaf.read_only {
+        return Ok(false);
+    }
+    let path = leaf.path.display();
+    // It is open now, so that nobody else serves it; somebody may have, since it was looked at.
+    if let Ok(Some(other)) = store::mark(&leaf.path) {
+        return Err(Error::Refused(format!(
+            "{path} was marked as disk {} by somebody else just now; start again",
+            String::from_utf8_lossy(&other)
+        )));
+    }
+    match store::set_mark(&leaf.path, uuid.to_string().as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.kind() {
+            io::ErrorKind::Unsupported => Ok(false),
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::StorageFull => {
+                tracing::warn!(
+                    "{path} cannot be marked as disk {uuid} ({error}): it is known again by its path and \
+                     its volume's name only"
+                );
+                Ok(false)
+            }
+            _ => Err(Error::io(format!("marking {path} as disk {uuid}"))(error)),
+        },
+    }
+}

@@ -1,0 +1,213 @@
+//! `volumes.toml` of a state directory: the disks that were served from there, by identity. Version 1
+//! held a volume's name and its identity; it is read, and written as version 2 when its disks are
+//! served again.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use engine::store;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use uuid::Uuid;
+
+use crate::Error;
+
+const VERSION: u32 = 2;
+/// The name of the file in the state directory.
+const FILE: &str = "volumes.toml";
+
+/// Where a disk's blocks are, which decides how it is found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    File,
+    Device,
+    Stripe,
+    Iscsi,
+    Ram,
+    /// Another volume that is served is the same disk; nobody writes to either.
+    View,
+}
+
+impl Kind {
+    /// Whether its volume's name is all that it is told by: nothing outlives it that another disk
+    /// could be mistaken for.
+    pub(crate) fn is_of_a_name(self) -> bool {
+        matches!(self, Kind::Ram | Kind::View)
+    }
+}
+
+/// A disk that was served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    /// What the configuration called it last.
+    pub(crate) volume: String,
+    /// `None`: version 1 did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<Kind>,
+    /// The name that it carries itself: a stripe's, or what a device or a remote disk is told by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) carried: Option<Uuid>,
+    /// Where a remote disk is, or a device: what tells it where it carries nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) place: Option<String>,
+    /// The file carried a mark.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) marked: bool,
+    /// How long the file was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
+    /// The files that it is made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) paths: Vec<String>,
+    /// The same from the configuration's directory on; empty where they lie elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) relative_paths: Vec<String>,
+}
+
+impl Record {
+    /// Whether it can be taken for what a volume of its name is now.
+    pub(crate) fn is_lasting(&self) -> bool {
+        !self.kind.is_some_and(Kind::is_of_a_name)
+    }
+
+    /// Where its file is, if it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.paths.first().map(Path::new)
+    }
+}
+
+/// All disks that were served from a state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Records {
+    pub(crate) file: PathBuf,
+    pub(crate) disks: BTreeMap<Uuid, Record>,
+    /// No disk was ever served from there.
+    pub(crate) is_new: bool,
+    is_version_1: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    version: u32,
+    #[serde(default)]
+    disk: BTreeMap<Uuid, Record>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Version1 {
+    #[expect(dead_code, reason = "read before, to know the format")]
+    version: u32,
+    #[serde(default)]
+    volume: BTreeMap<String, Uuid>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Records {
+    /// What is recorded in the state directory `directory`, which need not exist.
+    pub(crate) fn read(directory: &Path) -> Result<Records, Error> {
+        let mut records = Records {
+            file: directory.join(FILE),
+            disks: BTreeMap::new(),
+            is_new: false,
+            is_version_1: false,
+        };
+        let file = &records.file;
+        match read_toml::<Version>(file)? {
+            None => records.is_new = true,
+            Some(Version { version: 1 }) => {
+                let old: Option<Version1> = read_toml(file)?;
+                for (volume, uuid) in old.map(|old| old.volume).unwrap_or_default() {
+                    let record = Record {
+                        volume,
+                        kind: None,
+                        carried: None,
+                        place: None,
+                        marked: false,
+                        bytes: None,
+                        paths: Vec::new(),
+                        relative_paths: Vec::new(),
+                    };
+                    if let Some(other) = records.disks.insert(uuid, record) {
+                        return Err(Error::Refused(format!(
+                            "{} gives two volumes the identity {uuid}, one of them \"{}\"; restore it \
+                             from a copy",
+                            records.file.display(),
+                            other.volume
+                        )));
+                    }
+                }
+                records.is_version_1 = true;
+            }
+            Some(Version { version: VERSION }) => {
+                let text: Option<Text> = read_toml(file)?;
+                records.disks = text.map(|text| text.disk).unwrap_or_default();
+            }
+            Some(Version { version }) => return Err(other_version(file, version, VERSION)),
+        }
+        Ok(records)
+    }
+
+    /// Writes it.
+    pub(crate) fn save(&mut self) -> Result<(), Error> {
+        let text = Text {
+            version: VERSION,
+            disk: self.disks.clone(),
+        };
+        write_toml(&self.file, &text)?;
+        self.is_new = false;
+        self.is_version_1 = false;
+        Ok(())
+    }
+
+    /// The mend that makes this directory forget a disk.
+    pub(crate) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
+        let file = self.file.display();
+        match self.is_version_1 {
+            true => format!("remove the line of \"{}\" from {file}", record.volume),
+            false => format!("remove the table [disk.{uuid}] from {file}"),
+        }
+    }
+}
+
+/// What `file` holds, if it exists.
+pub(crate) fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
+    let shown = file.display();
+    let damaged =
+        |why: String| Error::Refused(format!("{shown} is damaged: {why}; restore it from a copy"));
+    match store::read(file) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
+            let read = toml::from_str(&text).map_err(|error| damaged(error.message().to_owned()));
+            read.map(Some)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format!("reading {shown}"))(error)),
+    }
+}
+
+/// Replaces `file` by this.
+pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Error> {
+    let what = format!("writing {}", file.display());
+    let text = toml::to_string(value).map_err(|error| {
+        let cause = io::Error::new(io::ErrorKind::InvalidData, error);
+        Error::io(what.clone())(cause)
+    })?;
+    store::replace(file, text.as_bytes()).map_err(Error::io(what))
+}
+
+pub(crate) fn other_version(file: &Path, version: u32, ours: u32) -> Error {
+    Error::Refused(format!(
+        "{} has version {version}; this sanstone reads version {ours}",
+        file.display()
+    ))
+}

@@ -1,0 +1,263 @@
+//! The state directory of a running daemon: the disks that it has served ([`crate::record`]), what
+//! their logical units have to remember (reservations, mode pages), and the numbers of target ports.
+//! Small files, versioned, replaced atomically; locked while in use.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use engine::{
+    fs::{OpenOptions, SharedFile},
+    store,
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    Error,
+    open::new_identity,
+    record::{Records, other_version, read_toml, write_toml},
+};
+
+const PORTS_VERSION: u32 = 1;
+const OWNER_VERSION: u32 = 1;
+/// First line of a logical unit's file, with its version.
+const UNIT_HEADER: &str = "sanstone unit 1\n";
+
+/// The state directory of a running daemon.
+#[derive(Debug)]
+pub struct State {
+    directory: PathBuf,
+    pub(crate) records: Records,
+    ports: Ports,
+    /// The identities of the disks that are served, by the names of their volumes.
+    pub(crate) served: BTreeMap<String, Uuid>,
+    _lock: SharedFile,
+}
+
+/// Relative target port identifiers by the ports' names.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ports {
+    version: u32,
+    #[serde(default)]
+    port: BTreeMap<String, u16>,
+}
+
+/// Who claims the children of stripes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnerFile {
+    version: u32,
+    owner: Uuid,
+}
+
+impl State {
+    /// Opens `directory`, which is made if it does not exist, and locks it. What leads there is made
+    /// too `with_parents`: a share of the demo must not bring back what the demo has removed.
+    ///
+    /// # Errors
+    /// When it cannot be written, belongs to a running daemon, or has a newer version.
+    pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
+        let shown = directory.display();
+        store::make_directory(directory, with_parents).map_err(Error::io(format!(
+            "the state directory {shown} cannot be made; name another with state = \"…\""
+        )))?;
+        let options = OpenOptions {
+            write: true,
+            create: true,
+            lock: true,
+            ..OpenOptions::default()
+        };
+        let lock = SharedFile::open(&directory.join("lock"), &options);
+        let lock = lock.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::Refused(format!(
+                "another daemon uses the state directory {shown}; give each its own with state = \"…\""
+            )),
+            _ => Error::io(format!(
+                "the state directory {shown} cannot be written; give this user the right, or name \
+                 another with state = \"…\""
+            ))(error),
+        })?;
+        let ports_file = directory.join("ports.toml");
+        let ports = read_toml(&ports_file)?.unwrap_or(Ports {
+            version: PORTS_VERSION,
+            port: BTreeMap::new(),
+        });
+        if ports.version != PORTS_VERSION {
+            return Err(other_version(&ports_file, ports.version, PORTS_VERSION));
+        }
+        Ok(State {
+            directory: directory.to_owned(),
+            records: Records::read(directory)?,
+            ports,
+            served: BTreeMap::new(),
+            _lock: lock,
+        })
+    }
+
+    /// The identity of the directory, which is this daemon's as long as it holds the lock: it claims
+    /// the children of stripes under it, and knows them after a crash.
+    ///
+    /// # Errors
+    /// When it cannot be read, or a new one cannot be kept.
+    pub fn owner(&self) -> Result<Uuid, Error> {
+        let file = self.directory.join("owner.toml");
+        let known: Option<OwnerFile> = read_toml(&file)?;
+        if let Some(OwnerFile { version, owner }) = known {
+            return match version {
+                OWNER_VERSION => Ok(owner),
+                _ => Err(other_version(&file, version, OWNER_VERSION)),
+            };
+        }
+        let new = OwnerFile {
+            version: OWNER_VERSION,
+            owner: new_identity()?,
+        };
+        write_toml(&file, &new)?;
+        Ok(new.owner)
+    }
+
+    /// The relative identifier of the target port called `name`; a new one gets the next, which is
+    /// kept. Registrations are kept under it (SPC-4 5.12.4), so that it must not depend on which other
+    /// targets there are, and a port that is gone keeps its own: no other inherits what it left.
+    ///
+    /// # Errors
+    /// When there is no number left, or a new one cannot be kept.
+    pub fn relative_port(&mut self, name: &str) -> Result<u16, Error> {
+        if let Some(port) = self.ports.port.get(name) {
+            return Ok(*port);
+        }
+        let last = self.ports.port.values().max().copied().unwrap_or(0);
+        let file = self.directory.join("ports.toml");
+        let port = last.checked_add(1).ok_or_else(|| {
+            Error::Refused(format!(
+                "{} has no number left for {name}; remove the lines of ports that are gone",
+                file.display()
+            ))
+        })?;
+        self.ports.port.insert(name.to_owned(), port);
+        write_toml(&file, &self.ports)?;
+        Ok(port)
+    }
+
+    /// What [`State::keep`] kept last for the volume called `name`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn kept(&self, name: &str) -> Result<Option<String>, Error> {
+        let Some(uuid) = self.served.get(name) else {
+            return Ok(None);
+        };
+        let file = self.unit_file(uuid);
+        let bytes = match store::read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(format!("reading {}", file.display()))(error)),
+        };
+        let text = String::from_utf8(bytes).ok();
+        let text = text.and_then(|text| text.strip_prefix(UNIT_HEADER).map(str::to_owned));
+        text.map(Some).ok_or_else(|| {
+            Error::Refused(format!(
+                "{} is damaged or from a newer sanstone; restore it from a copy, or remove it and \
+                 with it the reservations and saved mode pages of volume {name}",
+                file.display()
+            ))
+        })
+    }
+
+    /// Keeps the state of the logical unit of the volume called `name`: reservations with APTPL
+    /// and saved mode pages, or that there are none.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, name: &str, text: Option<&str>) -> Result<(), Error> {
+        let uuid = self.served.get(name);
+        let uuid = uuid.ok_or_else(|| Error::Refused(format!("volume {name} has no identity")))?;
+        let file = self.unit_file(uuid);
+        let text = format!("{UNIT_HEADER}{}", text.unwrap_or_default());
+        store::replace(&file, text.as_bytes())
+            .map_err(Error::io(format!("writing {}", file.display())))
+    }
+
+    fn unit_file(&self, uuid: &Uuid) -> PathBuf {
+        self.directory.join(format!("unit-{uuid}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::sim::World;
+
+    use super::*;
+
+    /// Runs `test` on a machine with an empty disk.
+    fn on_a_machine(test: impl FnOnce(&Path)) {
+        let world = World::new(1);
+        let host = world.host("machine");
+        world.block_on(&host, async { test(Path::new("/srv/state")) });
+    }
+
+    #[test]
+    fn what_is_kept_is_there_again_and_a_second_daemon_is_refused() {
+        on_a_machine(|directory| {
+            State::open(directory, false).expect_err("what leads there is not made");
+            for kept in [None, Some("registration 1\n"), Some("")] {
+                let mut state = State::open(directory, true).expect("a state directory");
+                let error = State::open(directory, true).expect_err("it is in use");
+                assert!(error.to_string().contains("another daemon"), "{error}");
+                state.served.insert("db".to_owned(), Uuid::from_u128(1));
+                assert_eq!(state.kept("db").expect("readable").as_deref(), kept);
+                let next = kept.is_none().then_some("registration 1\n");
+                state.keep("db", next).expect("room");
+            }
+            let state = State::open(directory, true).expect("a state directory");
+            assert_eq!(state.kept("other").expect("nothing"), None);
+            state.keep("other", None).expect_err("it has no identity");
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_its_name() {
+        on_a_machine(|directory| {
+            let refused = |file: &str, text: &str, part: &str| {
+                let file = directory.join(file);
+                store::make_directory(directory, true).expect("room");
+                store::replace(&file, text.as_bytes()).expect("room");
+                let error = State::open(directory, true).expect_err(text).to_string();
+                assert!(error.contains(part), "{error}");
+                assert!(error.contains(&*file.to_string_lossy()), "{error}");
+                store::replace(&file, b"version = 1\n").expect("room");
+            };
+            refused("volumes.toml", "version = 3\n", "reads version 2");
+            refused("volumes.toml", "version = ", "restore it from a copy");
+            let twice = "version = 1\n[volume]\na = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n\
+                         b = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n";
+            refused("volumes.toml", twice, "two volumes");
+            refused("ports.toml", "version = 2\n", "reads version 1");
+            refused("ports.toml", "ports = []\n", "restore it from a copy");
+            State::open(directory, true).expect("all is right again");
+        });
+    }
+
+    #[test]
+    fn a_target_port_keeps_its_number_whatever_comes_before_it() {
+        on_a_machine(|directory| {
+            let number = |name: &str| {
+                let mut state = State::open(directory, true).expect("a state directory");
+                state.relative_port(name)
+            };
+            // In the order of the configuration, as in directories from before numbers were kept.
+            for (name, port) in [("m", 1), ("n", 2), ("a", 3), ("m", 1)] {
+                let name = format!("iqn.2026-11.test:{name},t,0x0001");
+                assert_eq!(number(&name).expect("a number"), port);
+            }
+            let last = "version = 1\n[port]\n\"iqn.2026-11.test:m,t,0x0001\" = 65535\n";
+            store::replace(&directory.join("ports.toml"), last.as_bytes()).expect("room");
+            let error = number("iqn.2026-11.test:a,t,0x0001").expect_err("none is left");
+            assert!(error.to_string().contains("ports.toml"), "{error}");
+        });
+    }
+}

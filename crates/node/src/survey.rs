@@ -1,0 +1,281 @@
+//! What there is before anything is opened: the disks of a configuration with the files that they are
+//! made of, what these carry, and what state directories beside the configuration know of them.
+
+use std::{
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use engine::store;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+use volume::config::{self, Node, What};
+
+use crate::{
+    Site,
+    device::{DEVICES, world_wide_name},
+    record::{Kind, Records},
+};
+
+/// A volume that is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) volume: String,
+    pub(crate) span: Range<usize>,
+    pub(crate) kind: Kind,
+    /// The name that it carries, of what can be told without opening it.
+    pub(crate) carried: Option<Uuid>,
+    /// Where it is, of a device and a remote disk, to know it by if it carries no name.
+    pub(crate) place: Option<String>,
+    /// All its files; the only one if it is a file.
+    pub(crate) leaves: Vec<Leaf>,
+    /// Where in the configuration its blocks are: the same for two volumes that are one disk.
+    pub(crate) root: Range<usize>,
+}
+
+/// A file of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaf {
+    pub(crate) span: Range<usize>,
+    /// Absolute, without links, if its directory is there.
+    pub(crate) path: PathBuf,
+    /// From the configuration's directory on, if it lies below.
+    pub(crate) relative: Option<PathBuf>,
+    pub(crate) read_only: bool,
+    pub(crate) found: Found,
+}
+
+/// What is at a leaf's path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing, or a file without a byte.
+    Nothing,
+    File {
+        len_bytes: u64,
+        /// Which one it is, by whatever name.
+        id: (u64, u64),
+        is_blank: bool,
+        mark: Mark,
+    },
+    /// What opening it will refuse or explain.
+    Other,
+}
+
+/// What a file is marked with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Its file system has no room for marks.
+    Unsupported,
+    None,
+    Disk(Uuid),
+    /// No identity.
+    Other(String),
+    /// What it is cannot be told.
+    Unreadable(String),
+}
+
+/// Another state directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Sibling {
+    pub(crate) directory: PathBuf,
+    pub(crate) records: Records,
+    /// The configuration that it would belong to is not there.
+    pub(crate) is_orphan: bool,
+}
+
+/// The disks that `site` serves. Of several volumes that are one disk, the one that is recorded as it,
+/// or the first, is the disk, and the others are views of it.
+pub(crate) fn asked(site: &Site<'_>, records: &Records) -> Vec<Asked> {
+    let mut all = asked_each(site);
+    let is_recorded = |asked: &Asked| {
+        let mut records = records.disks.values();
+        records.any(|record| record.volume == asked.volume && record.is_lasting())
+    };
+    let primary = |asked: &Asked| {
+        let group = || all.iter().filter(|other| other.root == asked.root);
+        let recorded = group().find(|other| is_recorded(other));
+        recorded
+            .or_else(|| group().next())
+            .map(|asked| asked.volume.clone())
+    };
+    let primaries: Vec<_> = all.iter().map(primary).collect();
+    for (asked, primary) in all.iter_mut().zip(primaries) {
+        if asked.kind != Kind::Ram && primary.as_ref() != Some(&asked.volume) {
+            asked.kind = Kind::View;
+            asked.carried = None;
+            asked.place = None;
+            asked.leaves.clear();
+        }
+    }
+    all
+}
+
+fn asked_each(site: &Site<'_>) -> Vec<Asked> {
+    let base = site.base();
+    let base = store::resolve(&base).unwrap_or(base);
+    let all = site.served.iter().filter_map(|name| {
+        let node = site.volumes.0.get(name)?;
+        let root = root_of(site, node);
+        let What::Inline(kind) = &root.what else {
+            return None;
+        };
+        let mut leaves = Vec::new();
+        collect(site, node, &base, &mut leaves);
+        let mut asked = Asked {
+            volume: name.clone(),
+            span: node.span.clone(),
+            kind: Kind::Ram,
+            carried: None,
+            place: None,
+            leaves,
+            root: root.span.clone(),
+        };
+        (asked.kind, asked.carried) = match &**kind {
+            config::Kind::Stripe(_) => (Kind::Stripe, None),
+            config::Kind::Iscsi(iscsi) => {
+                let url = iscsi.url.get_ref();
+                let target = url.target.to_lowercase();
+                asked.place = Some(format!("{target}/{}", url.lun));
+                (Kind::Iscsi, None)
+            }
+            config::Kind::File(file) => match asked.leaves.first().map(|leaf| look(&leaf.path)) {
+                Some(Ok(look)) => match look.kind {
+                    store::Kind::BlockDevice { major, minor } => {
+                        let name = world_wide_name(Path::new(DEVICES), major, minor);
+                        // As it is written: what a link leads to may have another name after a boot.
+                        let path = base.join(file.path.get_ref());
+                        asked.place = Some(path.to_string_lossy().into_owned());
+                        (Kind::Device, name.map(|name| derived(&["device", &name])))
+                    }
+                    _ => (Kind::File, None),
+                },
+                _ => (Kind::File, None),
+            },
+            _ => (Kind::Ram, None),
+        };
+        Some(asked)
+    });
+    all.collect()
+}
+
+/// An identity that follows from these words alone.
+pub(crate) fn derived(words: &[&str]) -> Uuid {
+    let mut hash = Sha256::new();
+    hash.update("sanstone disk");
+    for word in words {
+        hash.update([0]);
+        hash.update(word);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+/// The node that holds the blocks, below layers of one child.
+fn root_of<'a>(site: &Site<'a>, mut node: &'a Node) -> &'a Node {
+    loop {
+        match &node.what {
+            What::Named(name) => node = &site.volumes.0[name],
+            What::Inline(kind) => match (&**kind, kind.children()) {
+                (config::Kind::Stripe(_), _) | (_, []) => return node,
+                (_, [child, ..]) => node = child,
+            },
+        }
+    }
+}
+
+fn collect(site: &Site<'_>, node: &Node, base: &Path, leaves: &mut Vec<Leaf>) {
+    let kind = match &node.what {
+        What::Named(name) => return collect(site, &site.volumes.0[name], base, leaves),
+        What::Inline(kind) => kind,
+    };
+    if let config::Kind::File(file) = &**kind {
+        let path = base.join(file.path.get_ref());
+        let path = store::resolve(&path).unwrap_or(path);
+        leaves.push(Leaf {
+            span: file.path.span(),
+            relative: path.strip_prefix(base).ok().map(Path::to_owned),
+            read_only: file.read_only,
+            found: found(&path),
+            path,
+        });
+    }
+    for child in kind.children() {
+        collect(site, child, base, leaves);
+    }
+}
+
+fn look(path: &Path) -> io::Result<store::Look> {
+    store::look(path)
+}
+
+/// What is at `path`.
+pub(crate) fn found(path: &Path) -> Found {
+    match look(path) {
+        Ok(look) if look.kind == store::Kind::File && look.len_bytes == 0 => Found::Nothing,
+        Ok(look) if look.kind == store::Kind::File => {
+            let is_blank = match store::is_blank(path) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Found::Other;
+                }
+                // A file system that cannot tell.
+                is_blank => is_blank.unwrap_or(false),
+            };
+            Found::File {
+                len_bytes: look.len_bytes,
+                id: look.id,
+                is_blank,
+                mark: mark(path),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
+        _ => Found::Other,
+    }
+}
+
+fn mark(path: &Path) -> Mark {
+    match store::mark(path) {
+        Ok(None) => Mark::None,
+        Ok(Some(bytes)) => {
+            let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+            match text.parse() {
+                Ok(uuid) => Mark::Disk(uuid),
+                Err(_) => Mark::Other(text),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Mark::Unsupported,
+        Err(error) => Mark::Unreadable(error.to_string()),
+    }
+}
+
+/// The other state directories beside the configuration. One that cannot be read says nothing.
+pub(crate) fn siblings(site: &Site<'_>) -> Vec<Sibling> {
+    let base = site.base();
+    let ours = store::resolve(site.state).unwrap_or(site.state.to_owned());
+    // Who may not list the directory may still serve from it.
+    let listed = store::list(&base).unwrap_or_default();
+    let states = listed
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|it| it == "state"));
+    let mut siblings = Vec::new();
+    for directory in states {
+        if store::resolve(&directory).unwrap_or_default() == ours {
+            continue;
+        }
+        // As the user writes it.
+        let directory = match directory.strip_prefix(".") {
+            Ok(short) => short.to_owned(),
+            Err(_) => directory,
+        };
+        let Ok(records) = Records::read(&directory) else {
+            continue;
+        };
+        siblings.push(Sibling {
+            is_orphan: look(&directory.with_extension("toml")).is_err(),
+            directory,
+            records,
+        });
+    }
+    siblings
+}

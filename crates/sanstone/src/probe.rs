@@ -1,0 +1,68 @@
+//! Whether the portals could be bound, asked before anything is made on disk: a port in use or an address
+//! that this machine does not have is then the first and only thing that happens. The server binds them
+//! for good once its volumes are open; what changes in between is an error then.
+
+use std::{io, net::SocketAddr, thread, time::Duration};
+
+use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
+use target::{IN_USE_LIMIT, StartError};
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Binds each address for a moment. One that is in use is tried again for a while, as the server does.
+///
+/// # Errors
+/// The first that cannot be bound.
+pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(), StartError> {
+    for portal in portals {
+        let mut waited = Duration::ZERO;
+        while let Err(error) = probe(portal) {
+            if error.kind() != io::ErrorKind::AddrInUse || waited >= IN_USE_LIMIT {
+                return Err(StartError::portal(portal, &error));
+            }
+            thread::sleep(PAUSE);
+            waited += PAUSE;
+        }
+    }
+    Ok(())
+}
+
+/// Binds without listening: nobody can connect before somebody answers.
+fn probe(portal: SocketAddr) -> io::Result<()> {
+    let family = match portal {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket(family, SocketType::STREAM, None)?;
+    // Past connections that still wait for their end, as every listener does.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(bind(&socket, &portal)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    #[test]
+    fn a_port_that_somebody_listens_on_is_in_use_and_a_free_one_stays_free() {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = TcpListener::bind(any).expect("a free port");
+        let taken = listener.local_addr().expect("bound");
+        let error = portals([any, taken]).expect_err("it is taken");
+        let said = error.to_string();
+        assert!(
+            said.contains(&taken.to_string()) && said.contains("write another port"),
+            "{said}"
+        );
+        let nowhere = "192.0.2.1:3260".parse().expect("an address");
+        let error = portals([nowhere]).expect_err("it is another machine's");
+        assert!(
+            error.to_string().contains("does not have that address"),
+            "{error}"
+        );
+        drop(TcpStream::connect(taken).expect("a connection"));
+        drop(listener);
+        portals([taken]).expect("what is left of a connection is in nobody's way");
+    }
+}

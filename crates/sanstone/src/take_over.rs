@@ -1,0 +1,51 @@
+//! `sanstone volume take-over`: makes a stripe ours whose owner is gone for good and could not give
+//! its claim up. The claim stays, under the identity of the state directory, for the daemon that is
+//! started next.
+
+use std::path::Path;
+
+use engine::{Duration, Lane, LaneConfig, time};
+use node::{Refusal, State};
+use volume::claim::{DOUBT, Others, Owner, boot_id, name_of};
+
+use crate::{config::Config, failure::Failure, output};
+
+/// Takes over the stripe in the volume called `name`; `force`: also where its owner cannot be kept from
+/// writing.
+pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
+    let config = Config::load(path)?;
+    let lane = Lane::new(&LaneConfig::default())?;
+    let refused = |error| config.refused(Refusal::State(error));
+    let (_state, owner) = lane.block_on(async {
+        let state = State::open(&config.state_directory(), true).map_err(refused)?;
+        let owner = state.owner().map_err(refused)?;
+        Ok::<_, Failure>((state, owner))
+    })?;
+    let called = name_of(format_args!(
+        "sanstone volume take-over -c {}",
+        path.display()
+    ));
+    let others = if force {
+        Others::Overrule
+    } else {
+        Others::Fence
+    };
+    let owner = Owner::new(owner, boot_id(), called);
+    let mut graph = config.graph()?;
+    graph.set_owner(owner);
+    graph.set_others(others);
+    let home = lane.handle();
+    lane.block_on(async {
+        let taken = graph.open(name, &home).await?;
+        // The former owner may answer reads from its cache until its last look is so long ago; clocks
+        // do not run alike.
+        time::sleep(DOUBT + Duration::from_secs(1)).await;
+        Ok(taken)
+    })
+    .map_err(|error| config.failed(&error))?;
+    let line = format!(
+        "volume \"{name}\" is taken over: `sanstone serve -c {}` may use it now\n",
+        path.display()
+    );
+    Ok(output::print(line)?)
+}

@@ -1,0 +1,270 @@
+//! The mark of a claim: the last block of a child's reserved MiB, which says who has the child. It
+//! lies in one sector, so that a power cut leaves the old one or the new one, and never a part.
+//!
+//! All numbers are little-endian. Magic, kind, version and checksum lie as in a superblock. A mark is
+//! read from a disk that anybody may have written: nothing in it is trusted beyond its form.
+
+use uuid::Uuid;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+/// Where the mark lies on a child, in bytes.
+pub(crate) const MARK_AT: u64 = (1 << 20) - MARK_BYTES as u64;
+/// What is read and written of it, in bytes: no block is larger.
+pub(crate) const MARK_BYTES: usize = 4096;
+/// The version that this release writes and reads.
+const VERSION: u32 = 1;
+/// The smallest sector: the mark lies within it, and the rest of its block is zero.
+const SECTOR_BYTES: usize = 512;
+/// The longest name of an owner, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 256;
+
+const MAGIC: [u8; 8] = *b"SANSTONE";
+const KIND: [u8; 8] = *b"claim\0\0\0";
+const CHECKSUM_AT: usize = 20;
+
+/// Who has claimed a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Chance: tells this claim from every other one.
+    pub(crate) nonce: u128,
+    /// Who claims: the identity of a state directory, or chance.
+    pub(crate) owner: Uuid,
+    /// The boot of the owner's machine; nil: not known.
+    pub(crate) boot: Uuid,
+    /// Seconds since 1970, by the owner's clock: for people, nothing is decided on it.
+    pub(crate) since_unix_s: u64,
+    /// The owner, for people.
+    pub(crate) name: String,
+}
+
+/// What a child holds in the mark's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Mark(Mark),
+    /// A mark that this release cannot read: why. Its owner may be alive.
+    Unreadable(String),
+    /// A mark that nobody can read: a living owner of it would have given up.
+    Damaged,
+    /// Something that no release wrote as a mark.
+    Data,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct OnDisk {
+    magic: [u8; 8],
+    kind: [u8; 8],
+    version: U32,
+    /// CRC-32C of the sector with this field zero.
+    checksum: U32,
+    nonce: [u8; 16],
+    owner: [u8; 16],
+    boot: [u8; 16],
+    since_unix_s: U64,
+    /// UTF-8, filled up with zeroes.
+    name: [u8; NAME_BYTES_MAX],
+}
+
+const _: () = assert!(size_of::<OnDisk>() <= SECTOR_BYTES);
+
+impl Mark {
+    /// The block to write, [`MARK_BYTES`] long.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut name = [0; NAME_BYTES_MAX];
+        let len = whole_characters(&self.name, NAME_BYTES_MAX);
+        name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
+        let on_disk = OnDisk {
+            magic: MAGIC,
+            kind: KIND,
+            version: VERSION.into(),
+            checksum: 0.into(),
+            nonce: self.nonce.to_le_bytes(),
+            owner: self.owner.into_bytes(),
+            boot: self.boot.into_bytes(),
+            since_unix_s: self.since_unix_s.into(),
+            name,
+        };
+        let mut block = on_disk.as_bytes().to_vec();
+        block.resize(MARK_BYTES, 0);
+        let checksum = checksum(&block);
+        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    /// What the mark's block of a child holds.
+    pub(crate) fn decode(block: &[u8]) -> Found {
+        if block.iter().all(|&byte| byte == 0) {
+            return Found::Nothing;
+        }
+        let Ok((on_disk, _)) = OnDisk::read_from_prefix(block) else {
+            return Found::Data;
+        };
+        if on_disk.magic != MAGIC || on_disk.kind != KIND || block.len() < SECTOR_BYTES {
+            return Found::Data;
+        }
+        let version = on_disk.version.get();
+        if version != VERSION {
+            return Found::Unreadable(format!(
+                "a claim of version {version}, where this release knows version {VERSION}"
+            ));
+        }
+        if on_disk.checksum.get() != checksum(block) {
+            return Found::Damaged;
+        }
+        let name = String::from_utf8_lossy(&on_disk.name);
+        Found::Mark(Mark {
+            nonce: u128::from_le_bytes(on_disk.nonce),
+            owner: Uuid::from_bytes(on_disk.owner),
+            boot: Uuid::from_bytes(on_disk.boot),
+            since_unix_s: on_disk.since_unix_s.get(),
+            // It goes to a terminal, and anybody may have written it.
+            name: name.chars().filter(|c| !c.is_control()).collect(),
+        })
+    }
+
+    /// The key of the claim's reservations: a half that is the owner's, so that an owner knows what it
+    /// had reserved before a crash and had not marked yet, and a half that is the claim's.
+    pub(crate) fn key(&self) -> u64 {
+        let own = u64::from(crc32c::crc32c(self.owner.as_bytes()));
+        own << 32 | u64::from((self.nonce as u32).max(1))
+    }
+
+    /// Who it is and since when, for a message.
+    pub(crate) fn describe(&self) -> String {
+        let since = utc(self.since_unix_s);
+        format!("{} since {since} (owner {})", self.name, self.owner)
+    }
+}
+
+fn checksum(block: &[u8]) -> u32 {
+    let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
+    let zeroed = crc32c::crc32c_append(before, &[0; 4]);
+    crc32c::crc32c_append(zeroed, &block[CHECKSUM_AT + 4..SECTOR_BYTES])
+}
+
+/// The most bytes of `text`, up to `len`, that are whole characters.
+fn whole_characters(text: &str, len: usize) -> usize {
+    let mut end = len.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    end
+}
+
+/// As `2026-11-22 20:45:07 UTC` (days to a date: Howard Hinnant's `civil_from_days`).
+fn utc(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // What lies beyond some 290 million years is no date that anyone reads.
+    let shifted = days.min(1 << 36) + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example() -> Mark {
+        Mark {
+            nonce: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+            owner: Uuid::from_u128(7),
+            boot: Uuid::from_u128(8),
+            since_unix_s: 1_485_907_200,
+            name: "db1: sanstone serve -c /etc/sanstone.toml".into(),
+        }
+    }
+
+    #[test]
+    fn it_comes_back_and_lies_in_one_sector_where_version_1_put_it() {
+        let block = example().encode();
+        assert_eq!(Mark::decode(&block), Found::Mark(example()));
+        assert_eq!(&block[..16], b"SANSTONEclaim\0\0\0");
+        assert_eq!(block[16..20], [1, 0, 0, 0], "version");
+        assert_eq!(block[24], 0x77, "nonce");
+        assert_eq!(block[55], 7, "owner");
+        assert_eq!(&block[72..75], &1_485_907_200u64.to_le_bytes()[..3]);
+        assert_eq!(&block[80..83], b"db1");
+        assert!(block[SECTOR_BYTES..].iter().all(|&byte| byte == 0));
+        assert_eq!(block.len(), MARK_BYTES);
+    }
+
+    #[test]
+    fn a_name_is_cut_between_characters_and_says_nothing_to_a_terminal() {
+        let mark = Mark {
+            name: format!("a\u{1b}[31m{}", "é".repeat(200)),
+            ..example()
+        };
+        let Found::Mark(read) = Mark::decode(&mark.encode()) else {
+            panic!("a mark was written");
+        };
+        assert!(read.name.starts_with("a[31mé") && read.name.ends_with('é'));
+        assert!(read.name.len() < NAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_time_is_a_date() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_485_907_200), "2017-02-01 00:00:00 UTC");
+        utc(u64::MAX);
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let block = example().encode();
+        for bit in 0..SECTOR_BYTES * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            match (bit / 8, Mark::decode(&damaged)) {
+                (0..16, Found::Data) | (16..20, Found::Unreadable(_)) | (20.., Found::Damaged) => {}
+                (at, found) => panic!("byte {at}: {found:?}"),
+            }
+        }
+        assert_eq!(Mark::decode(&[0; MARK_BYTES]), Found::Nothing);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_lies_there_is_read_without_harm(
+            mut block in prop::collection::vec(any::<u8>(), 0..1024),
+            begins_well in any::<bool>(),
+            sum_is_right in any::<bool>(),
+        ) {
+            if begins_well && block.len() >= SECTOR_BYTES {
+                block[..20].copy_from_slice(&example().encode()[..20]);
+                if sum_is_right {
+                    let sum = checksum(&block).to_le_bytes();
+                    block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum);
+                }
+            }
+            match Mark::decode(&block) {
+                Found::Mark(mark) => {
+                    prop_assert!(begins_well && sum_is_right);
+                    prop_assert!(!mark.describe().chars().any(char::is_control));
+                    Mark::decode(&mark.encode());
+                }
+                Found::Data => prop_assert!(!begins_well || block.len() < SECTOR_BYTES),
+                _ => {}
+            }
+        }
+    }
+}

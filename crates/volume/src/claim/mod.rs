@@ -1,0 +1,470 @@
+//! Who may use the children of a stripe: one owner at a time. Whoever opens a stripe for writing
+//! *claims* each child first, and keeps the claim until the stripe is closed.
+//!
+//! A claim is a [`mark`] on the child, written durably and read again, and where the child's target
+//! has persistent reservations also a fence that keeps all others out
+//! (`initiator/claim.rs`). What is found there is replaced when its owner is dead *for certain*,
+//! which no clock decides: the owner is the very identity whose state directory we hold locked, or
+//! the child is a regular file that we hold locked and the owner was on this machine since it was
+//! booted. (A lock on a device's node is none on the device, which may have other nodes.)
+//! Otherwise it is refused with the owner's name, unless somebody says that it is to be taken over.
+//!
+//! All lanes, and the layers above through [`Shape::claim`](crate::Shape), share one [`Claim`]: as
+//! soon as one child is found to be another's, all of the volume refuses all I/O for good.
+
+mod mark;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use engine::{Buf, Instant, Payload};
+use uuid::Uuid;
+
+pub(crate) use self::mark::{Found, MARK_AT, MARK_BYTES, Mark};
+use crate::{Durability, Error, ErrorKind, Result, Volume};
+
+/// How long after the last proof that a claim stands a cache may answer without asking its child.
+pub const DOUBT: Duration = Duration::from_secs(3);
+/// The bytes at the start of a stripe's child that are not data.
+const RESERVED_BYTES: u64 = 1 << 20;
+
+/// Who has a child whose mark is damaged.
+const A_DAMAGED: &str = "a damaged claim";
+
+/// Who claims: one for each process, whatever it opens.
+#[derive(Clone)]
+pub struct Owner(Arc<OwnerInner>);
+
+struct OwnerInner {
+    uuid: Uuid,
+    boot: Uuid,
+    name: String,
+    /// The nonces of the claims that it has now.
+    standing: Mutex<Vec<u128>>,
+}
+
+impl Owner {
+    /// The owner with this identity, which belongs to something that only one process can hold, a
+    /// locked state directory; `name` tells people who it is. `boot` is that of the machine, nil if
+    /// it is not known: see [`boot_id`].
+    pub fn new(uuid: Uuid, boot: Uuid, name: impl Into<String>) -> Owner {
+        Owner(Arc::new(OwnerInner {
+            uuid,
+            boot,
+            name: name.into(),
+            standing: Mutex::default(),
+        }))
+    }
+
+    /// A short-lived owner, which nobody will be again.
+    pub fn passing(name: impl Into<String>) -> Owner {
+        Owner::new(Uuid::new_v4(), boot_id(), name)
+    }
+
+    fn standing(&self) -> std::sync::MutexGuard<'_, Vec<u128>> {
+        let standing = &self.0.standing;
+        standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({}, {:?})", self.0.uuid, self.0.name)
+    }
+}
+
+/// A name for people: what the program does, on which machine, in which process.
+pub fn name_of(what: impl fmt::Display) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (host, process) = (host.trim(), std::process::id());
+    format!("{what} on {host} (process {process})")
+}
+
+/// Names this boot of the machine; nil where the system does not tell.
+pub fn boot_id() -> Uuid {
+    let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    told.trim().parse().unwrap_or_default()
+}
+
+/// What to do about the claim of an owner that may be alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Others {
+    /// Refuse, and say who it is.
+    #[default]
+    Refuse,
+    /// Take over where the child can fence the other one off.
+    Fence,
+    /// Take over everywhere: the user knows that the other one is off for certain.
+    Overrule,
+}
+
+/// A claim on all children of a stripe, shared by its clones; each names one child.
+#[derive(Clone)]
+pub struct Claim {
+    shared: Arc<Shared>,
+    child: usize,
+}
+
+struct Shared {
+    owner: Owner,
+    mark: Mark,
+    others: Others,
+    /// Bytes that are no mark may be overwritten in its place.
+    may_overwrite: bool,
+    /// Why it stands no longer.
+    lost: OnceLock<Error>,
+    /// Another one has a child.
+    is_preempted: AtomicBool,
+    /// For each child the time (in the lane's nanoseconds) of the last proof that it is ours;
+    /// `u64::MAX`: it needs none, for nobody else can open it.
+    proved_ns: Box<[AtomicU64]>,
+}
+
+/// What was found in the mark's place means for us.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// Nobody has it.
+    Free,
+    /// Its owner is dead for certain.
+    Dead(Mark),
+    /// Its owner may be alive: who it is.
+    Alive(String),
+    /// Another place of this process has it, or another child of this very stripe is this disk.
+    Ours,
+    /// Bytes that are no mark.
+    Data,
+}
+
+impl Claim {
+    /// A claim of `owner` on `children` children; it stands on none yet. `since_unix_s` is now.
+    ///
+    /// # Errors
+    /// When there are no random bytes for it.
+    pub fn new(owner: &Owner, children: usize, others: Others, since_unix_s: u64) -> Result<Claim> {
+        let mut nonce = [0; 16];
+        engine::random::fill(&mut nonce).map_err(|error| {
+            let message = format!("no random bytes for a claim: {error}");
+            Error::new(ErrorKind::Unreachable, message)
+        })?;
+        let mark = Mark {
+            nonce: u128::from_le_bytes(nonce),
+            owner: owner.0.uuid,
+            boot: owner.0.boot,
+            since_unix_s,
+            name: owner.0.name.clone(),
+        };
+        owner.standing().push(mark.nonce);
+        Ok(Claim {
+            shared: Arc::new(Shared {
+                owner: owner.clone(),
+                mark,
+                others,
+                may_overwrite: false,
+                lost: OnceLock::new(),
+                is_preempted: AtomicBool::new(false),
+                proved_ns: (0..children).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            }),
+            child: 0,
+        })
+    }
+
+    /// The same, which may overwrite what is no mark. For a claim that no child has yet.
+    #[must_use]
+    pub fn overwriting(mut self, may: bool) -> Claim {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.may_overwrite = may;
+        }
+        self
+    }
+
+    /// The claim as one child gets it.
+    pub(crate) fn of_child(&self, child: usize) -> Claim {
+        Claim {
+            shared: self.shared.clone(),
+            child,
+        }
+    }
+
+    /// Refuses when it stands no longer.
+    ///
+    /// # Errors
+    /// `Preempted`, with who took over, or that the volume is closed.
+    pub fn check(&self) -> Result<()> {
+        match self.shared.lost.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Whether it is too long ago that every child was seen to be ours: what is in memory may be of
+    /// the past then, and only a child can tell.
+    pub(crate) fn is_in_doubt(&self, now: Instant) -> bool {
+        let oldest = self
+            .shared
+            .proved_ns
+            .iter()
+            .map(|ns| ns.load(Relaxed))
+            .min();
+        oldest.is_some_and(|ns| now.as_ns().saturating_sub(ns) > DOUBT.as_nanos() as u64)
+    }
+
+    /// At `at` this child was ours. A child that says so once has to say so again and again.
+    pub(crate) fn proved(&self, at: Instant) {
+        if let Some(proved) = self.shared.proved_ns.get(self.child) {
+            proved.store(at.as_ns(), Relaxed);
+        }
+    }
+
+    /// Another has taken over: says so once, and nothing is done any more.
+    pub(crate) fn lose(&self, child: impl fmt::Display, by: &str) -> Error {
+        let error = Error::new(
+            ErrorKind::Preempted,
+            format!(
+                "{child} was taken over by {by}: this volume refuses all I/O from now on; stop this \
+                 daemon, or start it again when the other one has ended"
+            ),
+        );
+        self.shared.is_preempted.store(true, Relaxed);
+        if self.shared.lost.set(error.clone()).is_ok() {
+            tracing::error!("{error}");
+        }
+        self.shared.lost.get().cloned().unwrap_or(error)
+    }
+
+    /// It is given up in good order: what still comes is refused.
+    pub(crate) fn close(&self) {
+        let closed = Error::new(ErrorKind::Preempted, "the volume has been closed");
+        let _ = self.shared.lost.set(closed);
+        self.shared.leave();
+    }
+
+    /// Whether it was not taken over. One that is being given up is still there to be taken off.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.shared.is_preempted.load(Relaxed)
+    }
+
+    pub(crate) fn others(&self) -> Others {
+        self.shared.others
+    }
+
+    /// The key of the claim's reservations.
+    pub(crate) fn key(&self) -> u64 {
+        self.shared.mark.key()
+    }
+
+    /// Whether the reservation key `key` is one of this owner's, also if no mark says so: it may have
+    /// died between the two.
+    pub(crate) fn is_own_key(&self, key: u64) -> bool {
+        key >> 32 == self.key() >> 32
+    }
+
+    /// What `block`, read from the mark's place, means for us. `is_locked`: the child is a file that
+    /// this process alone on this machine can have open.
+    pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> Standing {
+        let found = match Mark::decode(block) {
+            Found::Nothing => return Standing::Free,
+            Found::Data | Found::Damaged if self.shared.may_overwrite => return Standing::Free,
+            Found::Data => return Standing::Data,
+            Found::Damaged => return Standing::Alive(A_DAMAGED.to_owned()),
+            Found::Unreadable(what) => return Standing::Alive(what),
+            Found::Mark(found) => found,
+        };
+        let own = &self.shared.mark;
+        if self.shared.owner.standing().contains(&found.nonce) {
+            return Standing::Ours;
+        }
+        let was_here = is_locked && found.boot == own.boot && !own.boot.is_nil();
+        match found.owner == own.owner || was_here {
+            true => Standing::Dead(found),
+            false => Standing::Alive(found.describe()),
+        }
+    }
+
+    /// Whether `block`, read from the mark's place, is this claim's own mark; else whose it is.
+    pub(crate) fn is_marked(&self, block: &[u8]) -> std::result::Result<(), String> {
+        match Mark::decode(block) {
+            Found::Mark(found) if found.nonce == self.shared.mark.nonce => Ok(()),
+            Found::Mark(found) => Err(found.describe()),
+            Found::Nothing => Err("another one that has ended since".to_owned()),
+            Found::Unreadable(what) => Err(what),
+            Found::Damaged => Err(A_DAMAGED.to_owned()),
+            Found::Data => Err("somebody who overwrote the claim".to_owned()),
+        }
+    }
+
+    /// The block to write on a child.
+    pub(crate) fn block(&self) -> Payload {
+        Buf::copy_of(&self.shared.mark.encode()).into()
+    }
+}
+
+impl Shared {
+    /// What is left of it on a child is that of an owner who has ended.
+    fn leave(&self) {
+        let nonce = self.mark.nonce;
+        self.owner.standing().retain(|standing| *standing != nonce);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl PartialEq for Claim {
+    fn eq(&self, other: &Claim) -> bool {
+        self.shared.mark.nonce == other.shared.mark.nonce
+    }
+}
+
+impl Eq for Claim {}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({:032x})", self.shared.mark.nonce)
+    }
+}
+
+/// Why a child is refused that another owner has.
+pub(crate) fn refuse_alive(owner: &str) -> Error {
+    Error::new(
+        ErrorKind::Claimed,
+        format!(
+            "it is in use by {owner}; stop that one. If it is gone for good, run `sanstone volume \
+             take-over -c FILE NAME`"
+        ),
+    )
+}
+
+/// Why a take-over is refused where the other owner cannot be fenced off.
+pub(crate) fn refuse_unfenced(owner: &str) -> Error {
+    Error::new(
+        ErrorKind::Claimed,
+        format!(
+            "it is in use by {owner}, which nothing here can keep from writing on: make sure that \
+             it is off, then say --force"
+        ),
+    )
+}
+
+/// Why a child is refused that this process has claimed already.
+pub(crate) fn refuse_ours() -> Error {
+    Error::new(
+        ErrorKind::Configuration,
+        "it is the same disk as another child, or is used by another volume of this configuration; \
+         give each child a disk of its own",
+    )
+}
+
+/// Why a child is refused that holds something where the mark is to be.
+pub(crate) fn refuse_data() -> Error {
+    Error::new(
+        ErrorKind::Configuration,
+        format!(
+            "it holds data where a claim belongs (at byte {MARK_AT}); if it is a child of this \
+             stripe, run `sanstone volume take-over -c FILE NAME --force`"
+        ),
+    )
+}
+
+/// Claims a child that nothing fences: judges what its mark says, writes ours and reads it again.
+/// `is_locked`: as for [`Claim::standing`].
+pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
+    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+    match claim.standing(&block, is_locked) {
+        Standing::Free => {}
+        Standing::Dead(mark) => tell_replaced(&mark),
+        Standing::Ours => return Err(refuse_ours()),
+        Standing::Data if claim.others() == Others::Overrule => {}
+        Standing::Data => return Err(refuse_data()),
+        Standing::Alive(owner) => match claim.others() {
+            Others::Refuse => return Err(refuse_alive(&owner)),
+            Others::Fence => return Err(refuse_unfenced(&owner)),
+            Others::Overrule => {}
+        },
+    }
+    let fua = Durability::Fua;
+    volume.write(MARK_AT, claim.block(), fua).await?;
+    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+    claim.is_marked(&block).map_err(|other| {
+        let message = format!("its claim was written and reads back as that of {other}");
+        Error::new(ErrorKind::Medium, message)
+    })
+}
+
+/// Takes the mark of `claim` off a child, if it is there.
+pub(crate) async fn unmark(volume: &dyn Volume, claim: &Claim) -> Result<()> {
+    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+    if claim.is_marked(&block).is_err() {
+        return Ok(());
+    }
+    let zeroes = Payload::zeroes(MARK_BYTES);
+    volume.write(MARK_AT, zeroes, Durability::Fua).await
+}
+
+/// A claim is replaced whose owner is dead.
+pub(crate) fn tell_replaced(mark: &Mark) {
+    let owner = mark.describe();
+    tracing::info!(
+        owner,
+        "replacing a claim that was left by an owner that has ended"
+    );
+}
+
+/// Whether a child's first MiB, as read, has a mark of any owner and version.
+pub(crate) fn holds_mark(start: &Payload) -> bool {
+    let place = MARK_AT as usize..RESERVED_BYTES as usize;
+    let found = Mark::decode(&start.slice(place).to_vec());
+    matches!(
+        found,
+        Found::Mark(_) | Found::Unreadable(_) | Found::Damaged
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_volume::{TestVolume, on_lane};
+
+    #[test]
+    fn who_was_here_since_the_boot_is_dead_only_where_a_lock_proves_it() {
+        on_lane(async {
+            let claim = || {
+                let owner = Owner::new(Uuid::new_v4(), Uuid::from_u128(1), "a test");
+                Claim::new(&owner, 1, Others::Refuse, 0).expect("chance")
+            };
+            let child = TestVolume::new(2 << 20);
+            let former = claim();
+            mark_local(&*child, &former, false).await.expect("free");
+            let refused = mark_local(&*child, &claim(), false).await;
+            let refused = refused.expect_err("it may be open by another node");
+            assert_eq!(refused.kind(), ErrorKind::Claimed);
+            let replaced = mark_local(&*child, &claim(), true).await;
+            replaced.expect("its owner has ended");
+        });
+    }
+
+    #[test]
+    fn a_mark_of_a_later_release_is_not_overwritten() {
+        on_lane(async {
+            let owner = Owner::passing("a test");
+            let claim = Claim::new(&owner, 1, Others::Refuse, 0).expect("chance");
+            let claim = claim.overwriting(true);
+            let mut block = claim.shared.mark.encode();
+            assert_eq!(claim.standing(&[7; MARK_BYTES], true), Standing::Free);
+            block[100] ^= 1;
+            assert_eq!(claim.standing(&block, true), Standing::Free, "damaged");
+            block[16] = 2;
+            let standing = claim.standing(&block, true);
+            let is_alive = matches!(&standing, Standing::Alive(what) if what.contains("version 2"));
+            assert!(is_alive, "{standing:?}");
+        });
+    }
+}

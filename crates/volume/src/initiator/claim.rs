@@ -1,0 +1,660 @@
+//! The claim on a remote disk: the mark that says whose it is, and the fence that keeps all others
+//! out. Both are the disk's own, so that every path to it and every daemon sees them.
+//!
+//! The fence is a persistent reservation, Exclusive Access - Registrants Only (SPC-4 5.12), under a
+//! key of this claim. RESERVE decides between two who come at once. Whoever registers may read, so
+//! that one who finds a reservation registers, reads the mark, and goes away if its owner may be
+//! alive. A reservation counts as the dead owner's only if its key is the one that the mark belongs
+//! to: another key is that of somebody who is taking the disk at this moment.
+//!
+//! A session that is new tells nothing about what happened meanwhile: before anything else is sent on
+//! it the claim is established again, and so it is after a RESERVATION CONFLICT, a reset and a
+//! preemption. A claim that is another's by then is lost for good. A watch reads the mark every
+//! second, whether there is I/O or not.
+//!
+//! A target without persistent reservations has the mark only. Two who begin at once are then told
+//! apart by a second look after a second, and one that is taken over is not kept from writing: it
+//! finds out within about a second.
+
+use std::rc::{Rc, Weak};
+
+use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
+
+use super::{
+    cdb::{self, Cdb, ReserveOut},
+    claimed::Held,
+    disk::IscsiDisk,
+    patience::AT_ONCE_MAX,
+    sense::Verdict,
+    session::{Data, Session},
+    unit::Unit,
+};
+use crate::{
+    Claim, Error, ErrorKind, Result,
+    claim::{
+        MARK_AT, MARK_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
+        refuse_unfenced, tell_replaced,
+    },
+};
+
+/// The status RESERVATION CONFLICT (SAM-5 5.3.1).
+pub(super) const RESERVATION_CONFLICT: u8 = 0x18;
+/// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
+const EXCLUSIVE_REGISTRANTS: u8 = 6;
+/// How often what another one has changed meanwhile is looked at again.
+const ROUNDS_MAX: usize = 8;
+/// Between two looks at a disk that somebody else is claiming.
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks at the mark while it is held.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Before a command is sent again to a target that is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// How long a mark without a fence has to stand before it counts.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// How a command of the claim ended.
+enum Told {
+    Good(Vec<u8>),
+    Conflict,
+    /// The target does not do this: what it says.
+    Refused(String),
+}
+
+/// What READ RESERVATION says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reservation {
+    /// The target has no persistent reservations.
+    Unknown,
+    Free,
+    Held {
+        key: u64,
+        kind: u8,
+    },
+}
+
+/// What came of an attempt to reserve.
+enum Step {
+    /// The reservation is ours.
+    Reserved,
+    /// Somebody was faster: look again.
+    Again,
+    /// The target does not reserve like this.
+    MarkOnly,
+}
+
+impl Unit {
+    /// Claims the disk, and watches the claim from then on; `is_volatile`: its cache is.
+    pub(super) async fn claim(&self, claim: &Claim, is_volatile: bool) -> Result<()> {
+        self.claimed.is_volatile.set(is_volatile);
+        // A session that works, and no unit attention that is older than we are.
+        self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
+            .await?;
+        let session = self.nexus.session();
+        let at = time::now();
+        let is_fenced = self.take(&session, claim).await?;
+        claim.proved(at);
+        let claim = claim.clone();
+        spawn(watch(self.claimed.disk.borrow().clone(), claim.clone()));
+        self.claimed.held.replace(Some(Held { claim, is_fenced }));
+        Ok(())
+    }
+
+    /// Gives the claim up: the mark goes first, while the fence still stands.
+    pub(super) async fn release_claim(&self) -> Result<()> {
+        let held = self.claimed.held.borrow().clone();
+        let Some(Held { claim, is_fenced }) = held.filter(|held| held.claim.is_held()) else {
+            return Ok(());
+        };
+        claim.close();
+        let session = self.nexus.session();
+        if session.error().is_some() {
+            // What is left tells the next one whose it was.
+            return Ok(());
+        }
+        let mark = self.read_mark(&session).await?;
+        if matches!(mark, Told::Good(block) if claim.is_marked(&block).is_ok()) {
+            let zeroes = Payload::zeroes(MARK_BYTES);
+            self.write_mark(&session, zeroes).await?;
+        }
+        if is_fenced {
+            self.unregister(&session, &claim).await;
+        }
+        Ok(())
+    }
+
+    /// Makes the disk ours, if nobody has it who may be alive; says whether it is fenced.
+    async fn take(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+        for round in 1..=ROUNDS_MAX {
+            let step = match self.reservation(session).await? {
+                Reservation::Unknown => Step::MarkOnly,
+                Reservation::Free => self.reserve(session, claim).await?,
+                Reservation::Held { key, kind } => {
+                    let is_last = round == ROUNDS_MAX;
+                    self.preempt(session, claim, (key, kind), is_last).await?
+                }
+            };
+            match step {
+                Step::MarkOnly => {
+                    self.mark_unfenced(session, claim).await?;
+                    return Ok(false);
+                }
+                Step::Reserved => {
+                    if let Err(error) = self.drop_others(session, claim).await {
+                        self.unregister(session, claim).await;
+                        return Err(error);
+                    }
+                    if self.is_reserved(session, claim).await? {
+                        let marked = self.mark_fenced(session, claim).await;
+                        if marked.is_err() {
+                            self.unregister(session, claim).await;
+                        }
+                        return marked.map(|()| true);
+                    }
+                }
+                Step::Again => {}
+            }
+            time::sleep(ROUND_PAUSE).await;
+        }
+        Err(refuse_alive(&self.holder(session).await))
+    }
+
+    /// Nobody has reserved it. The mark is read before we do: its owner may be about to come back, and
+    /// would take our reservation for a take-over.
+    async fn reserve(&self, session: &Rc<Session>, claim: &Claim) -> Result<Step> {
+        let block = match self.read_mark(session).await? {
+            Told::Good(block) => block,
+            Told::Conflict => return Ok(Step::Again),
+            Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
+        };
+        judge(claim, &block)?;
+        if !self.register(session, claim).await? {
+            return Ok(Step::MarkOnly);
+        }
+        let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
+        let step = match self.reserve_out(session, reserve).await? {
+            Told::Good(_) => return Ok(Step::Reserved),
+            Told::Conflict => Step::Again,
+            Told::Refused(_) => Step::MarkOnly,
+        };
+        self.unregister(session, claim).await;
+        Ok(step)
+    }
+
+    /// Somebody has reserved it under a key and with a type: takes it away from the dead.
+    async fn preempt(
+        &self,
+        session: &Rc<Session>,
+        claim: &Claim,
+        (key, kind): (u64, u8),
+        is_last: bool,
+    ) -> Result<Step> {
+        if !self.register(session, claim).await? {
+            return Err(refuse_alive(&self.holder(session).await));
+        }
+        let is_allowed = claim.others() != Others::Refuse || claim.is_own_key(key);
+        let standing = match self.read_mark(session).await? {
+            Told::Good(block) => Some(claim.standing(&block, false)),
+            // A reservation of another type, which lets no registrant read.
+            Told::Conflict | Told::Refused(_) => None,
+        };
+        let refused = match standing {
+            Some(Standing::Ours) => Some(refuse_ours()),
+            Some(Standing::Dead(mark)) if mark.key() == key => {
+                tell_replaced(&mark);
+                None
+            }
+            _ if is_allowed => None,
+            Some(Standing::Alive(owner)) => Some(refuse_alive(&owner)),
+            // Whoever it is may be about to write its mark, or to go.
+            Some(_) if !is_last => {
+                self.unregister(session, claim).await;
+                return Ok(Step::Again);
+            }
+            _ => Some(refuse_alive(&self.holder(session).await)),
+        };
+        if let Some(refused) = refused {
+            self.unregister(session, claim).await;
+            return Err(refused);
+        }
+        let target_name = &self.nexus.config().target_name;
+        tracing::info!(target_name, kind, "preempting the reservation {key:016x}h");
+        let told = self.oust(session, claim, key).await?;
+        if matches!(told, Told::Good(_)) {
+            return Ok(Step::Reserved);
+        }
+        self.unregister(session, claim).await;
+        match told {
+            Told::Refused(why) => Err(Error::new(ErrorKind::Protocol, why)),
+            _ => Ok(Step::Again),
+        }
+    }
+
+    /// Ends the registrations with `key`, aborts what came under them, and takes the reservation if it
+    /// was theirs. A target that does not abort (tgt) still refuses what comes later.
+    async fn oust(&self, session: &Rc<Session>, claim: &Claim, key: u64) -> Result<Told> {
+        let preempt = |aborts| ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, claim.key(), key, aborts);
+        match self.reserve_out(session, preempt(true)).await? {
+            Told::Refused(_) => self.reserve_out(session, preempt(false)).await,
+            told => Ok(told),
+        }
+    }
+
+    /// Ends the registrations of others, who may do everything as long as they have one, and aborts
+    /// what they sent, until the target lists none but ours.
+    async fn drop_others(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            let others = self.other_keys(session, claim).await?;
+            if others.is_empty() {
+                return Ok(());
+            }
+            for key in others {
+                self.oust(session, claim, key).await?;
+            }
+        }
+        Err(refuse_alive(
+            "another initiator, whose registration does not end",
+        ))
+    }
+
+    /// The keys of others that are registered.
+    async fn other_keys(&self, session: &Rc<Session>, claim: &Claim) -> Result<Vec<u64>> {
+        const LEN: u16 = 8 + 8 * 1024;
+        let read = cdb::persistent_reserve_in(cdb::READ_KEYS, LEN);
+        let data = match self.tell(session, &read, Data::In(LEN.into())).await? {
+            Told::Good(data) => data,
+            Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
+            Told::Refused(why) => {
+                let why = format!("the target does not tell who is registered: {why}");
+                return Err(Error::new(ErrorKind::Protocol, why));
+            }
+        };
+        let listed = data.get(4..8).zip(data.get(8..));
+        let keys =
+            listed.and_then(|(len, keys)| keys.get(..(be(len) as usize).min(LEN as usize - 8)));
+        let Some(keys) = keys else {
+            let why = format!("READ KEYS brought {} bytes, less than it lists", data.len());
+            return Err(Error::new(ErrorKind::Protocol, why));
+        };
+        let keys = keys.chunks_exact(8).map(be);
+        Ok(keys.filter(|key| *key != claim.key()).collect())
+    }
+
+    /// Writes the mark behind our fence, where nobody else can, and reads it again.
+    async fn mark_fenced(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+        // Between our look and our reservation another may have come.
+        let block = self.must_read_mark(session).await?;
+        judge(claim, &block)?;
+        self.write_and_read(session, claim).await
+    }
+
+    /// Writes the mark on a disk that cannot be fenced.
+    async fn mark_unfenced(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+        let block = self.must_read_mark(session).await?;
+        match claim.standing(&block, false) {
+            Standing::Alive(owner) if claim.others() == Others::Fence => {
+                return Err(refuse_unfenced(&owner));
+            }
+            Standing::Dead(mark) => tell_replaced(&mark),
+            _ => judge(claim, &block)?,
+        }
+        self.write_and_read(session, claim).await?;
+        time::sleep(SETTLE).await;
+        let block = self.must_read_mark(session).await?;
+        claim.is_marked(&block).map_err(|by| refuse_alive(&by))?;
+        tracing::info!(
+            target_name = self.nexus.config().target_name,
+            "the target has no persistent reservations of the type that keeps others out: other owners \
+             are told by the mark of this one only"
+        );
+        Ok(())
+    }
+
+    async fn write_and_read(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+        self.write_mark(session, claim.block()).await?;
+        let block = self.must_read_mark(session).await?;
+        claim.is_marked(&block).map_err(|by| refuse_alive(&by))
+    }
+
+    /// Establishes the claim again on `session`, if there is one: nothing else may be sent before.
+    ///
+    /// # Errors
+    /// `Preempted` when it is another's now, for good; else what kept us from knowing.
+    pub(super) async fn establish_claim(&self, session: &Rc<Session>) -> Result<()> {
+        let _turn = self.claimed.turn().await;
+        self.establish(session).await
+    }
+
+    /// Waits until the claim is not shaken, or the session has ended: another one finds out.
+    ///
+    /// # Errors
+    /// As [`Unit::establish_claim`]; the claim stays shaken.
+    pub(super) async fn steady_claim(&self, session: &Rc<Session>) -> Result<()> {
+        let mut rounds = 0..ROUNDS_MAX;
+        while self.claimed.is_shaken() {
+            if rounds.next().is_none() {
+                let why =
+                    "the target says whenever it is asked that its reservations may have ended";
+                return Err(Error::new(ErrorKind::TimedOut, why));
+            }
+            let _turn = self.claimed.turn().await;
+            if session.error().is_some() {
+                return Ok(());
+            }
+            if self.claimed.is_shaken() {
+                match self.establish(session).await {
+                    Err(error) if session.error().is_none() => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Establishes the claim again, by whoever has the turn. What shakes it meanwhile is not answered
+    /// by this.
+    async fn establish(&self, session: &Rc<Session>) -> Result<()> {
+        let shakes = self.claimed.shakes.get();
+        let held = self.claimed.held.borrow().clone();
+        let Some(Held { claim, is_fenced }) = held else {
+            return Ok(());
+        };
+        for _ in 0..ROUNDS_MAX {
+            claim.check()?;
+            let at = time::now();
+            if is_fenced && !self.reserve_again(session, &claim).await? {
+                continue;
+            }
+            match self.read_mark(session).await? {
+                Told::Good(block) => {
+                    if let Err(by) = claim.is_marked(&block) {
+                        if is_fenced {
+                            self.unregister(session, &claim).await;
+                        }
+                        return Err(self.lose(&claim, &by));
+                    }
+                    claim.proved(at);
+                    self.claimed.answered.set(shakes);
+                    return Ok(());
+                }
+                // The reservation is ours and this port is not registered, if we came in by another
+                // portal group.
+                Told::Conflict if is_fenced => {
+                    self.register(session, &claim).await?;
+                }
+                Told::Conflict => {
+                    let by = self.holder(session).await;
+                    return Err(self.lose(&claim, &by));
+                }
+                Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
+            }
+        }
+        let why = "the disk's reservation is another one whenever it is looked at";
+        Err(Error::new(ErrorKind::Protocol, why))
+    }
+
+    /// Makes sure that the reservation is ours: a target may have lost it with its power. Says whether
+    /// it is; if not, it is worth another look.
+    async fn reserve_again(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+        match self.reservation(session).await? {
+            Reservation::Unknown => {
+                let why = "the target does not know persistent reservations any more";
+                Err(Error::new(ErrorKind::Protocol, why))
+            }
+            Reservation::Held { key, .. } if key == claim.key() => Ok(true),
+            Reservation::Held { .. } => {
+                let by = self.holder(session).await;
+                // A registration of ours would let us write within the other one's fence.
+                self.unregister(session, claim).await;
+                Err(self.lose(claim, &by))
+            }
+            Reservation::Free => {
+                // Another one may have come and gone meanwhile.
+                let Told::Good(block) = self.read_mark(session).await? else {
+                    return Ok(false);
+                };
+                if let Err(by) = claim.is_marked(&block) {
+                    self.unregister(session, claim).await;
+                    return Err(self.lose(claim, &by));
+                }
+                self.register(session, claim).await?;
+                let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
+                let told = self.reserve_out(session, reserve).await?;
+                Ok(matches!(told, Told::Good(_)))
+            }
+        }
+    }
+
+    /// Where the mark lies, in the disk's blocks.
+    fn mark_place(&self) -> (u64, u32) {
+        let block = self.extent.get().map_or(512, |(block, _)| *block);
+        (MARK_AT / u64::from(block), MARK_BYTES as u32 / block)
+    }
+
+    fn lose(&self, claim: &Claim, by: &str) -> Error {
+        claim.lose(&self.nexus.config().target_name, by)
+    }
+
+    /// Registers our key, whatever was registered; says whether the target takes it. With APTPL the
+    /// target keeps it through a loss of power; tgt, for one, has no APTPL.
+    async fn register(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+        for aptpl in [true, false] {
+            let register = ReserveOut::register_and_ignore(claim.key(), aptpl);
+            if let Told::Good(_) = self.reserve_out(session, register).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes our registration back, and with it the reservation if it is ours. What comes of it
+    /// changes nothing for us.
+    async fn unregister(&self, session: &Rc<Session>, claim: &Claim) {
+        let unregister = ReserveOut::unregister(claim.key());
+        let _ = self.reserve_out(session, unregister).await;
+    }
+
+    async fn is_reserved(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+        let (key, kind) = (claim.key(), EXCLUSIVE_REGISTRANTS);
+        Ok(self.reservation(session).await? == Reservation::Held { key, kind })
+    }
+
+    async fn reservation(&self, session: &Rc<Session>) -> Result<Reservation> {
+        const LEN: u16 = 24;
+        let read = cdb::persistent_reserve_in(cdb::READ_RESERVATION, LEN);
+        let data = match self.tell(session, &read, Data::In(LEN.into())).await? {
+            Told::Good(data) => data,
+            Told::Refused(_) => return Ok(Reservation::Unknown),
+            // RESERVE (6) excludes this command, too.
+            Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
+        };
+        Ok(match (data.get(4..8).map(be), data.get(8..24)) {
+            (Some(16..), Some(held)) => Reservation::Held {
+                key: be(&held[..8]),
+                kind: held[13] & 0xf,
+            },
+            _ => Reservation::Free,
+        })
+    }
+
+    /// Who has reserved the disk, as far as the target tells.
+    async fn holder(&self, session: &Rc<Session>) -> String {
+        const LEN: u16 = 4096;
+        let read = cdb::persistent_reserve_in(cdb::READ_FULL_STATUS, LEN);
+        let data = match self.tell(session, &read, Data::In(LEN.into())).await {
+            Ok(Told::Good(data)) => data,
+            _ => Vec::new(),
+        };
+        holder_of(&data).unwrap_or_else(|| "another initiator, which has reserved it".to_owned())
+    }
+
+    async fn reserve_out(&self, session: &Rc<Session>, out: ReserveOut) -> Result<Told> {
+        let list = Buf::copy_of(&out.list).into();
+        self.tell(session, &out.cdb, Data::Out(list)).await
+    }
+
+    async fn read_mark(&self, session: &Rc<Session>) -> Result<Told> {
+        let (lba, blocks) = self.mark_place();
+        let read = cdb::read(lba, blocks);
+        match self.tell(session, &read, Data::In(MARK_BYTES)).await? {
+            Told::Good(block) if block.len() != MARK_BYTES => {
+                let why = format!("the target sent {} of {MARK_BYTES} bytes", block.len());
+                Err(Error::new(ErrorKind::Protocol, why))
+            }
+            told => Ok(told),
+        }
+    }
+
+    /// Reads the mark where nobody may keep us from it.
+    async fn must_read_mark(&self, session: &Rc<Session>) -> Result<Vec<u8>> {
+        match self.read_mark(session).await? {
+            Told::Good(block) => Ok(block),
+            Told::Conflict => Err(refuse_alive(&self.holder(session).await)),
+            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+        }
+    }
+
+    /// Writes the mark's block, durably.
+    async fn write_mark(&self, session: &Rc<Session>, block: Payload) -> Result<()> {
+        let (lba, blocks) = self.mark_place();
+        let write = cdb::write(lba, blocks, self.claimed.is_volatile.get());
+        match self.tell(session, &write, Data::Out(block)).await? {
+            Told::Good(_) => Ok(()),
+            Told::Conflict => Err(refuse_alive(&self.holder(session).await)),
+            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+        }
+    }
+
+    /// Sends one command on this very session, past what unit attentions have to say.
+    fn tell<'a>(
+        &'a self,
+        session: &'a Rc<Session>,
+        cdb: &'a Cdb,
+        data: Data,
+    ) -> LaneFuture<'a, Result<Told>> {
+        LaneFuture::new(async move {
+            let mut last = String::new();
+            for _ in 0..AT_ONCE_MAX {
+                let reply = self.nexus.execute(session, cdb, data.clone()).await?;
+                if reply.status == RESERVATION_CONFLICT {
+                    return Ok(Told::Conflict);
+                }
+                match self.judge(&reply) {
+                    None => return Ok(Told::Good(reply.data.to_vec())),
+                    Some((Verdict::Fail(_), why)) => return Ok(Told::Refused(why)),
+                    Some((Verdict::Retry | Verdict::Restarted, why)) => last = why,
+                    Some((Verdict::RetryLater, why)) => {
+                        last = why;
+                        time::sleep(BUSY_PAUSE).await;
+                    }
+                }
+            }
+            Err(Error::new(ErrorKind::TimedOut, last))
+        })
+    }
+}
+
+/// Whether what is in the mark's place lets `claim` have the disk.
+fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
+    match claim.standing(block, false) {
+        Standing::Free | Standing::Dead(_) => Ok(()),
+        Standing::Ours => Err(refuse_ours()),
+        Standing::Data if claim.others() == Others::Overrule => Ok(()),
+        Standing::Data => Err(refuse_data()),
+        Standing::Alive(_) if claim.others() != Others::Refuse => Ok(()),
+        Standing::Alive(owner) => Err(refuse_alive(&owner)),
+    }
+}
+
+/// Looks every second whether the claim stands, until the disk or the claim is gone.
+async fn watch(disk: Weak<IscsiDisk>, claim: Claim) {
+    loop {
+        time::sleep(WATCH_INTERVAL).await;
+        let Some(this) = disk.upgrade().filter(|_| claim.check().is_ok()) else {
+            return;
+        };
+        let (session, lun) = (this.unit.nexus.session(), this.unit.nexus.lun());
+        let (lba, blocks) = this.unit.mark_place();
+        drop(this);
+        let (at, read) = (time::now(), cdb::read(lba, blocks));
+        let reply = session.execute(lun, &read, Data::In(MARK_BYTES)).await;
+        let Some(this) = disk.upgrade() else { return };
+        match reply {
+            Ok(reply) if reply.status == 0 && claim.is_marked(&reply.data.to_vec()).is_ok() => {
+                claim.proved(at);
+            }
+            Ok(reply) => {
+                let _ = this.unit.judge(&reply);
+                if matches!(reply.status, 0 | RESERVATION_CONFLICT) {
+                    this.unit.claimed.shake();
+                }
+                let _ = this.unit.establish_claim(&session).await;
+            }
+            // Logs in again, and establishes the claim.
+            Err(_) => {
+                let (command, mut patience) = (cdb::test_unit_ready(), this.unit.patience());
+                let _ = this.unit.run(&command, Data::None, &mut patience).await;
+            }
+        }
+    }
+}
+
+/// The initiator that holds the reservation, from what READ FULL STATUS brought (SPC-4 6.14.5).
+fn holder_of(data: &[u8]) -> Option<String> {
+    const HEADER_BYTES: usize = 8;
+    const DESCRIPTOR_BYTES: usize = 24;
+    const R_HOLDER: u8 = 0x01;
+    let mut rest = data.get(HEADER_BYTES..)?;
+    loop {
+        let descriptor = rest.get(..DESCRIPTOR_BYTES)?;
+        let id_len = be(&descriptor[20..24]) as usize;
+        let (id, after) = rest[DESCRIPTOR_BYTES..].split_at_checked(id_len)?;
+        if descriptor[12] & R_HOLDER != 0 {
+            // The iSCSI name stands behind four bytes, filled up with zeroes (SPC-4 7.6.4.6).
+            let name = String::from_utf8_lossy(id.get(4..)?);
+            let name: String = name.chars().filter(|c| !c.is_control()).take(256).collect();
+            return Some(format!("the initiator {name}, which has reserved it"));
+        }
+        rest = after;
+    }
+}
+
+/// A number of up to eight bytes.
+fn be(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_behind_other_registrants() {
+        let mut data = vec![0; 8];
+        for (name, holder) in [("iqn.a:x,i,0x1", 0), ("iqn.b:y,i,0x2", 1)] {
+            let mut id = vec![0x45, 0, 0, 0];
+            id.extend(name.bytes());
+            id.resize(24, 0);
+            data.extend([0; 12]);
+            data.extend([holder, 6, 0, 0, 0, 0, 0, 1]);
+            data.extend((id.len() as u32).to_be_bytes());
+            data.extend(id);
+        }
+        let said = holder_of(&data).expect("one holds it");
+        assert!(
+            said.contains("the initiator iqn.b:y,i,0x2, which"),
+            "{said}"
+        );
+        assert_eq!(holder_of(&data[..40]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_status_of_any_bytes_does_no_harm(data in prop::collection::vec(any::<u8>(), 0..200)) {
+            holder_of(&data);
+        }
+    }
+}

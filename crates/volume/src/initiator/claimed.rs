@@ -1,0 +1,79 @@
+//! What a disk knows of the claim on it: whether there is one, whether something may have ended it,
+//! and who establishes it again right now.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Weak,
+};
+
+use engine::sync::Notify;
+
+use super::disk::IscsiDisk;
+use crate::{Claim, Result};
+
+/// What a disk knows of the claim on it.
+#[derive(Default)]
+pub(super) struct Claimed {
+    /// The disk itself, for its watch.
+    pub(super) disk: RefCell<Weak<IscsiDisk>>,
+    pub(super) held: RefCell<Option<Held>>,
+    /// How often something happened that may have ended it: to be established again before more is
+    /// sent.
+    pub(super) shakes: Cell<u64>,
+    /// Of these, how many had happened when what established it again began.
+    pub(super) answered: Cell<u64>,
+    /// Somebody establishes it right now; others wait for the outcome.
+    establishing: Cell<bool>,
+    established: Notify,
+    /// Whether a write needs FUA to last.
+    pub(super) is_volatile: Cell<bool>,
+}
+
+/// The claim, and whether a reservation goes with it.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    pub(super) is_fenced: bool,
+}
+
+impl Claimed {
+    /// Refuses when the claim is lost or was given up.
+    pub(super) fn check(&self) -> Result<()> {
+        match &*self.held.borrow() {
+            None => Ok(()),
+            Some(held) => held.claim.check(),
+        }
+    }
+
+    /// Something happened that may have ended the claim. Says whether there is one.
+    pub(super) fn shake(&self) -> bool {
+        let is_claimed = self.held.borrow().is_some();
+        if is_claimed {
+            self.shakes.set(self.shakes.get() + 1);
+        }
+        is_claimed
+    }
+
+    /// Whether it has to be established again.
+    pub(super) fn is_shaken(&self) -> bool {
+        self.shakes.get() != self.answered.get()
+    }
+
+    /// The turn to establish it, once nobody else is at it.
+    pub(super) async fn turn(&self) -> Turn<'_> {
+        let free = || (!self.establishing.get()).then_some(());
+        self.established.wait_for(free).await;
+        self.establishing.set(true);
+        Turn(self)
+    }
+}
+
+/// The one attempt to establish the claim again; however it ends, others may try.
+pub(super) struct Turn<'a>(&'a Claimed);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.establishing.set(false);
+        self.0.established.notify();
+    }
+}

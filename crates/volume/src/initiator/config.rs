@@ -1,0 +1,47 @@
+//! Where a disk is, who we are to its target, and how long we wait for it.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+};
+
+use engine::Duration;
+use iscsi::{Chap, Isid};
+
+/// Where the disk is and how long to wait for it.
+#[derive(Clone, Debug)]
+pub struct IscsiConfig {
+    /// The portal.
+    pub address: SocketAddr,
+    /// The target's iSCSI name.
+    pub target_name: String,
+    /// The logical unit number.
+    pub lun: u16,
+    /// The name that we log in with.
+    pub initiator_name: String,
+    /// Tells sessions of this initiator with the same target apart: [`next_isid`].
+    pub isid: Isid,
+    /// How we prove who we are, and the target has to; `None`: not at all.
+    pub chap: Option<Arc<Chap>>,
+    /// Asks for CRC32C over the headers.
+    pub header_digest: bool,
+    /// Asks for CRC32C over the data.
+    pub data_digest: bool,
+    /// For a connection and its login.
+    pub connect_timeout: Duration,
+    /// For the answer to a command, before the session counts as lost.
+    pub request_timeout: Duration,
+    /// For a lost session to come back and for a target that refuses for now to do what it is
+    /// asked, before requests fail.
+    pub reconnect_timeout: Duration,
+}
+
+/// An ISID that no other session of this process, and of no other one that runs now, uses.
+pub fn next_isid() -> Isid {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
+}

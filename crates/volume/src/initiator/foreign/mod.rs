@@ -1,0 +1,364 @@
+//! A target that is not ours, for tests of what our initiator makes of it: one disk that says of
+//! itself and does what a test puts into it, also what our own target never would. It runs on any
+//! lane, in the simulated world or over real sockets.
+//!
+//! This is the disk; [`portal`] has the connections, over which it is reached.
+
+mod portal;
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+};
+
+use engine::{Duration, net::TcpStream, sync::Notify};
+use iscsi::LoginStatus;
+
+pub use portal::Group;
+
+const BLOCK_BYTES: u32 = 512;
+const ILLEGAL_REQUEST: u8 = 0x05;
+
+/// What the disk says of itself, true or not.
+#[derive(Clone, Debug)]
+pub struct Claims {
+    /// MAXIMUM TRANSFER LENGTH (SBC-3 6.5.3); 0: none is told.
+    pub transfer_max_blocks: u32,
+    /// MAXIMUM WRITE SAME LENGTH; 0: none is told.
+    pub write_same_max_blocks: u64,
+    /// MAXIMUM UNMAP LBA COUNT.
+    pub unmap_max_blocks: u32,
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+    pub unmap_max_descriptors: u32,
+    /// LBPWS (SBC-3 6.5.4): there is WRITE SAME (16) with UNMAP.
+    pub unmaps_same: bool,
+    /// LBPRZ (SBC-3 5.16.2): what is unmapped reads as zeroes.
+    pub reads_zeroes: bool,
+    /// The designators of its device identification page (SPC-4 7.8.6).
+    pub designators: Vec<u8>,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Claims {
+            transfer_max_blocks: 0,
+            write_same_max_blocks: 0,
+            unmap_max_blocks: u32::MAX,
+            unmap_max_descriptors: 1,
+            unmaps_same: true,
+            reads_zeroes: true,
+            designators: Vec::new(),
+        }
+    }
+}
+
+/// The target with its disk.
+#[derive(Default)]
+pub struct Foreign {
+    claims: Claims,
+    /// Asked before each command, with its CDB, what happens instead of what it asks for.
+    instead: RefCell<Option<Box<Chooser>>>,
+    /// Its length.
+    pub len_blocks: Cell<u64>,
+    /// A write is answered with GOOD and an underflow after so many bytes.
+    pub takes_max_bytes: Cell<Option<u64>>,
+    /// UNMAP is GOOD and unmaps nothing, which SBC-3 4.7.3.4 allows.
+    pub ignores_unmap: Cell<bool>,
+    /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); with 0 what is late is forgotten.
+    pub reset_response: Cell<u8>,
+    /// Asked what comes of a login at this portal group.
+    at_login: RefCell<Option<Box<Porter>>>,
+    /// LBA and number of blocks of each UNMAP.
+    pub unmapped: RefCell<Vec<(u64, u32)>>,
+    /// Number of blocks of each READ, WRITE and WRITE SAME.
+    pub transferred: RefCell<Vec<u32>>,
+    /// Whether each WRITE SAME had UNMAP set.
+    pub same_unmaps: RefCell<Vec<bool>>,
+    /// Commands that came, whatever became of them.
+    pub commands: Cell<u64>,
+    /// Sessions that were let in.
+    pub logins: Cell<u64>,
+    /// Connections that are open.
+    pub connected: Cell<u64>,
+    /// LOGICAL UNIT RESETs that came.
+    pub resets: Cell<u64>,
+    /// The next command hears of a reset.
+    reset_is_pending: Cell<bool>,
+    blocks: RefCell<BTreeMap<u64, [u8; BLOCK_BYTES as usize]>>,
+    /// Writes that were taken and are still on their way to the medium: LBA and data.
+    late: RefCell<Vec<(u64, Vec<u8>)>>,
+    connections: RefCell<Vec<TcpStream>>,
+    changed: Notify,
+}
+
+type Chooser = dyn FnMut(&[u8]) -> Option<Instead>;
+type Porter = dyn FnMut(Group) -> AtLogin;
+
+/// What happens to a command instead of what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// CHECK CONDITION with this sense key, additional sense code and qualifier.
+    Sense([u8; 3]),
+    /// This SCSI status.
+    Status(u8),
+    /// This SCSI status, sense data and data-in, whatever was asked for.
+    Reply {
+        /// SCSI status.
+        status: u8,
+        /// Sense data.
+        sense: Vec<u8>,
+        /// Data-in.
+        data: Vec<u8>,
+    },
+    /// It is executed, and its data-in cut to a length and changed from an offset on.
+    Changed {
+        /// Length in bytes.
+        len: usize,
+        /// Offset in bytes.
+        at: usize,
+        /// What is there then.
+        bytes: Vec<u8>,
+    },
+    /// It is executed, and answered so much later.
+    Slow(Duration),
+    /// It is executed after the next one.
+    Overtaken,
+    /// It is executed, and from then on the command window does not move (RFC 7143 §4.2.2.1).
+    Shut,
+    /// These bytes are sent before it is executed.
+    After(Vec<u8>),
+    /// The connection ends.
+    Drop,
+    /// It is never answered; a write reaches the medium with [`Foreign::land`].
+    Late,
+}
+
+/// What comes of a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AtLogin {
+    /// It is let in.
+    LetIn,
+    /// It is let in, at another portal group than the one that it has connected to.
+    LetInAt(Group),
+    /// It is refused with this status.
+    Refuse(LoginStatus),
+    /// It is sent to this address.
+    Redirect(String),
+}
+
+/// How a command ends.
+struct Answer {
+    status: u8,
+    sense: Vec<u8>,
+    data: Vec<u8>,
+    /// As [`iscsi::Outcome::transfer_len`].
+    transfer_len: u64,
+}
+
+impl std::fmt::Debug for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Foreign({} blocks)", self.len_blocks.get())
+    }
+}
+
+impl Foreign {
+    /// A disk of 1 MiB.
+    pub fn new(claims: Claims) -> Foreign {
+        Foreign {
+            claims,
+            len_blocks: Cell::new(2048),
+            ..Foreign::default()
+        }
+    }
+
+    /// From now on `instead` is asked before each command.
+    pub fn answer(&self, instead: impl FnMut(&[u8]) -> Option<Instead> + 'static) {
+        *self.instead.borrow_mut() = Some(Box::new(instead));
+    }
+
+    /// From now on `porter` is asked what comes of a login at a portal group.
+    pub fn at_login(&self, porter: impl FnMut(Group) -> AtLogin + 'static) {
+        *self.at_login.borrow_mut() = Some(Box::new(porter));
+    }
+
+    /// Ends every connection.
+    pub fn drop_connections(&self) {
+        for stream in self.connections.take() {
+            stream.shutdown();
+        }
+    }
+
+    /// Waits until so many writes are [late](Instead::Late).
+    pub async fn holds(&self, count: usize) {
+        let held = || (self.late.borrow().len() >= count).then_some(());
+        self.changed.wait_for(held).await;
+    }
+
+    /// Lets the late writes reach the medium, which may be long after their session has ended.
+    pub fn land(&self) {
+        for (lba, data) in self.late.take() {
+            self.store(lba, &data);
+        }
+    }
+
+    /// What the first byte of a block is.
+    pub fn first_byte(&self, lba: u64) -> u8 {
+        self.blocks.borrow().get(&lba).map_or(0, |block| block[0])
+    }
+
+    fn store(&self, lba: u64, data: &[u8]) {
+        let mut blocks = self.blocks.borrow_mut();
+        for (n, block) in (0..).zip(data.chunks_exact(BLOCK_BYTES as usize)) {
+            blocks.insert(
+                lba.wrapping_add(n),
+                block.try_into().expect("a whole block"),
+            );
+        }
+    }
+
+    fn load(&self, lba: u64, blocks: u64) -> Vec<u8> {
+        let stored = self.blocks.borrow();
+        let block = |lba| stored.get(&lba).copied().unwrap_or([0; 512]);
+        (0..blocks)
+            .map(|n| lba.wrapping_add(n))
+            .flat_map(block)
+            .collect()
+    }
+
+    /// What happens to this command instead of what it asks for.
+    fn instead(&self, cdb: &[u8]) -> Option<Instead> {
+        self.commands.set(self.commands.get() + 1);
+        if self.reset_is_pending.take() {
+            // As tgt calls it, POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+            const UNIT_ATTENTION: u8 = 0x06;
+            return Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]));
+        }
+        self.instead.borrow_mut().as_mut()?(cdb)
+    }
+
+    /// Executes a command with its data-out.
+    fn execute(&self, cdb: &[u8], data: &[u8]) -> Answer {
+        match (cdb[0], cdb[1], cdb[2]) {
+            // INQUIRY
+            (0x12, 1, 0x83) => {
+                let len = self.claims.designators.len() as u8;
+                Answer::with(&[&[0, 0x83, 0, len][..], &self.claims.designators].concat())
+            }
+            (0x12, 1, 0xb0) => {
+                let mut page = [0; 64];
+                (page[1], page[3]) = (0xb0, 60);
+                page[8..12].copy_from_slice(&self.claims.transfer_max_blocks.to_be_bytes());
+                page[20..24].copy_from_slice(&self.claims.unmap_max_blocks.to_be_bytes());
+                page[24..28].copy_from_slice(&self.claims.unmap_max_descriptors.to_be_bytes());
+                page[36..44].copy_from_slice(&self.claims.write_same_max_blocks.to_be_bytes());
+                Answer::with(&page)
+            }
+            (0x12, 1, 0xb2) => {
+                const LBPU: u8 = 0x80;
+                const LBPWS: u8 = 0x40;
+                let same = if self.claims.unmaps_same { LBPWS } else { 0 };
+                Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
+            }
+            (0x12, 0, 0) => Answer::with(&[0; 36]),
+            // MODE SENSE (6): a header, and the caching page with WCE
+            (0x1a, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
+            // READ CAPACITY (16), with LBPME
+            (0x9e, ..) => {
+                const LBPME: u8 = 0x80;
+                const LBPRZ: u8 = 0x40;
+                let mut data = [0; 32];
+                data[0..8].copy_from_slice(&(self.len_blocks.get() - 1).to_be_bytes());
+                data[8..12].copy_from_slice(&BLOCK_BYTES.to_be_bytes());
+                data[14] = LBPME | if self.claims.reads_zeroes { LBPRZ } else { 0 };
+                Answer::with(&data)
+            }
+            // READ
+            (0x28 | 0x88, ..) => {
+                let (lba, blocks) = lba_and_blocks(cdb);
+                self.transferred.borrow_mut().push(blocks);
+                Answer::with(&self.load(lba, blocks.into()))
+            }
+            // WRITE
+            (0x2a | 0x8a, ..) => {
+                let (lba, blocks) = lba_and_blocks(cdb);
+                self.transferred.borrow_mut().push(blocks);
+                let taken = self.takes_max_bytes.get().unwrap_or(u64::MAX);
+                let taken = taken.min(data.len() as u64);
+                self.store(lba, &data[..taken as usize]);
+                Answer::took(taken)
+            }
+            // UNMAP
+            (0x42, ..) => {
+                let lba = u64::from_be_bytes(data[8..16].try_into().expect("eight bytes"));
+                let blocks = u32::from_be_bytes(data[16..20].try_into().expect("four bytes"));
+                if blocks > self.claims.unmap_max_blocks {
+                    return Answer::check_condition([ILLEGAL_REQUEST, 0x26, 0x00]);
+                }
+                self.unmapped.borrow_mut().push((lba, blocks));
+                if !self.ignores_unmap.get() {
+                    let mut stored = self.blocks.borrow_mut();
+                    stored.retain(|at, _| at.wrapping_sub(lba) >= u64::from(blocks));
+                }
+                Answer::took(data.len() as u64)
+            }
+            // WRITE SAME (16)
+            (0x93, flags, _) => {
+                const UNMAP: u8 = 0x08;
+                let (lba, blocks) = lba_and_blocks(cdb);
+                self.transferred.borrow_mut().push(blocks);
+                self.same_unmaps.borrow_mut().push(flags & UNMAP != 0);
+                self.store(lba, &data.repeat(blocks as usize));
+                Answer::took(data.len() as u64)
+            }
+            _ => Answer::took(data.len() as u64),
+        }
+    }
+}
+
+/// Of a READ, WRITE or WRITE SAME, of 10 or 16 bytes.
+fn lba_and_blocks(cdb: &[u8]) -> (u64, u32) {
+    const GROUP_MASK: u8 = 0xe0;
+    const LONG: u8 = 0x80;
+    let word = |at: usize| u32::from_be_bytes(cdb[at..at + 4].try_into().expect("four bytes"));
+    match cdb[0] & GROUP_MASK {
+        LONG => (u64::from(word(2)) << 32 | u64::from(word(6)), word(10)),
+        _ => (word(2).into(), word(6) >> 8 & 0xffff),
+    }
+}
+
+impl Answer {
+    fn with(data: &[u8]) -> Answer {
+        Answer {
+            data: data.to_vec(),
+            ..Answer::took(data.len() as u64)
+        }
+    }
+
+    fn took(transfer_len: u64) -> Answer {
+        Answer {
+            status: 0,
+            sense: Vec::new(),
+            data: Vec::new(),
+            transfer_len,
+        }
+    }
+
+    fn check_condition(sense: [u8; 3]) -> Answer {
+        const CHECK_CONDITION: u8 = 0x02;
+        let [key, asc, ascq] = sense;
+        let mut fixed = vec![0; 18];
+        (fixed[0], fixed[2], fixed[7]) = (0x70, key, 10);
+        (fixed[12], fixed[13]) = (asc, ascq);
+        Answer {
+            sense: fixed,
+            ..Answer::status(CHECK_CONDITION)
+        }
+    }
+
+    fn status(status: u8) -> Answer {
+        Answer {
+            status,
+            ..Answer::took(0)
+        }
+    }
+}

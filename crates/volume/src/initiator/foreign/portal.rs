@@ -1,0 +1,264 @@
+//! The connections of a [`Foreign`] target: our own protocol machine, with the simplest driver that
+//! answers each command at once.
+
+use std::{collections::BTreeMap, ops::Range, rc::Rc};
+
+use engine::{
+    Duration, Gather,
+    net::{FramedReader, TcpListener, TcpStream},
+    spawn, time,
+};
+use iscsi::{
+    CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection, TargetEvent,
+    TaskId, TransmitData, frame::frame,
+};
+
+use super::{Answer, AtLogin, Foreign, Instead};
+
+/// A portal group of the target: its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(pub u16);
+
+/// A connection of the target.
+struct Connection {
+    machine: TargetConnection,
+    foreign: Rc<Foreign>,
+    group: Group,
+    writes: BTreeMap<TaskId, (CommandRequest, Vec<u8>)>,
+    reads: BTreeMap<TaskId, Vec<u8>>,
+    /// What is sent before the replies.
+    raw: Vec<u8>,
+    /// How long the replies wait.
+    wait: Duration,
+    overtaken: Option<TaskId>,
+    /// MaxCmdSN, when it does not move any more.
+    shut: Option<[u8; 4]>,
+    is_over: bool,
+}
+
+impl Foreign {
+    /// Serves the disk to whoever comes, for as long as the lane runs.
+    pub fn serve(self: &Rc<Self>, listener: TcpListener, group: Group) {
+        let foreign = self.clone();
+        spawn(async move {
+            while let Ok(stream) = listener.accept().await {
+                foreign.connections.borrow_mut().push(stream.clone());
+                let foreign = foreign.clone();
+                spawn(async move {
+                    foreign.connected.set(foreign.connected.get() + 1);
+                    serve(&stream, foreign.clone(), group).await;
+                    stream.shutdown();
+                    foreign.connected.set(foreign.connected.get() - 1);
+                });
+            }
+        });
+    }
+}
+
+async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, group: Group) {
+    let mut reader = FramedReader::new(stream.clone(), 1 << 20);
+    let mut connection = Connection {
+        machine: TargetConnection::new(TargetConfig::default()),
+        foreign,
+        group,
+        writes: BTreeMap::new(),
+        reads: BTreeMap::new(),
+        raw: Vec::new(),
+        wait: Duration::ZERO,
+        overtaken: None,
+        shut: None,
+        is_over: false,
+    };
+    while reader.fill(iscsi::pdu::BHS_LEN).await.unwrap_or(false) {
+        let limits = connection.machine.frame_limits();
+        let pdu = frame(reader.bytes(), &limits).expect("a right PDU");
+        let pdu = pdu.expect("its header is at hand");
+        if !reader.fill(pdu.total_len).await.unwrap_or(false) {
+            return;
+        }
+        let bytes = reader.bytes();
+        let bhs = bytes.first_chunk().expect("48 bytes are at hand");
+        let (ahs, data) = (&bytes[pdu.ahs()], &bytes[pdu.data()]);
+        connection.receive(bhs, ahs, data);
+        reader.consume(pdu.total_len);
+        time::sleep(std::mem::take(&mut connection.wait)).await;
+        let sent = stream.send_all(connection.replies()).await.0;
+        if connection.is_over || sent.is_err() {
+            return;
+        }
+    }
+}
+
+impl Connection {
+    fn receive(&mut self, bhs: &[u8; 48], ahs: &[u8], data: &[u8]) {
+        self.machine.receive(0, bhs, ahs, RxData::Inline(data));
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                TargetEvent::LoginRequest(_) => self.log_in(),
+                TargetEvent::SessionRequest(_) => {
+                    self.machine.login_accept(1).expect("a login is open");
+                    self.foreign.logins.set(self.foreign.logins.get() + 1);
+                }
+                TargetEvent::Command(command) => {
+                    let (task, write_len) = (command.task, command.write_len);
+                    let mut written = data[..command.immediate_len as usize].to_vec();
+                    written.resize(write_len as usize, 0);
+                    self.writes.insert(task, (command, written));
+                    match write_len {
+                        0 => self.execute(task),
+                        _ => self.machine.solicit(task, write_len).expect("it is open"),
+                    }
+                }
+                TargetEvent::DataOut { task, offset, len } => {
+                    let place = offset as usize..(offset + len) as usize;
+                    let (_, written) = self.writes.get_mut(&task).expect("it is open");
+                    written[place].copy_from_slice(&data[..len as usize]);
+                }
+                TargetEvent::DataComplete { task } => self.execute(task),
+                TargetEvent::TaskManagement(request) => self.manage(request.task, request.function),
+                TargetEvent::Logout { .. } => {
+                    self.machine.logout_response(0).expect("it was asked for");
+                }
+                TargetEvent::Closed(_) => self.is_over = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn log_in(&mut self) {
+        let mut porter = self.foreign.at_login.borrow_mut();
+        let at_login = porter.as_mut().map(|porter| porter(self.group));
+        let answered = match at_login.unwrap_or(AtLogin::LetIn) {
+            AtLogin::LetIn => self.machine.login_continue(self.group.0),
+            AtLogin::LetInAt(Group(tag)) => self.machine.login_continue(tag),
+            AtLogin::Refuse(status) => self.machine.login_reject(status, None),
+            AtLogin::Redirect(address) => {
+                let status = LoginStatus::MOVED_TEMPORARILY;
+                self.machine.login_reject(status, Some(&address))
+            }
+        };
+        answered.expect("a login is open");
+    }
+
+    fn manage(&mut self, task: TaskId, function: u8) {
+        const LOGICAL_UNIT_RESET: u8 = 5;
+        const NOT_SUPPORTED: u8 = 5;
+        let foreign = &self.foreign;
+        let response = match function {
+            LOGICAL_UNIT_RESET => foreign.reset_response.get(),
+            _ => NOT_SUPPORTED,
+        };
+        if function == LOGICAL_UNIT_RESET {
+            foreign.resets.set(foreign.resets.get() + 1);
+            if response == 0 {
+                foreign.late.borrow_mut().clear();
+                foreign.reset_is_pending.set(true);
+            }
+        }
+        let answered = self.machine.task_management_response(task, response);
+        answered.expect("it is open");
+    }
+
+    fn execute(&mut self, task: TaskId) {
+        let (command, written) = self.writes.remove(&task).expect("it is open");
+        let foreign = self.foreign.clone();
+        let execute = || foreign.execute(&command.cdb, &written);
+        let answer = match foreign.instead(&command.cdb) {
+            None => execute(),
+            Some(Instead::Sense(sense)) => Answer::check_condition(sense),
+            Some(Instead::Status(status)) => Answer::status(status),
+            Some(Instead::Reply {
+                status,
+                sense,
+                data,
+            }) => Answer {
+                status,
+                sense,
+                ..Answer::with(&data)
+            },
+            Some(Instead::Changed { len, at, bytes }) => {
+                let mut data = execute().data;
+                data.truncate(len);
+                let places = data.iter_mut().skip(at);
+                places.zip(bytes).for_each(|(place, byte)| *place = byte);
+                Answer::with(&data)
+            }
+            Some(Instead::Slow(wait)) => {
+                self.wait += wait;
+                execute()
+            }
+            Some(Instead::Overtaken) if self.overtaken.is_none() => {
+                self.writes.insert(task, (command, written));
+                self.overtaken = Some(task);
+                return;
+            }
+            Some(Instead::Overtaken) => execute(),
+            Some(Instead::Shut) => {
+                self.shut.get_or_insert([0; 4]);
+                execute()
+            }
+            Some(Instead::After(bytes)) => {
+                self.raw.extend_from_slice(&bytes);
+                execute()
+            }
+            Some(Instead::Drop) => {
+                self.is_over = true;
+                return;
+            }
+            Some(Instead::Late) => {
+                if !written.is_empty() {
+                    let (lba, _) = super::lba_and_blocks(&command.cdb);
+                    foreign.late.borrow_mut().push((lba, written));
+                }
+                return foreign.changed.notify();
+            }
+        };
+        self.answer(task, answer);
+        if let Some(overtaken) = self.overtaken.take() {
+            let (command, written) = self.writes.remove(&overtaken).expect("it was put back");
+            let answer = foreign.execute(&command.cdb, &written);
+            self.answer(overtaken, answer);
+        }
+    }
+
+    fn answer(&mut self, task: TaskId, answer: Answer) {
+        let outcome = Outcome {
+            status: answer.status,
+            sense: &answer.sense,
+            transfer_len: answer.transfer_len,
+        };
+        let len = answer.data.len() as u32;
+        self.reads.insert(task, answer.data);
+        let answered = self.machine.data_in(task, len, Some(outcome));
+        answered.expect("it is open");
+    }
+
+    /// What is to be sent.
+    fn replies(&mut self) -> Gather {
+        const MAX_CMD_SN: Range<usize> = 32..36;
+        let mut gather = Gather::new();
+        gather.push_bytes(&std::mem::take(&mut self.raw));
+        while let Some(mut pdu) = self.machine.poll_transmit() {
+            let max_cmd_sn = &mut pdu.header[MAX_CMD_SN];
+            match &mut self.shut {
+                Some([0, 0, 0, 0]) => {
+                    let now = *max_cmd_sn.first_chunk().expect("four bytes");
+                    self.shut = Some(now);
+                }
+                Some(shut) => max_cmd_sn.copy_from_slice(shut),
+                None => {}
+            }
+            gather.push_bytes(&pdu.header);
+            match &pdu.data {
+                TransmitData::None => {}
+                TransmitData::Inline(bytes) => gather.push_bytes(bytes),
+                TransmitData::Task { task, offset, len } => {
+                    let place = *offset as usize..(*offset + *len) as usize;
+                    gather.push_bytes(&self.reads[task][place]);
+                }
+            }
+            gather.push_bytes(&[0; 3][..pdu.padding()]);
+        }
+        gather
+    }
+}

@@ -1,0 +1,163 @@
+//! Which disk a logical unit is, whatever it is called and however it is reached: the designators of
+//! its device identification page (SPC-4 7.8.6). Two portals, addresses or names may lead to one
+//! disk, and these tell.
+
+use std::fmt;
+
+/// The names that a disk has for itself, and where it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskIdentity {
+    target_name: String,
+    lun: u16,
+    /// Those that no other disk in the world has.
+    worldwide: Vec<Designator>,
+    /// Those that another target may give to a disk of its own.
+    local: Vec<Designator>,
+}
+
+/// A designator of a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Designator {
+    kind: u8,
+    name: Vec<u8>,
+}
+
+const T10_VENDOR: u8 = 1;
+const EUI_64: u8 = 2;
+const NAA: u8 = 3;
+const SCSI_NAME: u8 = 8;
+
+impl DiskIdentity {
+    /// The identity of the disk at this LUN whose device identification page is `page`, perhaps cut;
+    /// what it does not say is not known.
+    pub(super) fn parse(target_name: &str, lun: u16, page: &[u8]) -> DiskIdentity {
+        let mut identity = DiskIdentity {
+            target_name: target_name.to_ascii_lowercase(),
+            lun,
+            ..DiskIdentity::default()
+        };
+        let mut rest = page.get(4..).unwrap_or_default();
+        while let Some((&[_, kind, _, len], after)) = rest.split_first_chunk::<4>() {
+            let Some((name, after)) = after.split_at_checked(len.into()) else {
+                break;
+            };
+            rest = after;
+            const ASSOCIATION: u8 = 0x30;
+            const LOGICAL_UNIT: u8 = 0;
+            let is_blank = name.iter().all(|&byte| byte == 0 || byte == b' ');
+            if kind & ASSOCIATION != LOGICAL_UNIT || is_blank {
+                continue;
+            }
+            let (kind, name) = (kind & 0xf, name.to_vec());
+            const NAA_LOCALLY_ASSIGNED: u8 = 3;
+            match kind {
+                // tgt numbers its disks so, each server from the beginning.
+                NAA if name[0] >> 4 == NAA_LOCALLY_ASSIGNED => {
+                    identity.local.push(Designator { kind, name });
+                }
+                NAA | EUI_64 | SCSI_NAME => identity.worldwide.push(Designator { kind, name }),
+                T10_VENDOR => identity.local.push(Designator { kind, name }),
+                _ => {}
+            }
+        }
+        identity
+    }
+
+    /// A name that no other disk in the world has; of several, the same one whatever their order.
+    pub fn worldwide_name(&self) -> Option<String> {
+        let first = |kind: u8| {
+            let names = self.worldwide.iter().filter(|name| name.kind == kind);
+            names.map(Designator::to_string).min()
+        };
+        [NAA, EUI_64, SCSI_NAME].into_iter().find_map(first)
+    }
+
+    /// The name by which the two are one disk; `None`: they are two, or it cannot be told.
+    pub fn in_common(&self, other: &DiskIdentity) -> Option<String> {
+        let both = |one: &[Designator], other: &[Designator]| {
+            let common = one.iter().find(|name| other.contains(name));
+            common.map(Designator::to_string)
+        };
+        if !self.worldwide.is_empty() && !other.worldwide.is_empty() {
+            return both(&self.worldwide, &other.worldwide);
+        }
+        // The target's name is unique, and its portals show the same LUNs.
+        let is_same_place = (&self.target_name, self.lun) == (&other.target_name, other.lun);
+        both(&self.local, &other.local).filter(|_| is_same_place)
+    }
+}
+
+impl fmt::Display for Designator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |f: &mut fmt::Formatter<'_>| {
+            self.name
+                .iter()
+                .try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        match self.kind {
+            NAA => f.write_str("naa.").and_then(|()| hex(f)),
+            EUI_64 => f.write_str("eui.").and_then(|()| hex(f)),
+            _ => {
+                let text = self.name.escape_ascii().to_string();
+                f.write_str(text.trim_end_matches([' ', '\0']))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(designators: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut page = vec![0, 0x83, 0, 0];
+        for (kind, name) in designators {
+            page.extend_from_slice(&[1, *kind, 0, name.len() as u8]);
+            page.extend_from_slice(name);
+        }
+        page
+    }
+
+    fn identity(target: &str, designators: &[(u8, &[u8])]) -> DiskIdentity {
+        DiskIdentity::parse(target, 1, &page(designators))
+    }
+
+    #[test]
+    fn a_worldwide_name_tells_disks_apart_whatever_the_target() {
+        let one: (u8, &[u8]) = (NAA, &[0x60, 1, 2, 3]);
+        let other: (u8, &[u8]) = (NAA, &[0x60, 1, 2, 4]);
+        let a = identity("iqn.a", &[(T10_VENDOR, b"IET 1"), one]);
+        let b = identity("iqn.b", &[one]);
+        assert_eq!(a.in_common(&b).as_deref(), Some("naa.60010203"));
+        assert_eq!(a.in_common(&identity("iqn.b", &[other])), None);
+        assert_eq!(a.worldwide_name().as_deref(), Some("naa.60010203"));
+        let both = [[one, other], [other, one]].map(|page| identity("iqn.a", &page));
+        assert_eq!(both[0].worldwide_name(), both[1].worldwide_name());
+        let same_place = identity("iqn.a", &[(T10_VENDOR, b"IET 1"), other]);
+        assert_eq!(identity("iqn.a", &[]).worldwide_name(), None);
+        assert_eq!(a.in_common(&same_place), None);
+    }
+
+    #[test]
+    fn a_local_name_counts_only_at_one_target() {
+        let tgt: &[(u8, &[u8])] = &[(T10_VENDOR, b"IET     00010001"), (NAA, &[0x30, 0, 1, 1])];
+        let a = identity("iqn.A", tgt);
+        assert_eq!(a.in_common(&identity("iqn.b", tgt)), None);
+        let again = a.in_common(&identity("iqn.a", tgt));
+        assert_eq!(again.as_deref(), Some("IET     00010001"));
+    }
+
+    #[test]
+    fn ports_blanks_and_what_is_cut_name_no_disk() {
+        const TARGET_PORT: u8 = 0x10;
+        let port: (u8, &[u8]) = (TARGET_PORT | NAA, &[0x60, 1, 2, 3]);
+        let blank: (u8, &[u8]) = (EUI_64, &[0; 8]);
+        let a = identity("iqn.a", &[port, blank]);
+        assert_eq!(a.in_common(&a), None);
+        let whole = page(&[(NAA, &[0x60, 1, 2, 3])]);
+        for len in 0..whole.len() {
+            let cut = DiskIdentity::parse("iqn.a", 1, &whole[..len]);
+            assert_eq!(cut.in_common(&cut), None, "{len} bytes");
+        }
+    }
+}

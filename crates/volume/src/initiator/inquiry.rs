@@ -1,0 +1,163 @@
+//! What a disk is asked when it is opened: what it is, how long, who it is, what it caches, which
+//! commands it takes and how long they may be (SPC-4, SBC-3).
+
+use engine::Payload;
+
+use super::{
+    cdb::{self, Cdb},
+    identity::DiskIdentity,
+    patience::Patience,
+    session::Data,
+    unit::{Capacity, Unit, untold},
+};
+use crate::{Discard, Error, ErrorKind, Len, Result, Shape};
+
+/// The longest READ or WRITE that is sent when the target names no limit, in bytes.
+const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// The longest READ or WRITE that is ever sent, in bytes.
+const TRANSFER_LIMIT_BYTES: u64 = 4 << 20;
+/// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
+const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
+
+/// What a disk has answered.
+pub(super) struct Facts {
+    pub(super) shape: Shape,
+    pub(super) identity: DiskIdentity,
+    pub(super) transfer_max_bytes: usize,
+    /// The longest UNMAP; 0: it has none.
+    pub(super) unmap_max_blocks: u64,
+    /// The longest WRITE SAME; 0: it has none.
+    pub(super) write_same_max_blocks: u64,
+    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
+    pub(super) zeroes_may_unmap: bool,
+}
+
+/// Asks for everything that the shape tells.
+///
+/// # Errors
+/// When there is no disk, or it does not answer what it has to.
+pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
+    let mut patience = unit.patience();
+    let patience = &mut patience;
+    let test = cdb::test_unit_ready();
+    unit.run(&test, Data::None, patience).await?;
+    let inquiry = read(unit, &cdb::inquiry(None, 96), 96, patience).await?;
+    const DIRECT_ACCESS: u8 = 0;
+    let config = unit.nexus.config();
+    if inquiry.first() != Some(&DIRECT_ACCESS) {
+        let message = format!("there is no disk at LUN {}", config.lun);
+        return Err(Error::new(ErrorKind::Configuration, message));
+    }
+    let names = page(unit, 0x83, 252, patience).await;
+    let capacity = capacity(unit, patience).await?;
+    let block = capacity.block_size_bytes;
+    let physical = block << capacity.physical_exponent;
+    let mut facts = Facts {
+        shape: Shape {
+            block_size_bytes: block,
+            physical_block_bytes: physical,
+            len: Len::new(capacity.blocks * u64::from(block)),
+            volatile_cache: true,
+            read_only: false,
+            discard: None,
+            optimal_io_bytes: physical,
+            claim: None,
+        },
+        identity: DiskIdentity::parse(&config.target_name, config.lun, &names),
+        transfer_max_bytes: TRANSFER_MAX_BYTES as usize,
+        unmap_max_blocks: 0,
+        write_same_max_blocks: 0,
+        zeroes_may_unmap: capacity.unmapped_reads_zeroes,
+    };
+    facts.ask_mode(unit, patience).await;
+    facts.ask_limits(unit, capacity.is_thin, patience).await;
+    Ok(facts)
+}
+
+/// What a command brings.
+async fn read(unit: &Unit, cdb: &Cdb, len: usize, patience: &mut Patience) -> Result<Vec<u8>> {
+    let reply = unit.run(cdb, Data::In(len), patience).await;
+    reply.map(|reply| Payload::to_vec(&reply.data))
+}
+
+/// A page of vital product data; empty: the disk has none.
+async fn page(unit: &Unit, code: u8, len: u8, patience: &mut Patience) -> Vec<u8> {
+    let inquiry = cdb::inquiry(Some(code), len);
+    let page = read(unit, &inquiry, len.into(), patience).await;
+    let is_it = |page: &Vec<u8>| page.get(1) == Some(&code);
+    page.ok().filter(is_it).unwrap_or_default()
+}
+
+async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
+    let long = read(unit, &cdb::read_capacity_16(32), 32, patience).await;
+    if let Some(capacity) = long.ok().and_then(|data| Capacity::parse_16(&data)) {
+        return capacity;
+    }
+    let short = read(unit, &cdb::read_capacity_10(), 8, patience).await?;
+    Capacity::parse_10(&short).ok_or_else(untold)?
+}
+
+impl Facts {
+    /// Write protection and write cache. A target that does not tell is taken to cache.
+    async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) {
+        const CACHING_PAGE: u8 = 0x08;
+        const WRITE_PROTECT: u8 = 0x80;
+        const WCE: u8 = 0x04;
+        let sense = cdb::mode_sense_6(CACHING_PAGE, 64);
+        let Ok(data) = read(unit, &sense, 64, patience).await else {
+            return;
+        };
+        let byte = |index: usize| data.get(index).copied().unwrap_or(0);
+        self.shape.read_only = byte(2) & WRITE_PROTECT != 0;
+        let page = 4 + usize::from(byte(3));
+        if byte(page) & 0x3f == CACHING_PAGE {
+            self.shape.volatile_cache = byte(page + 2) & WCE != 0;
+        }
+    }
+
+    /// Block limits (SBC-3 6.5.3) and logical block provisioning (6.5.4).
+    async fn ask_limits(&mut self, unit: &Unit, is_thin: bool, patience: &mut Patience) {
+        let block = u64::from(self.shape.block_size_bytes);
+        let limits = page(unit, 0xb0, 64, patience).await;
+        let word = |at: usize| {
+            let bytes = limits.get(at..at + 4).unwrap_or(&[0; 4]);
+            u64::from(u32::from_be_bytes(bytes.try_into().expect("four bytes")))
+        };
+        let (longest, optimal, granularity) = (word(8) * block, word(12) * block, word(28) * block);
+        if longest > 0 {
+            self.transfer_max_bytes = longest.min(TRANSFER_LIMIT_BYTES) as usize;
+        }
+        if optimal > 0 {
+            self.shape.optimal_io_bytes = optimal.min(self.transfer_max_bytes as u64) as u32;
+        }
+        if !is_thin {
+            return;
+        }
+        let provisioning = page(unit, 0xb2, 64, patience).await;
+        let flags = provisioning.get(5).copied().unwrap_or(0);
+        const LBPU: u8 = 0x80;
+        const LBPWS: u8 = 0x40;
+        // Counts of 0 say that there is no UNMAP after all.
+        let (unmap_max_blocks, unmap_max_descriptors) = (word(20), word(24));
+        if flags & LBPU != 0 && unmap_max_descriptors > 0 {
+            self.unmap_max_blocks = unmap_max_blocks.min(COMMAND_MAX_BLOCKS);
+        }
+        if flags & LBPWS != 0 {
+            let limit = limits.get(36..44).unwrap_or(&[0; 8]);
+            let limit = u64::from_be_bytes(limit.try_into().expect("eight bytes"));
+            self.write_same_max_blocks = if limit == 0 {
+                0x8000
+            } else {
+                limit.min(COMMAND_MAX_BLOCKS)
+            };
+        }
+        if self.unmap_max_blocks > 0 {
+            self.shape.discard = Some(Discard {
+                granularity_bytes: granularity.clamp(block, 1 << 30) as u32,
+                // LBPRZ says what an unmapped block reads as, and a target need not unmap what an
+                // UNMAP names (SBC-3 4.7.3.4).
+                reads_zeroes: false,
+            });
+        }
+    }
+}

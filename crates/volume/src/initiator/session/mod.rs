@@ -1,0 +1,515 @@
+//! One session of our initiator: a connection from login to its end. A reader hands what arrives
+//! to the protocol machine, payload straight into the memory of its task; a writer sends whatever
+//! the machine has ready in one gathered send; a watchdog pings a silent target.
+
+mod receive;
+
+use std::{
+    cell::{Cell, RefCell},
+    net::SocketAddr,
+    rc::Rc,
+    task::Poll,
+};
+
+use engine::{Duration, Gather, Instant, Payload, net::TcpStream, spawn, sync::Notify, time};
+use iscsi::{
+    Direction, InitiatorConfig, InitiatorConnection, Lun, TaskId, TaskResult, TransmitData,
+    frame::DataDigest,
+};
+
+use super::{
+    cdb::Cdb,
+    login::Redirection,
+    nexus::Unused,
+    tasks::{Request, Task, TaskData, Tasks},
+};
+use crate::{Error, ErrorKind, Result};
+
+const SEND_BYTES: usize = 1 << 20;
+const SEND_PIECES: usize = 960;
+
+/// What a command carries besides its CDB.
+#[derive(Clone, Debug)]
+pub(super) enum Data {
+    None,
+    /// So many bytes are expected.
+    In(usize),
+    Out(Payload),
+}
+
+/// How a command ended: its SCSI status, with the data it brought.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u8,
+    pub(super) sense: Vec<u8>,
+    /// Data-in; as long as what arrived.
+    pub(super) data: Payload,
+    /// Bytes that the target says it has sent or taken, no more than moved.
+    pub(super) transferred: usize,
+}
+
+/// Time limits of a session.
+#[derive(Clone, Debug)]
+pub(super) struct Timeouts {
+    pub(super) connect: Duration,
+    pub(super) request: Duration,
+}
+
+/// What came of a login.
+pub(super) enum Opened {
+    Session(Rc<Session>),
+    /// The target is elsewhere.
+    Redirected(Redirection),
+}
+
+pub(super) struct Session {
+    stream: TcpStream,
+    machine: RefCell<InitiatorConnection>,
+    tasks: RefCell<Tasks>,
+    transmit: Notify,
+    /// Something was sent.
+    sent: Notify,
+    /// The session has begun, or ended.
+    changed: Notify,
+    logged_in: Cell<bool>,
+    last_heard: Cell<Instant>,
+    ended: RefCell<Option<Error>>,
+    /// Where the target has sent us, if that ended it.
+    redirection: RefCell<Option<Redirection>>,
+    port: Cell<Port>,
+    /// The response to a task management function of ours.
+    answered: Cell<Option<(TaskId, u8)>>,
+    /// The session ended while the target had writes of it.
+    left_writes: Cell<bool>,
+    /// They could not be ended.
+    is_alive_at_target: Cell<bool>,
+    /// Event codes of asynchronous messages that the log has, as bits.
+    messages_told: Cell<u8>,
+    timeouts: Timeouts,
+}
+
+/// Which target port a session has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    address: SocketAddr,
+    /// Its portal group, which is the port (RFC 7143 §4.4.3), if the target has said it.
+    group: Option<u16>,
+}
+
+impl Port {
+    /// Whether a session at one reinstates ours at the other, as far as we know.
+    pub(super) fn is_same(&self, other: &Port) -> bool {
+        match (self.group, other.group) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.address == other.address,
+        }
+    }
+}
+
+impl Session {
+    /// Connects and logs in.
+    pub(super) async fn open(
+        address: SocketAddr,
+        config: InitiatorConfig,
+        timeouts: Timeouts,
+    ) -> Result<Opened> {
+        let limit = timeouts.connect;
+        let late = || {
+            let message = format!("{address} has not let us in within {limit:?}");
+            Error::new(ErrorKind::TimedOut, message)
+        };
+        let began = time::now();
+        let stream = time::timeout(limit, TcpStream::connect(address))
+            .await
+            .ok_or_else(late)?
+            .map_err(|error| unreachable(address, &error))?;
+        let session = Rc::new(Session {
+            stream,
+            machine: RefCell::new(InitiatorConnection::new(config)),
+            tasks: RefCell::default(),
+            transmit: Notify::new(),
+            sent: Notify::new(),
+            changed: Notify::new(),
+            logged_in: Cell::new(false),
+            last_heard: Cell::new(began),
+            ended: RefCell::default(),
+            redirection: RefCell::default(),
+            port: Cell::new(Port {
+                address,
+                group: None,
+            }),
+            answered: Cell::new(None),
+            left_writes: Cell::new(false),
+            is_alive_at_target: Cell::new(false),
+            messages_told: Cell::new(0),
+            timeouts,
+        });
+        let unused = Unused(Some(session.clone()));
+        spawn(write(session.clone()));
+        spawn(receive::read(session.clone()));
+        let settled = session.changed.wait_for(|| {
+            (session.logged_in.get() || session.ended.borrow().is_some()).then_some(())
+        });
+        let left = limit.saturating_sub(time::now() - began);
+        if time::timeout(left, settled).await.is_none() {
+            session.end(late());
+        }
+        if let Some(redirection) = session.redirection.take() {
+            return Ok(Opened::Redirected(redirection));
+        }
+        match session.error() {
+            Some(error) => Err(error.context(format_args!("login at {address}"))),
+            None => {
+                spawn(watch(session.clone()));
+                Ok(Opened::Session(unused.take()))
+            }
+        }
+    }
+
+    /// Why the session is over, if it is.
+    pub(super) fn error(&self) -> Option<Error> {
+        self.ended.borrow().clone()
+    }
+
+    pub(super) fn digests(&self) -> iscsi::frame::Digests {
+        self.machine.borrow().parameters().digests
+    }
+
+    /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
+    pub(super) async fn execute(self: &Rc<Self>, lun: Lun, cdb: &Cdb, data: Data) -> Result<Reply> {
+        let (direction, len, data) = match data {
+            Data::None => (Direction::None, 0, TaskData::None),
+            Data::In(len) => (Direction::Read, len, TaskData::None),
+            Data::Out(payload) => (Direction::Write, payload.len(), TaskData::Out(payload)),
+        };
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        let request = Request {
+            lun,
+            cdb: *cdb,
+            direction,
+            data_len: len as u32,
+        };
+        let task = Task::new(request, data);
+        let key = self.tasks.borrow_mut().insert(task);
+        self.submit();
+        Waiting {
+            session: self,
+            key,
+            taken: false,
+        }
+        .reply()
+        .await
+    }
+
+    /// Hands to the machine what it takes of the commands in line.
+    fn submit(&self) {
+        let mut machine = self.machine.borrow_mut();
+        let submitted = self
+            .tasks
+            .borrow_mut()
+            .submit(&mut machine, time::turn_began());
+        drop(machine);
+        match submitted {
+            Ok(()) => self.transmit.notify(),
+            Err(error) => self.end(Error::new(ErrorKind::Protocol, error.to_string())),
+        }
+    }
+
+    /// Which target port it has reached.
+    pub(super) fn port(&self) -> Port {
+        self.port.get()
+    }
+
+    /// Whether it has ended and left writes with the target.
+    pub(super) fn has_left_writes(&self) -> bool {
+        self.left_writes.get()
+    }
+
+    /// Its writes may happen at any time from now on.
+    pub(super) fn may_still_write(&self) {
+        self.is_alive_at_target.set(true);
+    }
+
+    /// Whether its writes may still happen.
+    pub(super) fn is_alive_at_target(&self) -> bool {
+        self.is_alive_at_target.get()
+    }
+
+    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    pub(super) async fn reset_logical_unit(&self, lun: Lun) -> Result<u8> {
+        const LOGICAL_UNIT_RESET: u8 = 5;
+        let function = self
+            .machine
+            .borrow_mut()
+            .task_management(LOGICAL_UNIT_RESET, lun);
+        let function = function.map_err(protocol)?;
+        self.transmit.notify();
+        let answer = self.changed.wait_for(|| match self.answered.get() {
+            Some((task, response)) if task == function => Some(Ok(response)),
+            _ => self.error().map(Err),
+        });
+        let limit = self.timeouts.request;
+        time::timeout(limit, answer).await.unwrap_or_else(|| {
+            let message = format!("the target has not answered a reset within {limit:?}");
+            Err(Error::new(ErrorKind::TimedOut, message))
+        })
+    }
+
+    /// Asks the target to end the session; what is in flight should have ended before.
+    pub(super) async fn logout(&self) {
+        if self.machine.borrow_mut().logout().is_ok() {
+            self.transmit.notify();
+            let over = self
+                .changed
+                .wait_for(|| self.ended.borrow().is_some().then_some(()));
+            let _ = time::timeout(Duration::from_secs(2), over).await;
+        }
+        self.end(Error::new(ErrorKind::Unreachable, "logged out"));
+    }
+
+    /// Ends the session: whoever waits gets `error`.
+    pub(super) fn end(&self, error: Error) {
+        {
+            let mut ended = self.ended.borrow_mut();
+            if ended.is_some() {
+                return;
+            }
+            *ended = Some(error);
+        }
+        self.stream.shutdown();
+        let writes = self.tasks.borrow().has_writes_at_target();
+        self.left_writes.set(writes);
+        for task in self.tasks.borrow_mut().entries.iter_mut().flatten() {
+            if let Some(waker) = task.waker.take() {
+                waker.wake();
+            }
+        }
+        for waiting in [&self.transmit, &self.sent, &self.changed] {
+            waiting.notify();
+        }
+    }
+
+    fn with_task<T>(&self, id: TaskId, f: impl FnOnce(&mut Task) -> T) -> Option<T> {
+        let mut tasks = self.tasks.borrow_mut();
+        let key = tasks.key_of(id)?;
+        tasks.entries[key].as_mut().map(f)
+    }
+
+    fn done(&self, key: usize, result: TaskResult) {
+        let mut tasks = self.tasks.borrow_mut();
+        let Some(task) = tasks.entries[key].as_mut() else {
+            return;
+        };
+        task.result = Some(result);
+        let (waker, unwanted) = match task.detached {
+            true => (None, tasks.remove(key)),
+            false => (task.waker.take(), None),
+        };
+        drop(tasks);
+        drop(unwanted);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// How long the oldest command has been waiting for its end.
+    fn oldest_wait(&self, now: Instant) -> Duration {
+        let tasks = self.tasks.borrow();
+        let waits = tasks.entries.iter().flatten();
+        let waits = waits.filter_map(|task| task.waits(now));
+        waits.max().unwrap_or_default()
+    }
+}
+
+fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("{address} cannot be reached: {error}; does the target run and listen there?"),
+    )
+}
+
+/// Waits for one task; dropped early it leaves the task to the session.
+struct Waiting<'a> {
+    session: &'a Session,
+    key: usize,
+    taken: bool,
+}
+
+impl Waiting<'_> {
+    async fn reply(mut self) -> Result<Reply> {
+        let ended = std::future::poll_fn(|cx| {
+            let mut tasks = self.session.tasks.borrow_mut();
+            let task = &mut tasks.entries[self.key];
+            if let Some(error) = self.session.error() {
+                // What the target had to say is heard all the same: it does not say it twice. A
+                // good answer is not: the target may have lost what it answers for since.
+                let told = task.as_ref().is_some_and(Task::was_told);
+                return Poll::Ready((!told).then_some(error));
+            }
+            match task {
+                Some(task) if task.result.is_none() => {
+                    task.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(None),
+            }
+        })
+        .await;
+        self.taken = true;
+        let task = self.session.tasks.borrow_mut().remove(self.key);
+        if let Some(error) = ended {
+            return Err(error);
+        }
+        let task = task.expect("a task stays until its reply is taken");
+        match task.result.expect("it was there a moment ago") {
+            TaskResult::Completed {
+                status,
+                sense,
+                transferred,
+                ..
+            } => {
+                let transferred = transferred as usize;
+                let data = match task.data {
+                    TaskData::In(mut buf) => {
+                        buf.set_len(buf.len().min(transferred));
+                        buf.into()
+                    }
+                    _ => Payload::new(),
+                };
+                Ok(Reply {
+                    status,
+                    sense,
+                    data,
+                    transferred,
+                })
+            }
+            other => {
+                let message = format!("the target did not execute a command: {other:?}");
+                Err(Error::new(ErrorKind::Protocol, message))
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut tasks = self.session.tasks.borrow_mut();
+        let Some(task) = &mut tasks.entries[self.key] else {
+            return;
+        };
+        task.detached = true;
+        task.waker = None;
+        let is_with_target = task.id.is_some() && task.result.is_none();
+        let unwanted = if !is_with_target {
+            tasks.remove(self.key)
+        } else {
+            None
+        };
+        drop(tasks);
+        drop(unwanted);
+    }
+}
+
+fn protocol(error: iscsi::Error) -> Error {
+    Error::new(ErrorKind::Protocol, error.to_string())
+}
+
+async fn write(session: Rc<Session>) {
+    let mut gather = Gather::new();
+    while session.error().is_none() {
+        let notified = session.transmit.notified();
+        while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
+            let pdu = session.machine.borrow_mut().poll_transmit();
+            let Some(pdu) = pdu else { break };
+            gather.push_bytes(&pdu.header);
+            if let Some(digest) = pdu.header_digest() {
+                gather.push_bytes(&digest);
+            }
+            let mut digest = pdu.has_data_digest().then(DataDigest::default);
+            match &pdu.data {
+                TransmitData::None => {}
+                TransmitData::Inline(bytes) => {
+                    gather.push_bytes(bytes);
+                    if let Some(digest) = &mut digest {
+                        digest.update(bytes);
+                    }
+                }
+                TransmitData::Task { task, offset, len } => {
+                    let range = *offset as usize..*offset as usize + *len as usize;
+                    let known = session.with_task(*task, |task| {
+                        let TaskData::Out(payload) = &task.data else {
+                            return;
+                        };
+                        if let Some(digest) = &mut digest {
+                            for slice in payload.slice(range.clone()).slices() {
+                                digest.update(slice);
+                            }
+                        }
+                        gather.push_payload(payload, range);
+                    });
+                    if known.is_none() {
+                        // A header without its data would damage the stream.
+                        let message = "data of a command that has ended was asked for";
+                        return session.end(Error::new(ErrorKind::Protocol, message));
+                    }
+                }
+            }
+            gather.push_bytes(&[0; 3][..pdu.padding()]);
+            if let Some(digest) = digest {
+                gather.push_bytes(&digest.finish());
+            }
+        }
+        if gather.is_empty() {
+            notified.await;
+            continue;
+        }
+        let (result, back) = session.stream.send_all(gather).await;
+        gather = back;
+        session.sent.notify();
+        if let Err(error) = result {
+            session.end(Error::new(
+                ErrorKind::Unreachable,
+                format!("the connection was lost: {error}"),
+            ));
+        }
+    }
+}
+
+/// Ends a session whose target does not answer.
+async fn watch(session: Rc<Session>) {
+    let limit = session.timeouts.request;
+    let interval = (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        let over = session
+            .changed
+            .wait_for(|| session.ended.borrow().is_some().then_some(()));
+        if time::timeout(interval, over).await.is_some() {
+            return;
+        }
+        let now = time::now();
+        if session.oldest_wait(now) > limit {
+            let message = format!("the target has not answered a command within {limit:?}");
+            return session.end(Error::new(ErrorKind::TimedOut, message));
+        }
+        if session.tasks.borrow().line_waits(now) > limit {
+            let message = format!("the target has not taken a command for {limit:?}");
+            return session.end(Error::new(ErrorKind::TimedOut, message));
+        }
+        let mut machine = session.machine.borrow_mut();
+        if now - session.last_heard.get() > limit / 2 {
+            machine.ping(now.as_ns(), (limit / 2).as_nanos() as u64);
+        }
+        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+            machine.handle_timeout(now.as_ns());
+            drop(machine);
+            let message = format!("the target has been silent for {limit:?}");
+            return session.end(Error::new(ErrorKind::TimedOut, message));
+        }
+        session.transmit.notify();
+    }
+}

@@ -1,0 +1,172 @@
+//! What becomes of a disk whose sessions are lost: how often it logs in, and that no write of an
+//! earlier session overtakes what was written after it.
+
+use engine::{Buf, spawn};
+
+use super::*;
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 512]).into()
+}
+
+/// Holds the first WRITE until [`Foreign::land`].
+fn first_write_is_late() -> impl FnMut(&[u8]) -> Option<Instead> {
+    const WRITE_10: u8 = 0x2a;
+    let first = Cell::new(true);
+    move |cdb| (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+}
+
+#[test]
+fn sessions_that_are_dropped_at_once_are_not_had_in_a_hot_loop() {
+    const TEST_UNIT_READY: u8 = 0;
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        foreign.answer(|cdb| (cdb[0] != TEST_UNIT_READY).then_some(Instead::Drop));
+        let before = foreign.logins.get();
+        let reads = (0..8).map(|_| disk.read(0, 512));
+        for read in engine::task::join_all(reads).await {
+            read.expect_err("no session holds");
+        }
+        // Doubling from 10 ms to a second, in 20 seconds.
+        let logins = foreign.logins.get() - before;
+        assert!(logins < 40, "{logins} logins");
+        foreign.answer(|_| None);
+        disk.read(0, 512).await.expect("it holds");
+    });
+}
+
+fn to_the_other_group(address: String) -> impl FnMut(Group) -> AtLogin {
+    move |group| match group {
+        Group(1) => AtLogin::Redirect(address.clone()),
+        _ => AtLogin::LetIn,
+    }
+}
+
+/// A write is in flight when its session is lost, and the next login is sent to another portal
+/// group. Gives how that write ended and what the block held after the late one could have landed.
+fn lost_to_another_group(reset_response: u8) -> (crate::Result<()>, u8, u64) {
+    let site = Site::new(Foreign::new(Claims::default()));
+    let other = site.host.addr(OTHER_PORT).to_string();
+    let mut outcome = None;
+    site.run(async |disk, foreign| {
+        foreign.reset_response.set(reset_response);
+        foreign.answer(first_write_is_late());
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.at_login(to_the_other_group(other));
+        foreign.drop_connections();
+        let written = writing.await;
+        let newer = disk.write(0, block(2), Durability::Cached).await;
+        newer.expect("it was written over the new session");
+        foreign.land();
+        outcome = Some((written, foreign.first_byte(0), foreign.resets.get()));
+    });
+    outcome.expect("the test has run")
+}
+
+#[test]
+fn a_write_of_the_session_before_a_redirection_is_ended_before_it_is_sent_again() {
+    let (written, holds, resets) = lost_to_another_group(0);
+    written.expect("it was sent again");
+    assert_eq!((holds, resets), (2, 1));
+}
+
+#[test]
+fn a_write_that_could_not_be_ended_is_an_error_and_not_sent_again() {
+    const NOT_SUPPORTED: u8 = 5;
+    let (written, _, resets) = lost_to_another_group(NOT_SUPPORTED);
+    let error = written.expect_err("it may still happen");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!(resets, 1);
+}
+
+#[test]
+fn no_reset_disturbs_others_where_the_login_has_ended_everything() {
+    // In the same group the login reinstates the session; in another one nothing was in flight.
+    for elsewhere in [false, true] {
+        let site = Site::new(Foreign::new(Claims::default()));
+        let other = site.host.addr(OTHER_PORT).to_string();
+        site.run(async |disk, foreign| {
+            if elsewhere {
+                foreign.at_login(to_the_other_group(other));
+                foreign.drop_connections();
+                disk.read(0, 512).await.expect("over the other group");
+            } else {
+                foreign.answer(first_write_is_late());
+                let writing = {
+                    let disk = disk.clone();
+                    spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+                };
+                foreign.holds(1).await;
+                foreign.drop_connections();
+                writing.await.expect("it was sent again");
+            }
+            assert_eq!((foreign.logins.get(), foreign.resets.get()), (2, 0));
+        });
+    }
+}
+
+/// The reset is told by a unit attention, which is no restart: nothing that was written is lost.
+#[test]
+fn our_own_reset_does_not_fail_the_flush() {
+    let site = Site::new(Foreign::new(Claims::default()));
+    let other = site.host.addr(OTHER_PORT).to_string();
+    site.run(async |disk, foreign| {
+        let written = disk.write(512, block(3), Durability::Cached).await;
+        written.expect("a write that is not durable yet");
+        foreign.answer(first_write_is_late());
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.at_login(to_the_other_group(other));
+        foreign.drop_connections();
+        writing.await.expect("it was sent again");
+        assert_eq!(foreign.resets.get(), 1);
+        disk.flush().await.expect("the target has not restarted");
+    });
+}
+
+#[test]
+fn a_window_that_stays_closed_ends_the_session() {
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        let shut = Cell::new(true);
+        foreign.answer(move |_| shut.replace(false).then_some(Instead::Shut));
+        let before = foreign.logins.get();
+        // More than the target's window has room for.
+        for _ in 0..200 {
+            let read = time::timeout(3 * RECONNECT, disk.read(0, 512)).await;
+            read.expect("it ends").expect("over a new session");
+        }
+        assert_eq!(foreign.logins.get(), before + 1);
+    });
+}
+
+#[test]
+fn a_disk_that_waits_for_nothing_makes_one_attempt() {
+    let site = Site::new(Foreign::new(Claims::default()));
+    let config = IscsiConfig {
+        reconnect_timeout: Duration::ZERO,
+        ..site.config()
+    };
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("a login");
+        site.foreign.answer(once([UNIT_ATTENTION, 0x29, 0x07]));
+        disk.read(0, 512).await.expect("the attention is heard");
+        for _ in 0..2 {
+            time::sleep(Duration::from_secs(10)).await;
+            site.foreign.drop_connections();
+            disk.read(0, 512).await.expect("over another session");
+        }
+        site.foreign
+            .at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::TARGET_ERROR));
+        let before = time::now();
+        site.foreign.drop_connections();
+        disk.read(0, 512).await.expect_err("it is refused");
+        assert!(time::now() - before < Duration::from_secs(5));
+        disk.read(0, 512).await.expect_err("and again");
+    });
+}

@@ -1,0 +1,32 @@
+//! Claims the children of a stripe: one after the other, in the order of the list, and all or none.
+//! Of two who begin at once each may get a child that the other one needs as well; both then give up
+//! what they have, and none waits for the other.
+
+use super::Child;
+use crate::{Claim, Result};
+
+/// Claims every child.
+///
+/// # Errors
+/// That of the first child that refuses, with its name; those before it are given up again.
+pub async fn claim_all(children: &[Child], claim: &Claim) -> Result<()> {
+    for (index, child) in children.iter().enumerate() {
+        child.check_len()?;
+        let claimed = child.volume.claim(&claim.of_child(index)).await;
+        if let Err(error) = claimed {
+            // Not the one that refuses: another volume of this process may have it.
+            give_up(&children[..index]).await;
+            return Err(child.blame(error));
+        }
+    }
+    Ok(())
+}
+
+/// Closes children that are not opened after all.
+pub async fn give_up(children: &[Child]) {
+    for child in children {
+        if let Err(error) = child.volume.close().await {
+            tracing::warn!(child = child.name, %error, "a claim was not given up");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What a unit has to remember over a restart is kept where it blocks nobody, in the order of its
+//! changes, and a change takes effect when it has been kept.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    net::SocketAddr,
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use engine::{
+    Lane, LaneConfig, LaneFuture, blocking,
+    sim::{World, seeds},
+    spawn, time,
+};
+use sim::raw::{Answer, RawSession};
+use target::{Allow, Keep, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use volume::{SharedVolume, leaf::ram::Region};
+
+use crate::MS;
+
+const IQN: &str = "iqn.2026-11.io.sanstone:kept";
+const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+const GOOD: Option<u8> = Some(0);
+/// HARDWARE ERROR, INTERNAL TARGET FAILURE.
+const NOT_KEPT: [u8; 3] = [4, 0x44, 0];
+
+/// A RAM disk behind `address`.
+fn config(address: SocketAddr, keep: Keep) -> ServerConfig {
+    let region = Region::new(1 << 20, 512).expect("memory for a small disk");
+    let lun = LunSpec {
+        volume: "disk".into(),
+        uuid: [7; 16],
+        open: Arc::new(move || {
+            let region = region.clone();
+            LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
+        }),
+        kept: None,
+        removable: false,
+        read_only: false,
+    };
+    let target = TargetSpec {
+        name: IQN.into(),
+        portal_groups: vec![PortalGroup::only(vec![address])],
+        luns: BTreeMap::from([(0, lun)]),
+        allow: Allow::Everyone,
+        allow_from: Vec::new(),
+        chap: None,
+        redirect: None,
+    };
+    ServerConfig {
+        keep: Some(keep),
+        targets: vec![target],
+        discovery: None,
+        digests: false,
+        limits: Limits::default(),
+    }
+}
+
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL.
+fn register(session: &RawSession, key: u8) -> iscsi::TaskId {
+    let mut list = [0; 24];
+    (list[15], list[20]) = (key, 1);
+    let cdb = [0x5F, 6, 0, 0, 0, 0, 0, 0, 24, 0];
+    session.submit(&cdb, &list, 0).expect("it is sent")
+}
+
+/// The keys that PERSISTENT RESERVE IN tells.
+async fn keys(session: &RawSession) -> Vec<u8> {
+    let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    let reply = session.execute(&cdb, &[], 256).await.expect("a reply");
+    let len = usize::from(reply.data[7]);
+    reply.data[8..8 + len].chunks(8).map(|key| key[7]).collect()
+}
+
+async fn login(portal: SocketAddr, name: &str) -> Rc<RawSession> {
+    let session = RawSession::login_at(portal, IQN, name).await;
+    // Past the unit attention of the power-on.
+    session.execute(&[0; 6], &[], 0).await.expect("it is ready");
+    session
+}
+
+/// How many reads of another session a lane does while one waits for its state to be kept.
+async fn reads_meanwhile(portal: SocketAddr, kept: &AtomicBool) -> usize {
+    let one = login(portal, "one").await;
+    let other = login(portal, "other").await;
+    let task = register(&one, 1);
+    let answered = Rc::new(Cell::new(false));
+    let until = answered.clone();
+    let reader = spawn(async move {
+        let mut reads = 0;
+        while !until.get() {
+            let read = other.execute(&READ, &[], 4096).await.expect("a read");
+            assert_eq!(read.status, GOOD);
+            reads += 1;
+            time::sleep(MS).await;
+        }
+        reads
+    });
+    let answer = one.answer(task).await.expect("an answer");
+    assert_eq!(answer.status, GOOD);
+    assert!(kept.load(SeqCst), "it is answered before it is kept");
+    answered.set(true);
+    let reads = reader.await;
+    assert_eq!(keys(&one).await, [1]);
+    reads
+}
+
+#[test]
+fn a_lane_goes_on_while_a_state_is_kept() {
+    let kept = Arc::new(AtomicBool::new(false));
+    let told = kept.clone();
+    let keep: Keep = Arc::new(move |_, _| {
+        let told = told.clone();
+        LaneFuture::new(async move {
+            let write = move || {
+                thread::sleep(Duration::from_secs(2));
+                told.store(true, SeqCst);
+            };
+            let kept = blocking::run(blocking::Kind::Files, write).await;
+            kept.map_err(|error| error.to_string())
+        })
+    });
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    lane.block_on(async {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Server::start(config(address, keep), &[handle]).await;
+        let server = server.expect("a server");
+        let reads = reads_meanwhile(server.portals()[0], &kept).await;
+        assert!(reads >= 20, "{reads} reads in two seconds");
+        server.stop().await.expect("the last flush");
+    });
+}
+
+#[test]
+fn nobody_sees_a_change_before_it_is_kept() {
+    seeds(20, |seed| {
+        let world = World::new(seed);
+        let (machine, client) = (world.host("target"), world.host("client"));
+        let keep: Keep = Arc::new(|_, _| {
+            LaneFuture::new(async {
+                time::sleep(Duration::from_secs(2)).await;
+                Ok(())
+            })
+        });
+        let server_config = config(machine.addr(3260), keep);
+        let lanes = [machine.lane(0)];
+        let started = machine.spawn(async move { Server::start(server_config, &lanes).await });
+        let portal = machine.addr(3260);
+        world.block_on(&client, async move {
+            let _server = started.await.unwrap_or_else(|error| panic!("{error}"));
+            let (one, other) = (login(portal, "one").await, login(portal, "other").await);
+            let (began, task) = (time::now(), register(&one, 1));
+            let mut looks = 0;
+            while time::now() - began < Duration::from_millis(1900) {
+                assert_eq!(keys(&other).await, []);
+                looks += 1;
+                time::sleep(MS).await;
+            }
+            assert!(looks > 100, "{looks} looks in 1.9 s");
+            // Who aborts it is answered when it has happened.
+            let response = one.abort(task).await.expect("an answer");
+            assert!(time::now() - began >= Duration::from_secs(2), "{response}");
+            assert_eq!(keys(&other).await, [1]);
+        });
+    });
+}
+
+/// What is kept, and which attempts fail.
+#[derive(Default)]
+struct File {
+    text: Option<String>,
+    attempts: usize,
+}
+
+#[test]
+fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
+    seeds(20, |seed| {
+        let world = World::new(seed);
+        let machine = world.host_with_lanes("target", 2);
+        let client = world.host("client");
+        let file = Arc::new(Mutex::new(File::default()));
+        let keep: Keep = {
+            let file = file.clone();
+            Arc::new(move |_, text| {
+                let file = file.clone();
+                LaneFuture::new(async move {
+                    let write = move || {
+                        let mut file = file.lock().expect("nobody panics here");
+                        file.attempts += 1;
+                        if file.attempts % 4 == 3 {
+                            return Err("the disk is full".to_owned());
+                        }
+                        file.text = text;
+                        Ok(())
+                    };
+                    let kept = blocking::run(blocking::Kind::Files, write).await;
+                    kept.expect("it is run")
+                })
+            })
+        };
+        let server_config = config(machine.addr(3260), keep);
+        let lanes = [machine.lane(0), machine.lane(1)];
+        let started = machine.spawn(async move { Server::start(server_config, &lanes).await });
+        let portal = machine.addr(3260);
+        let mut random = world.random();
+        world.block_on(&client, async move {
+            let _server = started.await.unwrap_or_else(|error| panic!("{error}"));
+            let sessions = (1..=8u8).map(|key| {
+                let (file, pause) = (file.clone(), random.below(3_000_000));
+                spawn(async move {
+                    let session = login(portal, &key.to_string()).await;
+                    time::sleep(Duration::from_nanos(pause)).await;
+                    let task = register(&session, key);
+                    let answer = session.answer(task).await.expect("an answer");
+                    let text = file.lock().expect("nobody panics here").text.clone();
+                    let is_kept = text.is_some_and(|text| text.contains(&format!("{key:016x}")));
+                    let Answer { status, sense, .. } = answer;
+                    let is_known = keys(&session).await.contains(&key);
+                    match status {
+                        GOOD => assert!(is_kept && is_known, "{key}"),
+                        _ => {
+                            assert_eq!(sense, NOT_KEPT);
+                            assert!(!is_kept && !is_known, "{key}");
+                        }
+                    }
+                    status == GOOD
+                })
+            });
+            let mut good = 0;
+            for session in sessions.collect::<Vec<_>>() {
+                good += usize::from(session.await);
+            }
+            assert_eq!(good, 6, "each fourth of eight fails, from the third on");
+        });
+    });
+}

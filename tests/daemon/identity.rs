@@ -1,0 +1,463 @@
+//! A disk's identity belongs to the disk: it stays over renames of the configuration, the volume and
+//! the file, over moves and copies, and what cannot be told is refused, never guessed.
+
+use harness::directory::Directory;
+use harness::process::Daemon;
+use harness::run::Ran;
+use harness::sanstone::{IQN, binary, call, target_table};
+use harness::wire::{Session, read_10, write_10};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const GOOD: u8 = 0x00;
+const DATA: [u8; 512] = [0x5A; 512];
+
+/// What initiators know a disk by: its serial number, and its first designator.
+type Names = (Vec<u8>, Vec<u8>);
+
+/// Serves `config`, an existing file, until the end of `look`; gives what that gave, and the log.
+#[track_caller]
+fn serve<T>(config: &Path, port: u16, look: impl FnOnce(&mut Session) -> T) -> (T, String) {
+    let mut command = Command::new(binary());
+    command.args(["serve", "-c"]).arg(config);
+    let mut daemon = Daemon::start(&command, config.with_extension("log"));
+    daemon.wait_for_port(port);
+    let address = format!("127.0.0.1:{port}");
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let seen = look(&mut session);
+    daemon.signal("TERM");
+    let ended = daemon.wait(Duration::from_secs(120)).expect("it ends");
+    assert!(ended.success(), "{}", daemon.log());
+    (seen, daemon.log())
+}
+
+fn names(session: &mut Session) -> Names {
+    let mut page = |code| {
+        let inquiry = [0x12, 1, code, 1, 0, 0];
+        let (status, data) = session.execute(&inquiry, &[], 256).expect("a response");
+        assert_eq!(status, GOOD);
+        data
+    };
+    let designators = page(0x83);
+    let first = 8 + usize::from(designators[7]);
+    (page(0x80), designators[4..first].to_vec())
+}
+
+fn write(session: &mut Session) {
+    let written = session.execute(&write_10(8, 1), &DATA, 0);
+    assert_eq!(written.expect("a response").0, GOOD);
+}
+
+fn read(session: &mut Session) -> Vec<u8> {
+    let (status, data) = session
+        .execute(&read_10(8, 1), &[], 512)
+        .expect("a response");
+    assert_eq!(status, GOOD);
+    data
+}
+
+fn run(program: &str, arguments: &[impl AsRef<OsStr>]) {
+    let ran = Command::new(program).args(arguments).output();
+    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(ran.status.success(), "{program}: {ran:?}");
+}
+
+/// A configuration in a directory of its own, that has been served once.
+struct Served {
+    directory: Directory,
+    port: u16,
+    names: Names,
+}
+
+impl Served {
+    /// `app.toml`, whose volume `db` is `db.img`, or that file by its absolute path.
+    fn once(is_absolute: bool) -> Served {
+        let directory = Directory::new();
+        let port = harness::free_port();
+        let path = match is_absolute {
+            true => directory.join("db.img"),
+            false => "db.img".into(),
+        };
+        directory.write("app.toml", config(port, "db", &path));
+        let (names, _) = serve(&directory.join("app.toml"), port, |session| {
+            write(session);
+            names(session)
+        });
+        Served {
+            directory,
+            port,
+            names,
+        }
+    }
+
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The disk is served under the same names, with what was written.
+    #[track_caller]
+    fn is_found_by(&self, config: &Path) -> String {
+        let check = call(&["check", "-c", &config.to_string_lossy()]).success();
+        let (seen, log) = serve(config, self.port, |session| (names(session), read(session)));
+        assert_eq!(seen.0, self.names, "another disk:\n{log}");
+        assert_eq!(seen.1, DATA, "another content:\n{log}");
+        // What is a warning of one is a note of the other.
+        let warned = log.lines().filter(|line| line.contains("WARN")).count();
+        let noted = check.stderr.matches("note:").count();
+        assert!(noted >= warned, "{log}{check}");
+        // Once it is known, nothing is left to be said.
+        let (again, log) = serve(config, self.port, names);
+        assert_eq!(again, self.names);
+        assert!(!log.contains("WARN"), "{log}");
+        log
+    }
+
+    /// Both verbs refuse, with these words, and change nothing.
+    #[track_caller]
+    fn is_refused_by(&self, config: &Path, parts: &[&str]) -> Ran {
+        let mut refused = None;
+        for verb in ["check", "serve"] {
+            let before = listing(self.directory.path());
+            let ran = call(&[verb, "-c", &config.to_string_lossy()]);
+            assert_eq!(ran.code(), Some(2), "{verb}: {ran}");
+            for part in parts {
+                assert!(ran.stderr.contains(part), "{verb}: no {part:?} in\n{ran}");
+            }
+            assert_eq!(listing(self.directory.path()), before);
+            refused = Some(ran);
+        }
+        refused.expect("two verbs")
+    }
+}
+
+/// What is below a directory, and how long it is.
+fn listing(directory: &Path) -> Vec<(std::path::PathBuf, u64)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(directory).expect("it is there").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            all.extend(listing(&path));
+        }
+        all.push((path, entry.metadata().map_or(0, |file| file.len())));
+    }
+    all.sort();
+    all
+}
+
+fn config(port: u16, volume: &str, path: &Path) -> String {
+    let target = target_table(port, &[volume]);
+    format!("[volume.{volume}]\nfile = {{ path = {path:?}, size = \"4MiB\" }}\n{target}")
+}
+
+#[test]
+fn a_renamed_configuration_is_refused_until_its_state_follows() {
+    let served = Served::once(false);
+    let (old, new) = (served.at("app.toml"), served.at("app-prod.toml"));
+    fs::rename(&old, &new).expect("it is there");
+    let state = served.at("app.state");
+    let mend = format!(
+        "mv {} {}",
+        state.display(),
+        served.at("app-prod.state").display()
+    );
+    served.is_refused_by(&new, &[&mend, "state = \"app.state\""]);
+
+    // An empty mount point under the new name: no blank disk in its place.
+    fs::rename(served.at("db.img"), served.at("away")).expect("it is there");
+    served.is_refused_by(&new, &["db.img", &mend]);
+    fs::rename(served.at("away"), served.at("db.img")).expect("it is there");
+
+    // One mend, and the other.
+    let text = fs::read_to_string(&new).expect("it is there");
+    fs::write(&new, format!("state = \"app.state\"\n{text}")).expect("room");
+    served.is_found_by(&new);
+    fs::write(&new, text).expect("room");
+    run("sh", &["-c", &mend]);
+    served.is_found_by(&new);
+}
+
+#[test]
+fn a_renamed_volume_and_a_renamed_file_are_the_same_disk() {
+    let served = Served::once(false);
+    let file = served.at("app.toml");
+    fs::write(&file, config(served.port, "accounts", Path::new("db.img"))).expect("room");
+    served.is_found_by(&file);
+    fs::rename(served.at("db.img"), served.at("moved.img")).expect("it is there");
+    // The file is looked for where it was, and not made there anew.
+    served.is_refused_by(&file, &["db.img", "served before", "[disk."]);
+    fs::write(
+        &file,
+        config(served.port, "accounts", Path::new("moved.img")),
+    )
+    .expect("room");
+    served.is_found_by(&file);
+    // Everything at once.
+    fs::rename(served.at("moved.img"), served.at("db.img")).expect("it is there");
+    fs::write(&file, config(served.port, "db", Path::new("db.img"))).expect("room");
+    let (_, log) = serve(&file, served.port, names);
+    let line = log.lines().find(|line| line.contains("as before"));
+    let line = line.expect("a line about what changed");
+    assert!(
+        line.contains("INFO") && line.contains("\"accounts\"") && line.contains("moved.img"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_configuration_in_another_directory_serves_the_same_disk() {
+    let served = Served::once(true);
+    let elsewhere = Directory::new();
+    let moved = elsewhere.join("app.toml");
+    // Its state does not come along: the mark tells the disk, and what is missing is said.
+    fs::rename(served.at("app.toml"), &moved).expect("it is there");
+    let log = {
+        let (seen, log) = serve(&moved, served.port, names);
+        assert_eq!(seen, served.names);
+        log
+    };
+    assert!(
+        log.contains("WARN") && log.contains("reservations"),
+        "{log}"
+    );
+    // Its state comes along.
+    fs::remove_dir_all(elsewhere.join("app.state")).expect("it was made");
+    run("mv", &[served.at("app.state"), elsewhere.join("app.state")]);
+    served.is_found_by(&moved);
+}
+
+#[test]
+fn a_copy_beside_its_original_is_refused() {
+    let served = Served::once(false);
+    let file = served.at("app.toml");
+    run(
+        "cp",
+        &[
+            OsStr::new("-a"),
+            served.at("db.img").as_os_str(),
+            served.at("copy.img").as_os_str(),
+        ],
+    );
+    let both = format!(
+        "[volume.db]\nfile = {{ path = \"db.img\" }}\n[volume.copy]\nfile = {{ path = \"copy.img\" }}\n{}",
+        target_table(served.port, &["db", "copy"])
+    );
+    fs::write(&file, &both).expect("room");
+    served.is_refused_by(
+        &file,
+        &["db.img", "copy.img", "setfattr -x user.sanstone.disk"],
+    );
+    // The copy alone, in the original's place.
+    fs::write(&file, config(served.port, "db", Path::new("copy.img"))).expect("room");
+    served.is_refused_by(
+        &file,
+        &["db.img", "copy.img", "setfattr -x user.sanstone.disk"],
+    );
+    // A copy without the mark is a disk of its own.
+    fs::remove_file(served.at("copy.img")).expect("it is there");
+    run("cp", &[served.at("db.img"), served.at("copy.img")]);
+    fs::write(&file, &both).expect("room");
+    let log = served.is_found_by(&file);
+    assert!(
+        !log.contains("not served before"),
+        "only the first time: {log}"
+    );
+}
+
+#[test]
+fn a_copy_of_everything_keeps_the_identity() {
+    for options in ["-a", "-r"] {
+        let served = Served::once(false);
+        let copy = Directory::new();
+        let all = format!("{}/.", served.directory.path().display());
+        run(
+            "cp",
+            &[
+                OsStr::new(options),
+                OsStr::new(&all),
+                copy.path().as_os_str(),
+            ],
+        );
+        let config = copy.join("app.toml");
+        if options == "-a" {
+            let (seen, log) = serve(&config, served.port, |session| {
+                (names(session), read(session))
+            });
+            assert_eq!(seen, (served.names.clone(), DATA.to_vec()), "{log}");
+            assert!(log.contains("WARN"), "the original is still there: {log}");
+        } else {
+            // Without its mark it may be any file, while the one that has it is there.
+            let mend = "setfattr -n user.sanstone.disk";
+            served.is_refused_by(&config, &["still there", "another file", mend]);
+        }
+        // On another machine there is no original.
+        fs::remove_file(served.at("db.img")).expect("it is there");
+        served.is_found_by(&config);
+    }
+}
+
+#[test]
+fn a_state_directory_of_an_older_release_is_taken_over() {
+    let served = Served::once(false);
+    let record = served.at("app.state/volumes.toml");
+    let text = fs::read_to_string(&record).expect("the record");
+    let uuid = text
+        .split("[disk.")
+        .nth(1)
+        .and_then(|rest| rest.split(']').next());
+    let old = format!(
+        "version = 1\n\n[volume]\ndb = \"{}\"\n",
+        uuid.expect("a disk")
+    );
+    let copied = served.at("copied");
+    run("cp", &[served.at("db.img"), copied.clone()]);
+    fs::rename(&copied, served.at("db.img")).expect("it is there");
+    fs::write(&record, &old).expect("room");
+    served.is_found_by(&served.at("app.toml"));
+    let text = fs::read_to_string(&record).expect("the record");
+    assert!(
+        text.contains("version = 2") && text.contains("marked = true"),
+        "{text}"
+    );
+
+    // Renamed before it was served again: the directory knows the name, and its configuration is gone.
+    run("cp", &[served.at("db.img"), copied.clone()]);
+    fs::rename(&copied, served.at("db.img")).expect("it is there");
+    fs::write(&record, &old).expect("room");
+    let new = served.at("new.toml");
+    fs::rename(served.at("app.toml"), &new).expect("it is there");
+    served.is_refused_by(&new, &["app.state", "remove the line of \"db\""]);
+}
+
+#[test]
+fn a_restored_file_is_the_disk_and_a_new_one_is_not() {
+    let served = Served::once(false);
+    let config = served.at("app.toml");
+    let file = served.at("db.img");
+    run("cp", &[file.clone(), served.at("backup")]);
+    fs::remove_file(&file).expect("it is there");
+    served.directory.sparse("db.img", 4 << 20);
+    served.is_refused_by(
+        &config,
+        &["blank", "setfattr -n user.sanstone.disk", "[disk."],
+    );
+    run("cp", &[served.at("backup"), file]);
+    let (seen, log) = serve(&config, served.port, names);
+    assert_eq!(seen, served.names);
+    assert!(log.contains("lost its mark"), "{log}");
+    served.is_found_by(&config);
+}
+
+#[test]
+fn a_stripe_is_told_by_its_superblock() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let config = |name: &str, first: &str| {
+        format!(
+            "[volume.{name}]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ of = [\n\
+             {{ file = {{ path = \"{first}\", size = \"4MiB\" }} }},\n\
+             {{ file = {{ path = \"b.img\", size = \"4MiB\" }} }} ] }} }} }}\n{}",
+            target_table(port, &[name])
+        )
+    };
+    let file = directory.write("app.toml", config("db", "a.img"));
+    call(&["volume", "create", "-c", &file.to_string_lossy(), "db"]).success();
+    let (first, _) = serve(&file, port, names);
+    // Another name, another file, no state.
+    fs::rename(directory.join("a.img"), directory.join("c.img")).expect("it is there");
+    let elsewhere = Directory::new();
+    run(
+        "mv",
+        &[directory.join("app.state"), elsewhere.join("state")],
+    );
+    fs::write(&file, config("accounts", "c.img")).expect("room");
+    let (second, _) = serve(&file, port, names);
+    assert_eq!(first, second);
+}
+
+#[test]
+fn a_remote_disk_that_is_served_on_has_one_identity_of_its_own() {
+    let (far, near) = (Directory::new(), Directory::new());
+    let volumes = "[volume.db]\nfile = { path = \"db.img\", size = \"4MiB\" }\n";
+    let mut share = harness::sanstone::Sanstone::serve(far.path(), volumes, &["db"]);
+    let address = format!("127.0.0.1:{}", share.port());
+    let mut session = Session::login(&address, IQN, 0, 9, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let of_share = names(&mut session);
+
+    let (port, url) = (harness::free_port(), share.url(0));
+    let config = |name: &str| {
+        let iscsi = format!("iscsi = {{ url = \"{url}\", request_timeout = \"5s\" }}");
+        let target = target_table(port, &[name]);
+        format!(
+            "[volume.{name}]\nthrottle = {{ rate = \"1Gbit/s\", of = {{ {iscsi} }} }}\n{target}"
+        )
+    };
+    let file = near.write("app.toml", config("db"));
+    let (first, _) = serve(&file, port, names);
+    assert!(first.0 != of_share.0 && first.1 != of_share.1);
+    // Another name, and no state.
+    fs::write(&file, config("accounts")).expect("room");
+    fs::remove_dir_all(near.join("app.state")).expect("it was made");
+    let (second, _) = serve(&file, port, names);
+    assert_eq!(first, second);
+    share.daemon().signal("TERM");
+}
+
+/// Serves these volumes read-only, and gives their serial numbers.
+fn serials(config: &Path, port: u16, volumes_toml: &str, volumes: &[&str]) -> Vec<Vec<u8>> {
+    let luns = volumes.iter();
+    let luns = luns.map(|name| format!("{{ volume = \"{name}\", read_only = true }}"));
+    let luns: Vec<_> = luns.collect();
+    let table =
+        target_table(port, &[]).replace("luns = []", &format!("luns = [{}]", luns.join(", ")));
+    fs::write(config, format!("{volumes_toml}{table}")).expect("room");
+    let look = |_: &mut Session| {
+        let serial = |lun: usize| {
+            let (address, lun) = (format!("127.0.0.1:{port}"), lun as u8);
+            let session = Session::login(&address, IQN, lun, 2 + u16::from(lun), &[]);
+            let mut session = session.expect("a login");
+            session.wait_until_ready().expect("a ready disk");
+            names(&mut session).0
+        };
+        (0..volumes.len()).map(serial).collect()
+    };
+    serve(config, port, look).0
+}
+
+#[test]
+fn volumes_that_nobody_writes_to_may_be_views_of_one_disk() {
+    let served = Served::once(false);
+    let config = served.at("app.toml");
+    // Before and behind it in the alphabet.
+    let views = |of: &str| {
+        let view = |name| format!("[volume.{name}]\nstats = {{ of = \"{of}\" }}\n");
+        ["a", "z"].map(view).concat()
+    };
+    let file = "[volume.db]\nfile = { path = \"db.img\" }\n";
+    let volumes = format!("{file}{}", views("db"));
+    let first = serials(&config, served.port, &volumes, &["db", "a", "z"]);
+    assert_eq!(first[0], served.names.0);
+    assert!(first[0] != first[1] && first[1] != first[2] && first[2] != first[0]);
+    let second = serials(&config, served.port, &volumes, &["db", "a", "z"]);
+    assert_eq!(first, second);
+
+    let stripe = "[volume.two]\nstripe = { of = [\n\
+        { file = { path = \"s.img\", size = \"4MiB\" } },\n\
+        { file = { path = \"t.img\", size = \"4MiB\" } } ] }\n";
+    fs::write(
+        &config,
+        format!("{stripe}{}", target_table(served.port, &["two"])),
+    )
+    .expect("room");
+    call(&["volume", "create", "-c", &config.to_string_lossy(), "two"]).success();
+    let alone = serials(&config, served.port, stripe, &["two"]);
+    let volumes = format!("{stripe}{}", views("two"));
+    let beside = serials(&config, served.port, &volumes, &["two", "a", "z"]);
+    assert_eq!(alone[0], beside[0]);
+    // The views have the names that they had.
+    assert_eq!(beside[1..], first[1..]);
+}

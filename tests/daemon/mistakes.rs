@@ -1,0 +1,261 @@
+//! What people really get wrong in a configuration: brackets, quotes, units, formats of other programs.
+//! Each message has the line, the cause and what to write, and one run reports all of them.
+
+use crate::configuration::{call_with, refused_at};
+use harness::directory::Directory;
+use harness::sanstone::{IQN, call, target_table};
+
+#[test]
+fn all_errors_that_do_not_follow_from_each_other_are_reported_in_order() {
+    let directory = Directory::new();
+    let broken = "memory = 64\n[volume.a]\nram = { size = \"1GiB\", sise = 1 }\n[volume.b]\n\
+         file = { path = \"b.img\", size = \"1 banana\" }\n[volume.c]\nlanes = 2\n\
+         ram = { size = \"1000B\" }\n";
+    let table = target_table(3260, &["a", "b", "missing"]).replace("127.0.0.1:", "localhost:");
+    let ran = call_with("check", &directory, &format!("{broken}{table}vip = true\n"));
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let expected = [
+        (1, "a size is written in quotes"),
+        (3, "unknown key `sise`; write `size`"),
+        (5, "\"banana\" in \"1 banana\" is not a unit"),
+        (7, "lanes belongs above the first [table]"),
+        (8, "write \"512B\""),
+        (11, "\"localhost:3260\" is a host name"),
+        (12, "no volume called \"missing\""),
+        (14, "unknown key `vip`"),
+    ];
+    assert_eq!(lines.len(), expected.len(), "{ran}");
+    for (line, (number, said)) in lines.iter().zip(expected) {
+        let place = format!("bad.toml:{number}:");
+        assert!(
+            line.contains(&place) && line.contains(said),
+            "{place} {said}\n{ran}"
+        );
+    }
+    // What only the system knows is found in the same run.
+    let missing =
+        "[volume.a]\nfile = { path = \"a.img\" }\n[volume.b]\nfile = { path = \"b.img\" }\n";
+    let table = target_table(3260, &["a", "b"]).replace("127.0.0.1:", "localhost:");
+    let ran = call_with("check", &directory, &format!("{missing}{table}"));
+    assert_eq!(ran.stderr.lines().count(), 3, "{ran}");
+}
+
+#[test]
+fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
+    let volume = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
+    let table = target_table(3260, &["disk"]);
+    let whole = format!("{volume}{table}");
+    let with = |from: &str, to: &str| {
+        assert!(whole.contains(from), "{from}");
+        whole.replacen(from, to, 1)
+    };
+    for (line, configuration, said) in [
+        (
+            6,
+            with("[\"disk\"]", "[\"disk\""),
+            "this [ is never closed; write its ]",
+        ),
+        (2, with(" }\n", "\n"), "this { is never closed; write its }"),
+        (1, with("disk]", "disk"), "this [ has no ] on its line"),
+        (
+            6,
+            with("[\"disk\"]", "[\"disk\"]]"),
+            "this ] closes nothing; take it out",
+        ),
+        (
+            2,
+            with("disk.img\"", "disk.img"),
+            "this text has no \" at its end",
+        ),
+        (
+            4,
+            with(&format!("\"{IQN}\""), IQN),
+            "put the name in quotes: [target.\"iqn.2026-11.io.sanstone:test\"]",
+        ),
+        (
+            4,
+            with(&format!("\"{IQN}\""), "iqn.2026-11.test"),
+            "put the name in quotes: [target.\"iqn.2026-11.test\"]",
+        ),
+        (
+            7,
+            with("\"*\"", "iqn.1993-08.org.debian:01:db"),
+            "put the name in quotes: \"iqn.1993-08.org.debian:01:db\"",
+        ),
+        (
+            3,
+            format!("{volume}memory = \"64MiB\"\n{table}"),
+            "memory belongs above the first [table]",
+        ),
+        (
+            8,
+            format!("{whole}memory = \"64MiB\"\n"),
+            "memory belongs above the first [table]",
+        ),
+        (
+            2,
+            with("\"16MiB\"", "16MiB"),
+            "text needs quotes; write \"16MiB\"",
+        ),
+        (
+            2,
+            with("16MiB", "16mib"),
+            "is not a unit of a size; write \"16MiB\"",
+        ),
+        (
+            2,
+            with("\"disk.img\"", "“disk.img”"),
+            "“ is a typographic quote; write a plain one: \"",
+        ),
+        (
+            2,
+            with("disk.img", "C:\\data"),
+            "is written twice, as \\\\; or put the text in '…'",
+        ),
+        (
+            2,
+            with("file =", "file:"),
+            "a value comes behind =, not behind a colon; write file = …",
+        ),
+        (
+            2,
+            with(", size", " size"),
+            "a comma is missing before this; write one",
+        ),
+        (
+            2,
+            with("path =", "path =="),
+            "here is one = too many; take it out",
+        ),
+        (
+            1,
+            with("[volume.disk]", "[volume.disk] ="),
+            "take the = out",
+        ),
+        (
+            1,
+            with("[volume.disk]", "[volume disk]"),
+            "write [volume.disk]",
+        ),
+        (
+            1,
+            with("[volume.disk]", "[[volume]]"),
+            "write each as [volume.NAME], in single brackets",
+        ),
+        (
+            1,
+            with("volume.disk", "volumes.disk"),
+            "unknown key `volumes`; write `volume`",
+        ),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "path = \"disk.img\"",
+            ),
+            "path is a setting of a kind of volume; write file = { path = \"…\" }",
+        ),
+        (2, with("disk.img", "~/disk.img"), "write it from / on"),
+        (
+            5,
+            with("portals", "portal"),
+            "unknown key `portal`; write `portals`",
+        ),
+        (
+            5,
+            with("3260", "326000"),
+            "has no valid port behind its address; write one from 1 to 65535",
+        ),
+        (
+            8,
+            format!("{whole}allow = [\"*\"]\n"),
+            "allow is there twice; write it once",
+        ),
+        (
+            8,
+            format!("{whole}foo\n"),
+            "this key has no value; write KEY = VALUE",
+        ),
+        (
+            8,
+            format!("{whole}\0"),
+            "the character '\\0' cannot be in the file",
+        ),
+        (
+            6,
+            with("luns", "lun").replace('\n', "\r\n"),
+            "unknown key `lun`; write `luns`",
+        ),
+        (
+            1,
+            format!("\u{feff}lanes = 99999999999999999999999\n{whole}"),
+            "is too large; write a smaller number",
+        ),
+        (
+            1,
+            format!("digests = False\n{whole}"),
+            "write false in place of False",
+        ),
+        (
+            1,
+            format!("commands = 4\n{whole}"),
+            "`commands` belongs in the table [limits]",
+        ),
+        (
+            1,
+            "{ \"volume\": {} }\n".to_owned(),
+            "this looks like JSON; a configuration is TOML",
+        ),
+        (
+            1,
+            "volume:\n  disk:\n".to_owned(),
+            "this looks like YAML; a configuration is TOML",
+        ),
+    ] {
+        refused_at(line, &configuration, &[said]);
+    }
+    let directory = Directory::new();
+    let utf_16: Vec<u8> = [0xff, 0xfe].into_iter().chain([b'a', 0]).collect();
+    let file = directory.write("bad.toml", utf_16);
+    for (path, said) in [
+        (
+            file.as_path(),
+            "bad.toml:1: this is UTF-16; save the file as UTF-8",
+        ),
+        (
+            directory.path(),
+            "Is a directory (os error 21); name the configuration file in it",
+        ),
+        (
+            &directory.join("none.toml"),
+            "none.toml: No such file or directory (os error 2); is the path behind -c right?",
+        ),
+    ] {
+        let ran = call(&["check", "-c", &path.to_string_lossy()]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains(said), "{ran}");
+    }
+}
+
+#[test]
+fn a_volume_that_only_the_call_names_has_no_line() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let file = directory.write("bad.toml", volume);
+    let ran = call(&["volume", "create", "-c", &file.to_string_lossy(), "dsik"]);
+    let said = "bad.toml: there is no volume called \"dsik\"; there is only \"disk\"";
+    assert!(ran.code() == Some(1) && ran.stderr.contains(said), "{ran}");
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_with_its_line() {
+    let directory = Directory::new();
+    let file = directory.write("bad.toml", b"lanes = 1\n# gr\xfc\xdfe\n");
+    let ran = call(&["check", "-c", &file.to_string_lossy()]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("bad.toml:2: ") && ran.stderr.contains("save the file as UTF-8"),
+        "{ran}"
+    );
+}

@@ -1,0 +1,351 @@
+//! Whatever one session sends, another's 4K read on the same lane is answered within a few turns of
+//! the lane, and no turn does more than a piece of anybody's work. For every command that the disk
+//! reports, so that a new one fails here until `forms` knows its longest form: one session sends a
+//! flood of it while another reads. What fails is a count, of turns and of work; the worst time is
+//! printed. And what an ORDERED command costs does not depend on how many are open.
+
+mod forms;
+mod ordered;
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use engine::{
+    Lane, LaneConfig, LaneFuture,
+    share::{self, counts},
+};
+use forms::Form;
+use harness::directory::Directory;
+use harness::wire::{Direction, Session, opcode};
+use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use volume::{IscsiConfig, IscsiDisk, Volume, graph::Graph};
+
+const IQN: &str = "iqn.2026-11.io.sanstone:fairness";
+/// The disk that is flooded, and the one that is read beside it.
+const FLOODED: u8 = 0;
+const READ: u8 = 1;
+
+/// Turns of the lane that a read may take, with those of its own initiator, which shares the lane.
+const TURNS_MAX: u64 = 12;
+/// Work of one share between two looks at the reactor: a turn's worth and the last piece. That is one
+/// call of the system at most, which cannot be cut: a transfer.
+const SPENT_MAX_BYTES: usize = share::TURN_BYTES + (4 << 20);
+/// The same, where all work is the lane's own.
+const SPENT_MAX_OWN_BYTES: usize = share::TURN_BYTES + (512 << 10);
+
+/// What the flooded disk is made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Medium {
+    Ram,
+    File,
+    Cache,
+}
+
+impl Medium {
+    fn configuration(self) -> &'static str {
+        match self {
+            Medium::Ram => {
+                "[disk]\nram = { size = \"16GiB\" }\n[other]\nram = { size = \"1MiB\" }\n"
+            }
+            Medium::File => {
+                "[disk]\nfile = { path = \"disk.img\", size = \"16GiB\", cache = \"write-back\" }\n\
+                 [other]\nram = { size = \"1MiB\" }\n"
+            }
+            Medium::Cache => {
+                "[disk]\ncache = { size = \"256MiB\", of = { ram = { size = \"16GiB\" } } }\n\
+                 [other]\nram = { size = \"1MiB\" }\n"
+            }
+        }
+    }
+}
+
+/// What a flood cost the reads beside it.
+#[derive(Default, Debug)]
+struct Seen {
+    reads: u64,
+    worst: Duration,
+    turns_most: u64,
+    /// Commands of the flood that ended well.
+    good: usize,
+    /// The most that one share did between two looks at the reactor, in bytes.
+    spent: usize,
+    /// Looks at the reactor while the flood lasted.
+    looks: u64,
+}
+
+/// Serves on a lane of its own while `test` runs there, with the address of the server.
+fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T {
+    let directory = Directory::new();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    lane.block_on(async {
+        let config = config(medium, directory.path(), &handle).await;
+        let server = Server::start(config, &[handle]).await.expect("a server");
+        let output = test(server.portals()[0]).await;
+        server.stop().await.expect("the last flush");
+        output
+    })
+}
+
+async fn config(medium: Medium, directory: &Path, lane: &engine::LaneHandle) -> ServerConfig {
+    let volumes = toml::from_str(medium.configuration()).expect("it parses");
+    let mut graph = Graph::new(volumes, directory).expect("it can be meant");
+    let mut luns = BTreeMap::new();
+    for (number, name) in [(FLOODED, "disk"), (READ, "other")] {
+        let tree = graph.open(name, lane).await.expect("a volume");
+        let lun = LunSpec {
+            volume: name.into(),
+            uuid: [number + 1; 16],
+            open: Arc::new(move || {
+                let tree = tree.clone();
+                LaneFuture::new(async move { tree.on_lane().await })
+            }),
+            kept: None,
+            removable: false,
+            read_only: false,
+        };
+        luns.insert(u32::from(number), lun);
+    }
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let target = TargetSpec {
+        name: IQN.into(),
+        portal_groups: vec![PortalGroup::only(vec![anywhere])],
+        luns,
+        allow: Allow::Everyone,
+        allow_from: Vec::new(),
+        chap: None,
+        redirect: None,
+    };
+    ServerConfig {
+        keep: None,
+        targets: vec![target],
+        discovery: None,
+        digests: true,
+        limits: Limits::default(),
+    }
+}
+
+fn login(address: SocketAddr, number: u16) -> Session {
+    let keys = [
+        "ImmediateData=Yes",
+        "InitialR2T=No",
+        "FirstBurstLength=65536",
+        "MaxRecvDataSegmentLength=262144",
+    ];
+    let session = Session::login(&address.to_string(), IQN, FLOODED, number, &keys);
+    let mut session = session.expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    session
+}
+
+/// Sends `form` as often as it says, all at once, and takes the answers: how many were GOOD.
+fn flood(session: &mut Session, form: &Form) -> usize {
+    let direction = match (form.data.is_empty(), form.read_bytes) {
+        (false, _) => Direction::Write,
+        (true, 0) => Direction::None,
+        (true, _) => Direction::Read,
+    };
+    let expected = form.read_bytes.max(form.data.len() as u32);
+    let first = &form.data[..form.data.len().min(64 << 10)];
+    let (mut open, mut good) = (Vec::new(), 0);
+    for _ in 0..form.count {
+        let sent = session.command(&form.cdb, direction, expected, first);
+        open.push(sent.expect("a command"));
+    }
+    while !open.is_empty() {
+        let pdu = session.receive().expect("an answer");
+        let has_ended = match pdu.opcode() {
+            opcode::R2T => {
+                session.answer_r2t(&pdu, &form.data).expect("data");
+                false
+            }
+            opcode::DATA_IN => pdu.header[1] & 1 != 0,
+            opcode::SCSI_RESPONSE => true,
+            _ => false,
+        };
+        if has_ended {
+            good += usize::from(pdu.status() == 0);
+            open.retain(|task| *task != pdu.task());
+        }
+    }
+    good
+}
+
+/// Reads 4 KiB again and again while another session floods the lane.
+async fn read_beside(address: SocketAddr, form: Form) -> Seen {
+    let disk = IscsiDisk::open(IscsiConfig {
+        address,
+        target_name: IQN.into(),
+        lun: READ.into(),
+        initiator_name: "iqn.2026-11.io.sanstone:reader".into(),
+        isid: iscsi::Isid::random([1, 2, 3], 1),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
+        connect_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(120),
+        reconnect_timeout: Duration::from_secs(60),
+    });
+    let disk = disk.await.expect("a login");
+    let (begun, ended) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let thread = {
+        let (begun, ended): (_, Arc<AtomicBool>) = (begun.clone(), Arc::clone(&ended));
+        std::thread::spawn(move || {
+            let mut session = login(address, 1);
+            for prepare in &form.before {
+                flood(&mut session, prepare);
+            }
+            begun.store(true, Ordering::SeqCst);
+            let good = flood(&mut session, &form);
+            ended.store(true, Ordering::SeqCst);
+            good
+        })
+    };
+    let mut seen = Seen::default();
+    let looks_before = Rc::new(Cell::new(None));
+    while !ended.load(Ordering::SeqCst) {
+        if begun.load(Ordering::SeqCst) && looks_before.get().is_none() {
+            looks_before.set(Some(counts().looks));
+        }
+        let (time, looks) = (Instant::now(), counts().looks);
+        disk.read(0, 4096).await.expect("a read");
+        if looks_before.get().is_some() {
+            seen.reads += 1;
+            seen.worst = seen.worst.max(time.elapsed());
+            seen.turns_most = seen.turns_most.max(counts().looks - looks);
+        }
+    }
+    seen.looks = counts().looks - looks_before.get().unwrap_or_else(|| counts().looks);
+    seen.good = thread.join().expect("a flood that was answered");
+    disk.close().await;
+    seen.spent = counts().spent_most_bytes;
+    seen
+}
+
+/// What REPORT SUPPORTED OPERATION CODES lists: operation codes with their service actions.
+fn commands(medium: Medium) -> (Vec<(u8, Option<u8>)>, [u8; 16]) {
+    with_server(medium, async |address| {
+        let thread = std::thread::spawn(move || {
+            let mut session = login(address, 1);
+            let cdb = [0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0];
+            let (status, list) = session.execute(&cdb, &[], 16384).expect("an answer");
+            assert_eq!(status, 0);
+            let (_, page) = session
+                .execute(&[0x12, 1, 0x83, 0, 255, 0], &[], 255)
+                .expect("an answer");
+            (list, page)
+        });
+        while !thread.is_finished() {
+            engine::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (list, page) = thread.join().expect("a list and a page");
+        let rows = list[4..].chunks_exact(8).map(|row| {
+            let service_action = (row[5] & 1 != 0).then_some(row[3]);
+            (row[0], service_action)
+        });
+        let at = page.windows(4).position(|head| head == [0x01, 0x03, 0, 16]);
+        let at = at.expect("a designator of 16 bytes") + 4;
+        (
+            rows.collect(),
+            page[at..at + 16].try_into().expect("16 bytes"),
+        )
+    })
+}
+
+fn every_command(medium: Medium) {
+    let (commands, naa) = commands(medium);
+    assert!(commands.len() > 60, "{commands:x?}");
+    let only = std::env::var("FAIRNESS_ONLY").ok();
+    let mut worst = Vec::new();
+    for (operation, service_action) in commands {
+        let name = match service_action {
+            Some(action) => format!("{operation:02x}h/{action:02x}h"),
+            None => format!("{operation:02x}h"),
+        };
+        if only.as_ref().is_some_and(|only| !name.starts_with(only)) {
+            continue;
+        }
+        let forms = forms::longest(operation, service_action.unwrap_or(0), &naa);
+        let forms = forms.unwrap_or_else(|| {
+            panic!("{name} is a command that `forms` does not know: write its longest form there")
+        });
+        for form in forms {
+            // A thread of its own, with a lane of its own.
+            let is_work = form.moved_bytes > 0;
+            let run = move || {
+                let (moved, count) = (form.moved_bytes, form.count);
+                let seen = with_server(medium, async |address| read_beside(address, form).await);
+                let moved = moved * seen.good as u64;
+                (seen, moved, count)
+            };
+            let (seen, moved, count) = std::thread::spawn(run).join().expect("a measured flood");
+            println!(
+                "fairness: {medium:?} {name}, {} of {count} good: {:?} at worst of {} reads, {} turns, \
+                 {} KiB a turn, {} turns for {} MiB",
+                seen.good,
+                seen.worst,
+                seen.reads,
+                seen.turns_most,
+                seen.spent >> 10,
+                seen.looks,
+                moved >> 20,
+            );
+            worst.push((seen.worst, name.clone()));
+            assert!(
+                seen.good == count || !is_work,
+                "{name} did not do its work: write a form that is not refused"
+            );
+            assert!(
+                seen.turns_most <= TURNS_MAX,
+                "a read beside {name} took {} turns",
+                seen.turns_most
+            );
+            let spent_max = match medium {
+                Medium::File => SPENT_MAX_BYTES,
+                _ => SPENT_MAX_OWN_BYTES,
+            };
+            assert!(
+                seen.spent <= spent_max,
+                "{name} did the work of {} bytes in one turn",
+                seen.spent
+            );
+            // Whatever the code says that it has spent: so many bytes cannot be moved in fewer turns.
+            let own = if medium == Medium::File { 0 } else { moved };
+            assert!(
+                seen.looks >= own / SPENT_MAX_OWN_BYTES as u64,
+                "{name} moved {own} bytes in {} turns",
+                seen.looks
+            );
+        }
+    }
+    let worst = worst.iter().max().expect("there are commands");
+    println!(
+        "fairness: {medium:?}: the worst is {:?} beside {}",
+        worst.0, worst.1
+    );
+}
+
+#[test]
+fn a_read_passes_every_command_of_a_ram_disk() {
+    every_command(Medium::Ram);
+}
+
+#[test]
+fn a_read_passes_every_command_of_a_sparse_file() {
+    every_command(Medium::File);
+}
+
+#[test]
+fn a_read_passes_every_command_of_a_cached_disk() {
+    every_command(Medium::Cache);
+}

@@ -1,0 +1,138 @@
+//! A remote disk that has a unit attention for every command, or that others reset all the time:
+//! its requests fail in their time, and the daemon, other volumes of it and, afterwards, the disk
+//! itself go on.
+
+use harness::directory::Directory;
+use harness::foreign::ForeignTarget;
+use harness::sanstone::{IQN, Sanstone};
+use harness::wire::{Session, read_10, write_10};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+use volume::foreign::{Claims, Instead};
+
+const GOOD: u8 = 0;
+/// The LUNs of the daemon under test.
+const FAR: u8 = 0;
+const NEAR: u8 = 1;
+
+/// Serves the disk at `url` as [`FAR`] and one of its own as [`NEAR`].
+fn before(url: &str) -> Sanstone {
+    let directory = Directory::new();
+    let volumes = format!(
+        "[volume.far]\niscsi = {{ url = \"{url}\", reconnect_timeout = \"2s\" }}\n\
+         [volume.near]\nram = {{ size = \"1MiB\" }}\n"
+    );
+    Sanstone::serve(directory.path(), &volumes, &["far", "near"]).owning(directory)
+}
+
+fn login(server: &Sanstone, lun: u8, number: u16) -> Session {
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, lun, number, &[]).expect("a login");
+    session.wait_until_ready().expect("it is ready");
+    session
+}
+
+/// Reads and writes at the near disk until `stop`; gives how often.
+fn lives_on(server: &Sanstone, stop: &AtomicBool) -> u32 {
+    let mut session = login(server, NEAR, 90);
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let block = [rounds as u8; 512];
+        let written = session.execute(&write_10(7, 1), &block, 0);
+        assert_eq!(written.expect("the daemon lives").0, GOOD);
+        let (status, read) = session
+            .execute(&read_10(7, 1), &[], 512)
+            .expect("the daemon lives");
+        assert!(status == GOOD && read == block);
+        rounds += 1;
+        sleep(Duration::from_millis(5));
+    }
+    rounds
+}
+
+/// Waits until the far disk is read well again.
+fn works_again(server: &Sanstone) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut session = login(server, FAR, 91);
+    loop {
+        let (status, _) = session
+            .execute(&read_10(0, 1), &[], 512)
+            .expect("an answer");
+        if status == GOOD {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the far disk does not come back");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_remote_that_has_a_unit_attention_for_every_command_takes_nobody_with_it() {
+    const UNIT_ATTENTION: u8 = 6;
+    const CAPACITY_DATA_HAS_CHANGED: Instead = Instead::Sense([UNIT_ATTENTION, 0x2a, 0x09]);
+    let remote = ForeignTarget::serve(Claims::default(), |_| {}, CAPACITY_DATA_HAS_CHANGED);
+    let server = before(&remote.url());
+    let mut far = login(&server, FAR, 1);
+    let stop = AtomicBool::new(false);
+    let rounds = scope(|scope| {
+        let near = scope.spawn(|| lives_on(&server, &stop));
+        remote.be_hostile(true);
+        for _ in 0..3 {
+            let (status, _) = far
+                .execute(&read_10(0, 1), &[], 512)
+                .expect("it fails in time");
+            assert_ne!(status, GOOD);
+        }
+        remote.be_hostile(false);
+        stop.store(true, Ordering::Relaxed);
+        near.join().expect("the near disk lives on")
+    });
+    assert!(rounds > 10, "{rounds} rounds at the near disk");
+    works_again(&server);
+}
+
+#[test]
+fn strangers_who_reset_a_share_all_the_time_take_nobody_with_it() {
+    const LOGICAL_UNIT_RESET: u8 = 5;
+    const AT_ONCE: u32 = 16;
+    let directory = Directory::new();
+    let volume = "[volume.share]\nram = { size = \"1MiB\" }\n";
+    let share = Sanstone::serve(directory.path(), volume, &["share"]);
+    let server = before(&share.url(0));
+    let (stop, resets, reads) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    scope(|scope| {
+        for number in [11, 12] {
+            let (stop, resets, share) = (&stop, &resets, &share);
+            scope.spawn(move || {
+                let mut stranger = login(share, 0, number);
+                while !stop.load(Ordering::Relaxed) {
+                    let reset = |_| stranger.task_management(LOGICAL_UNIT_RESET, None);
+                    let sent: std::io::Result<Vec<u32>> = (0..AT_ONCE).map(reset).collect();
+                    let done = stranger.responses_to(&sent.expect("they are sent"));
+                    done.expect("the share lives");
+                    resets.fetch_add(AT_ONCE, Ordering::Relaxed);
+                }
+            });
+        }
+        // One command at a time, so that each meets a reset of its own.
+        scope.spawn(|| {
+            let mut reader = login(&server, FAR, 21);
+            while !stop.load(Ordering::Relaxed) {
+                // Well or not, it is answered.
+                let read = reader.execute(&read_10(0, 1), &[], 512);
+                read.expect("the daemon lives");
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let near = scope.spawn(|| lives_on(&server, &stop));
+        sleep(Duration::from_secs(8));
+        stop.store(true, Ordering::Relaxed);
+        let rounds = near.join().expect("the near disk lives on");
+        assert!(rounds > 10, "{rounds} rounds at the near disk");
+    });
+    let (resets, reads) = (resets.into_inner(), reads.into_inner());
+    println!("{resets} resets, {reads} reads answered");
+    assert!(resets > 100 && reads > 0, "{resets} resets, {reads} reads");
+    works_again(&server);
+}

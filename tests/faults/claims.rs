@@ -1,0 +1,284 @@
+//! Two daemons and one stripe, over two disks of a third or of tgt: the second daemon is refused with
+//! the name of the first, a daemon that was killed comes back by itself, and one whose stripe was taken
+//! over answers nothing from its past.
+
+use engine::{Buf, Duration, Payload};
+use harness::directory::Directory;
+use harness::initiator::{on_lane, on_port, opened};
+use harness::run::Ran;
+use harness::sanstone::{Sanstone, call, target_table};
+use harness::tgt::Tgt;
+use std::rc::Rc;
+use std::thread::sleep;
+use volume::{Durability, IscsiDisk, Volume};
+
+const CHILDREN: &str = "\
+[volume.a]\nfile = { path = \"a.img\", size = \"16MiB\", cache = \"write-back\" }\n\
+[volume.b]\nfile = { path = \"b.img\", size = \"16MiB\", cache = \"write-back\" }\n";
+
+/// Two disks that somebody serves.
+struct Shares {
+    urls: Vec<String>,
+    _server: Box<dyn std::any::Any>,
+}
+
+fn of_sanstone() -> Shares {
+    let directory = Directory::new();
+    let server = Sanstone::serve(directory.path(), CHILDREN, &["a", "b"]).owning(directory);
+    let urls = [0, 1].map(|lun| server.url(lun)).to_vec();
+    let server = Box::new(server);
+    Shares {
+        urls,
+        _server: server,
+    }
+}
+
+fn of_tgt() -> Shares {
+    let directory = Directory::new();
+    let mut tgt = Tgt::start();
+    let files = ["a.img", "b.img"].map(|name| directory.sparse(name, 16 << 20));
+    let urls = files.iter().map(|file| tgt.add_disk(file)).collect();
+    Shares {
+        urls,
+        _server: Box::new((tgt, directory)),
+    }
+}
+
+/// A machine with a configuration of the stripe, whose state directory is its own.
+struct Host {
+    directory: Directory,
+    port: u16,
+    stripe: String,
+}
+
+impl Host {
+    fn new(shares: &Shares) -> Host {
+        let children: Vec<String> = shares
+            .urls
+            .iter()
+            .map(|url| format!("{{ iscsi = {{ url = \"{url}\" }} }}"))
+            .collect();
+        let children = children.join(", ");
+        let host = Host {
+            directory: Directory::new(),
+            port: harness::free_port(),
+            stripe: format!(
+                "[volume.db]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ unit = \"64KiB\", of = \
+                 [{children}] }} }} }}\n"
+            ),
+        };
+        let table = target_table(host.port, &["db"]);
+        let text = format!("{}{table}", host.stripe);
+        host.directory.write("sanstone.toml", text);
+        host
+    }
+
+    fn config(&self) -> String {
+        self.directory.join("sanstone.toml").display().to_string()
+    }
+
+    fn serve(&self) -> Sanstone {
+        Sanstone::serve_on(self.port, self.directory.path(), &self.stripe, &["db"])
+    }
+
+    fn volume(&self, verb: &str, more: &[&str]) -> Ran {
+        let config = self.config();
+        call(&[&["volume", verb, "-c", &config, "db"], more].concat())
+    }
+
+    /// What `serve` says when it does not come up.
+    fn is_refused(&self) -> String {
+        let ran = call(&["serve", "-c", &self.config()]);
+        assert_eq!(ran.code(), Some(1), "{}", ran.text());
+        ran.stderr
+    }
+
+    async fn disk(&self) -> Rc<IscsiDisk> {
+        opened(on_port(self.port)).await
+    }
+}
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 4096]).into()
+}
+
+async fn write(disk: &IscsiDisk, byte: u8) {
+    let written = disk.write(0, block(byte), Durability::Fua).await;
+    written.unwrap_or_else(|error| panic!("{byte}: {error}"));
+}
+
+async fn first_byte(disk: &IscsiDisk) -> volume::Result<u8> {
+    Ok(disk.read(0, 4096).await?.to_vec()[0])
+}
+
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} in: {text}");
+    }
+}
+
+fn a_second_one_is_refused(shares: &Shares) {
+    let (one, other) = (Host::new(shares), Host::new(shares));
+    one.volume("create", &[]).success();
+    let mut first = one.serve();
+    let named = format!("in use by sanstone serve -c {}", one.config());
+    on_lane(async {
+        let disk = one.disk().await;
+        write(&disk, 1).await;
+        has(&other.is_refused(), &[&named, "take-over"]);
+        let created = other.volume("create", &["--force"]);
+        assert_ne!(created.code(), Some(0), "{}", created.text());
+        has(&created.stderr, &[&named]);
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 1);
+        write(&disk, 2).await;
+        disk.close().await;
+    });
+    // After an end in good order there is nothing to take over.
+    first.daemon().signal("TERM");
+    let ended = first.daemon().wait(Duration::from_secs(60));
+    assert!(
+        ended.expect("it ends").success(),
+        "{}",
+        first.daemon().log()
+    );
+    let second = other.serve();
+    on_lane(async {
+        let disk = other.disk().await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 2);
+        disk.close().await;
+    });
+    drop(second);
+}
+
+fn one_that_was_killed_comes_back(shares: &Shares) {
+    let (one, other) = (Host::new(shares), Host::new(shares));
+    one.volume("create", &[]).success();
+    let mut byte = 1;
+    for _ in 0..2 {
+        let mut first = one.serve();
+        on_lane(async {
+            let disk = one.disk().await;
+            if byte > 1 {
+                assert_eq!(first_byte(&disk).await.expect("it is served"), byte);
+            }
+            byte += 1;
+            write(&disk, byte).await;
+        });
+        first.daemon().signal("KILL");
+        let gone = first.daemon().wait(Duration::from_secs(60));
+        gone.expect("nothing survives kill -9");
+    }
+    // For another one it may be alive.
+    let named = format!("in use by sanstone serve -c {}", one.config());
+    has(&other.is_refused(), &[&named]);
+    drop(one.serve());
+    has(&other.is_refused(), &[&named]);
+    other.volume("take-over", &[]).success();
+    let _second = other.serve();
+    on_lane(async {
+        let disk = other.disk().await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), byte);
+        disk.close().await;
+    });
+    has(&one.is_refused(), &[&other.config()]);
+}
+
+/// The first one lives on and does not know; `pauses`: it stands still while it is taken over.
+fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
+    let (one, other) = (Host::new(shares), Host::new(shares));
+    one.volume("create", &[]).success();
+    let first = one.serve();
+    let mut first = Some(first);
+    on_lane(async {
+        let old = one.disk().await;
+        write(&old, 1).await;
+        assert_eq!(first_byte(&old).await.expect("it is served"), 1);
+        let daemon = first.as_mut().expect("it runs").daemon();
+        if pauses {
+            daemon.stop();
+            // Longer than a cache may answer without a look at its children.
+            sleep(Duration::from_secs(4));
+        }
+        other.volume("take-over", &[]).success();
+        let second = other.serve();
+        let new = other.disk().await;
+        assert_eq!(first_byte(&new).await.expect("it is served"), 1);
+        write(&new, 2).await;
+        match pauses {
+            true => daemon.signal("CONT"),
+            false => drop(daemon.log_with("was taken over by")),
+        }
+        match first_byte(&old).await {
+            Err(_) | Ok(2) => {}
+            Ok(byte) => panic!("{byte} was overwritten"),
+        }
+        daemon.log_with("was taken over by");
+        first_byte(&old).await.expect_err("for good");
+        let written = old.write(0, block(3), Durability::Fua).await;
+        written.expect_err("for good");
+        assert_eq!(first_byte(&new).await.expect("it is served"), 2);
+        write(&new, 4).await;
+        new.close().await;
+        drop(second);
+    });
+}
+
+#[test]
+fn a_second_daemon_is_refused_with_the_name_of_the_first() {
+    a_second_one_is_refused(&of_sanstone());
+}
+
+#[test]
+fn a_second_daemon_is_refused_with_the_name_of_the_first_over_tgt() {
+    a_second_one_is_refused(&of_tgt());
+}
+
+#[test]
+fn a_daemon_that_was_killed_comes_back_and_another_has_to_take_over() {
+    one_that_was_killed_comes_back(&of_sanstone());
+}
+
+#[test]
+fn a_daemon_that_was_killed_comes_back_over_tgt() {
+    one_that_was_killed_comes_back(&of_tgt());
+}
+
+#[test]
+fn a_daemon_that_is_taken_over_answers_nothing_from_its_past() {
+    one_that_is_taken_over_answers_nothing_old(&of_sanstone(), false);
+}
+
+#[test]
+fn a_daemon_that_stood_still_meanwhile_answers_nothing_from_its_past() {
+    one_that_is_taken_over_answers_nothing_old(&of_sanstone(), true);
+}
+
+#[test]
+fn a_daemon_that_is_taken_over_answers_nothing_from_its_past_over_tgt() {
+    one_that_is_taken_over_answers_nothing_old(&of_tgt(), true);
+}
+
+#[test]
+fn a_stripe_of_files_is_claimed_too() {
+    let directory = Directory::new();
+    let stripe = "[volume.db.stripe]\nof = [{ file = { path = \"a\", size = \"4MiB\" } }, { file = \
+                  { path = \"b\", size = \"4MiB\" } }]\n";
+    let port = harness::free_port();
+    let text = |state: &str| {
+        let table = target_table(port, &["db"]);
+        format!("state = \"{state}\"\n{stripe}{table}")
+    };
+    let config = directory.write("one.toml", text("one"));
+    let other = directory.write("other.toml", text("other"));
+    let [config, other] = [&config, &other].map(|path| path.display().to_string());
+    call(&["volume", "create", "-c", &config, "db"]).success();
+    let mut first = Sanstone::serve_configuration(directory.path(), &text("one"), port);
+    let refused = call(&["volume", "create", "--force", "-c", &other, "db"]);
+    has(&refused.stderr, &["another process has it locked"]);
+    first.daemon().signal("KILL");
+    let gone = first.daemon().wait(Duration::from_secs(60));
+    gone.expect("nothing survives kill -9");
+    // Nobody else has it open, and the owner was on this machine since it was booted.
+    let mut second = Sanstone::serve_configuration(directory.path(), &text("other"), port);
+    has(&second.daemon().log(), &["left by an owner that has ended"]);
+}

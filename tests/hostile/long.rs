@@ -1,0 +1,121 @@
+//! Long commands of one session beside the reads of another, at the running daemon with one lane: what
+//! held others up for seconds. The worst is printed; what bounds it is counted by `fairness`.
+
+use crate::IQN;
+use harness::directory::Directory;
+use harness::sanstone::Sanstone;
+use harness::wire::{Direction, Session, read_10};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const OTHER: &str = "iqn.2026-11.io.sanstone:other";
+/// Before this, Linux's initiator asks whether the target lives; 120 WRITE SAME took nearly 5 s.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn serve() -> Sanstone {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let configuration = format!(
+        "lanes = 1\n[volume.long]\nram = {{ size = \"16GiB\" }}\n[volume.short]\nram = {{ size = \"1MiB\" }}\n\
+         [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"long\"]\nallow = [\"*\"]\n\
+         [target.\"{OTHER}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [\"short\"]\nallow = [\"*\"]\n"
+    );
+    Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
+}
+
+fn login(address: &str, target: &str, number: u16) -> Session {
+    let mut session = Session::login(address, target, 0, number, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    session
+}
+
+const WRITE_SAME_16: u8 = 0x93;
+
+/// A command, its data-out or the length of its data-in, and how often it is sent.
+struct Flood {
+    name: &'static str,
+    cdb: Vec<u8>,
+    data: Vec<u8>,
+    read_bytes: u32,
+    count: usize,
+}
+
+fn floods() -> [Flood; 3] {
+    let mut write_same = vec![0; 16];
+    write_same[0] = WRITE_SAME_16;
+    write_same[10..14].copy_from_slice(&((16_u32 << 20) / 512).to_be_bytes());
+    let mut lba_status = vec![0; 16];
+    (lba_status[0], lba_status[1], lba_status[13]) = (0x9E, 0x12, 24);
+    let unmap = vec![0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend(0_u64.to_be_bytes());
+    list.extend(((512_u32 << 20) / 512).to_be_bytes());
+    list.extend([0; 4]);
+    [
+        Flood {
+            name: "128 GET LBA STATUS of 16 GiB",
+            cdb: lba_status,
+            data: Vec::new(),
+            read_bytes: 24,
+            count: 128,
+        },
+        Flood {
+            name: "120 WRITE SAME of 16 MiB",
+            cdb: write_same,
+            data: vec![7; 512],
+            read_bytes: 0,
+            count: 120,
+        },
+        Flood {
+            name: "120 UNMAP of 512 MiB",
+            cdb: unmap,
+            data: list,
+            read_bytes: 0,
+            count: 120,
+        },
+    ]
+}
+
+#[test]
+fn a_read_passes_long_commands() {
+    let server = serve();
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut reader = login(&address, OTHER, 1);
+    let mut flooder = login(&address, IQN, 2);
+    for flood in floods() {
+        let Flood { name, data, .. } = &flood;
+        let ended = AtomicBool::new(false);
+        let worst = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let direction = match data.is_empty() {
+                    true => Direction::Read,
+                    false => Direction::Write,
+                };
+                let expected = flood.read_bytes.max(data.len() as u32);
+                let mut cdb = flood.cdb.clone();
+                let mut sent = Vec::new();
+                for index in 0..flood.count {
+                    if cdb[0] == WRITE_SAME_16 {
+                        // At 32 places: memory that was never touched takes longest.
+                        cdb[7] = index as u8 % 32;
+                    }
+                    let command = flooder.command(&cdb, direction, expected, data);
+                    sent.push(command.expect("a command"));
+                }
+                let answers = flooder.responses_to(&sent).expect("answers");
+                assert!(answers.iter().all(|(status, _)| *status == 0), "{name}");
+                ended.store(true, Ordering::SeqCst);
+            });
+            let mut worst = Duration::ZERO;
+            while !ended.load(Ordering::SeqCst) {
+                let begun = Instant::now();
+                let read = reader.execute(&read_10(0, 8), &[], 4096);
+                assert_eq!(read.expect("a read").0, 0);
+                worst = worst.max(begun.elapsed());
+            }
+            worst
+        });
+        println!("hostile: a 4K read took {worst:?} at worst beside {name}");
+        assert!(worst < LIMIT, "{worst:?} beside {name}");
+    }
+}

@@ -1,0 +1,60 @@
+//! A test that cannot be run here says so, and is counted: cargo calls it passed, and shows what it
+//! prints only of tests that fail. So it also writes a line to the file that `SANSTONE_SKIPPED` names;
+//! `tools/test` makes that file, shows it, and takes what is in it out of the number of those that passed.
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Notes that the test of this thread leaves out what it is for, or a part of that, and why. A test
+/// that does so several times is one.
+///
+/// # Panics
+/// If the file that is named cannot be written.
+pub fn skip(why: impl Display) {
+    println!("skipped: {why}");
+    if let Some(file) = std::env::var_os("SANSTONE_SKIPPED") {
+        let file = Path::new(&file);
+        let written = note(file, &test(), why);
+        written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+/// `BINARY TEST`.
+fn test() -> String {
+    let binary = std::env::current_exe().unwrap_or_default();
+    let stem = binary.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo puts a hash behind it.
+    let name = stem.rsplit_once('-').map_or(&*stem, |(name, _)| name);
+    let thread = std::thread::current();
+    format!("{name} {}", thread.name().unwrap_or("?"))
+}
+
+/// In one write, whoever else writes.
+fn note(file: &Path, test: &str, why: impl Display) -> io::Result<()> {
+    let line = format!("{test}: {why}\n").replace('\n', " ");
+    let line = format!("{}\n", line.trim_end());
+    let mut file = OpenOptions::new().create(true).append(true).open(file)?;
+    file.write_all(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Directory;
+
+    #[test]
+    fn each_reason_is_a_line_with_the_test_before_it() {
+        let directory = Directory::new();
+        let file = directory.path().join("skipped");
+        note(&file, &test(), "there is no\nistgt").expect("room");
+        note(&file, "peers contract::on_istgt", "the same").expect("room");
+        let lines = std::fs::read_to_string(&file).expect("it is there");
+        assert_eq!(
+            lines,
+            "harness skip::tests::each_reason_is_a_line_with_the_test_before_it: there is no istgt\n\
+             peers contract::on_istgt: the same\n"
+        );
+    }
+}
