@@ -101,7 +101,7 @@ impl Attentions {
         Ok(())
     }
 
-    /// Makes known a nexus that a port that was met before has established again: it finds
+    /// Makes known a nexus that a port that has heard of the power-on has established again: it finds
     /// [`Attention::NexusLoss`] instead.
     pub(crate) fn know_again(&mut self, nexus: NexusId) {
         if self.waiting.len() < Attentions::NEXUSES_MAX {

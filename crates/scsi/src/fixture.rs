@@ -98,8 +98,8 @@ pub(crate) fn sense(action: Action) -> Sense {
 pub(crate) fn two_views(shape: Shape) -> (LogicalUnit, LogicalUnit) {
     let mut first = LogicalUnit::new(identity(), shape.clone()).unwrap();
     let mut second = LogicalUnit::sharing(identity(), shape, first.shared().clone()).unwrap();
-    first.introduce(NEXUS, "iqn.2026-11.test:a,i,0x000000000001");
-    second.introduce(OTHER, "iqn.2026-11.test:b,i,0x000000000001");
+    first.establish(NEXUS, "iqn.2026-11.test:a,i,0x000000000001");
+    second.establish(OTHER, "iqn.2026-11.test:b,i,0x000000000001");
     sense(first.begin(NEXUS, &[0; 6]));
     sense(second.begin(OTHER, &[0; 6]));
     (first, second)

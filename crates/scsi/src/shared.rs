@@ -29,8 +29,8 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
-    /// Who knows since when the unit runs, logged in or not; the latest to be met is the last.
-    met: VecDeque<NexusName>,
+    /// Who knows since when the unit runs, logged in or not; the latest to hear of it is the last.
+    power_on_heard: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that it is reached through.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -132,29 +132,29 @@ pub(crate) fn text(
 
 impl State {
     /// Names remembered at most; who is forgotten hears of the power-on once more.
-    const MET_MAX: usize = 1024;
+    const HEARD_MAX: usize = 1024;
 
-    pub(crate) fn has_met(&self, name: &NexusName) -> bool {
-        self.met.contains(name)
+    pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
+        self.power_on_heard.contains(name)
     }
 
     /// Remembers the name of a nexus that has heard of the power-on.
-    pub(crate) fn meet(&mut self, nexus: NexusId) {
+    pub(crate) fn power_on_heard(&mut self, nexus: NexusId) {
         let Some(name) = self.names.get(&nexus).cloned() else {
             return;
         };
-        if self.has_met(&name) {
+        if self.has_heard_power_on(&name) {
             return;
         }
-        if self.met.len() >= State::MET_MAX {
-            self.met.pop_front();
+        if self.power_on_heard.len() >= State::HEARD_MAX {
+            self.power_on_heard.pop_front();
         }
-        self.met.push_back(name);
+        self.power_on_heard.push_back(name);
     }
 
     /// Nobody knows of the power-on that is being told now.
-    pub(crate) fn forget_met(&mut self) {
-        self.met.clear();
+    pub(crate) fn forget_power_on_heard(&mut self) {
+        self.power_on_heard.clear();
     }
 
     /// The nexuses that are logged in and whose names are `wanted`.

@@ -145,7 +145,7 @@ impl LogicalUnit {
                 state.reset();
             }
             if attention == Attention::PowerOnOrReset {
-                state.forget_met();
+                state.forget_power_on_heard();
             }
             state.attentions.post(attention, except);
         });
@@ -157,29 +157,36 @@ impl LogicalUnit {
             .change(|state| state.attentions.post_to(attention, nexus));
     }
 
+    /// Takes what a nexus has to hear, for transports that have no sense data to say it in.
+    pub fn take_attention(&self, nexus: NexusId) -> Option<Attention> {
+        let mut state = self.shared.look();
+        state.attentions.know(nexus).ok()?;
+        state.attentions.take(nexus)
+    }
+
     /// Makes a nexus known by name before its first command, so that it finds its registrations
     /// again: `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). One that was
-    /// [met](LogicalUnit::meet) before is told that its nexus was lost, not of a power-on: nothing
+    /// [told of the power-on](LogicalUnit::power_on_heard) before is told that its nexus was lost, not of a power-on: nothing
     /// that it had cached here is gone. Gives whether it was.
-    pub fn introduce(&self, nexus: NexusId, initiator_port: &str) -> bool {
+    pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> bool {
         let name = NexusName {
             initiator_port: initiator_port.to_ascii_lowercase(),
             target_port: self.identity.port.relative_port,
         };
         self.shared.change(|state| {
-            let met = state.has_met(&name);
-            if met {
+            let has_heard = state.has_heard_power_on(&name);
+            if has_heard {
                 state.attentions.know_again(nexus);
             }
             state.names.insert(nexus, name);
-            met
+            has_heard
         })
     }
 
     /// Remembers that a nexus has *received* the unit attention of the power-on: until the unit
     /// is powered on again, its port does not have to hear of it.
-    pub fn meet(&self, nexus: NexusId) {
-        self.shared.look().meet(nexus);
+    pub fn power_on_heard(&self, nexus: NexusId) {
+        self.shared.look().power_on_heard(nexus);
     }
 
     /// Forgets a nexus that ended. Transports must call it, or the table of nexuses fills up and
@@ -189,7 +196,7 @@ impl LogicalUnit {
         self.shared.change(|state| state.forget(nexus));
     }
 
-    /// The name of a nexus; one that was not introduced has its number for one.
+    /// The name of a nexus; one that was not established has its number for one.
     pub(crate) fn name_of(&self, state: &State, nexus: NexusId) -> NexusName {
         let known = state.names.get(&nexus).cloned();
         known.unwrap_or_else(|| NexusName {

@@ -38,11 +38,11 @@ fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
     let mut unit = new_unit();
     let hears = |unit: &mut LogicalUnit, nexus: u64, meet: bool| {
         let nexus = NexusId(nexus);
-        unit.introduce(nexus, PORT);
+        unit.establish(nexus, PORT);
         let asc = fixture::sense(unit.begin(nexus, &TEST_UNIT_READY)).asc;
         assert_eq!(unit.begin(nexus, &TEST_UNIT_READY), good());
         if meet {
-            unit.meet(nexus);
+            unit.power_on_heard(nexus);
         }
         unit.forget(nexus);
         asc
@@ -60,13 +60,13 @@ fn those_who_were_met_are_remembered_within_a_bound() {
     for number in 0..5000 {
         let nexus = NexusId(number);
         let port = format!("iqn.2026-11.test:{number},i,0x0");
-        assert!(!unit.introduce(nexus, &port));
+        assert!(!unit.establish(nexus, &port));
         unit.begin(nexus, &TEST_UNIT_READY);
-        unit.meet(nexus);
+        unit.power_on_heard(nexus);
         unit.forget(nexus);
     }
-    assert!(!unit.introduce(NexusId(6000), "iqn.2026-11.test:0,i,0x0"));
-    assert!(unit.introduce(NexusId(6001), "iqn.2026-11.test:4999,i,0x0"));
+    assert!(!unit.establish(NexusId(6000), "iqn.2026-11.test:0,i,0x0"));
+    assert!(unit.establish(NexusId(6001), "iqn.2026-11.test:4999,i,0x0"));
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Disk {
         };
         let mut views = [view(1), view(2)];
         for nexus in NEXUSES {
-            views[nexus.view].introduce(nexus.id, nexus.name);
+            views[nexus.view].establish(nexus.id, nexus.name);
         }
         let commands = Commands::of(&mut views[0]);
         Disk {
@@ -342,9 +342,9 @@ impl Disk {
                     Waiting::List(of, ..) | Waiting::Medium(of, _) => of.id != nexus.id,
                 });
                 view.forget(nexus.id);
-                view.introduce(nexus.id, nexus.name);
+                view.establish(nexus.id, nexus.name);
             }
-            1 => view.meet(nexus.id),
+            1 => view.power_on_heard(nexus.id),
             _ => {
                 let attentions = [
                     Attention::PowerOnOrReset,

@@ -88,8 +88,8 @@ fn aptpl_registrations_survive_a_restart_and_meet_their_initiator_again() {
     let shared = SharedUnit::new();
     shared.restore(&kept);
     let mut after = LogicalUnit::sharing(identity(), thick(), shared).unwrap();
-    after.introduce(NexusId(100), "iqn.2026-11.test:a,i,0x000000000001");
-    after.introduce(NexusId(101), "iqn.2026-11.test:b,i,0x000000000001");
+    after.establish(NexusId(100), "iqn.2026-11.test:a,i,0x000000000001");
+    after.establish(NexusId(101), "iqn.2026-11.test:b,i,0x000000000001");
     for nexus in [NexusId(100), NexusId(101)] {
         sense(after.begin(nexus, &[0; 6]));
     }
@@ -198,7 +198,7 @@ fn all_tg_pt_changes_no_key_that_is_not_given() {
     elsewhere.port.relative_port += 1;
     let shared = first.shared().clone();
     let mut elsewhere = LogicalUnit::sharing(elsewhere, thick(), shared).unwrap();
-    elsewhere.introduce(OTHER, "iqn.2026-11.test:a,i,0x000000000001");
+    elsewhere.establish(OTHER, "iqn.2026-11.test:a,i,0x000000000001");
     assert_eq!(out(&mut elsewhere, OTHER, 0, (0, 2), 0), Ending::GOOD);
     // It is one initiator port: as if it had asked at the other target port, where its key is 2.
     let ending = out(&mut first, NEXUS, 0, (0, 5), ALL_TG_PT);

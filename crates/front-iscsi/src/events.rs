@@ -1,0 +1,130 @@
+//! What the protocol machine has to say, acted on in one place: whoever calls the machine has its
+//! events acted on afterwards.
+
+use std::rc::Rc;
+
+use engine::spawn;
+use iscsi::{CloseReason, TargetEvent, TaskId};
+
+use crate::{
+    command,
+    connection::{Connection, Ending},
+    login,
+    notices::Notice,
+    task_management,
+};
+
+/// What only the reader can act on: a command's data-out.
+pub(crate) enum DataOut {
+    /// The next `len` bytes of the PDU's payload belong to a command, from `offset` of its data-out on.
+    Place { task: TaskId, offset: u32, len: u32 },
+    /// A command has all its data-out, once the payload is in its place.
+    Complete(TaskId),
+}
+
+/// Acts on events up to one that brings data.
+pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
+    loop {
+        let event = connection.machine.borrow_mut().poll_event()?;
+        match event {
+            TargetEvent::Command(request) => {
+                let (task, len) = (request.task, request.immediate_len);
+                command::begin(connection, request);
+                let offset = 0;
+                return Some(DataOut::Place { task, offset, len });
+            }
+            TargetEvent::DataOut { task, offset, len } => {
+                return Some(DataOut::Place { task, offset, len });
+            }
+            TargetEvent::DataComplete { task } => return Some(DataOut::Complete(task)),
+            // The machine answers for a command whose data came out of order.
+            TargetEvent::Failed { task } => {
+                connection.open.remove_unanswered(task);
+            }
+            TargetEvent::TaskManagement(request) => {
+                let before = connection.open.mark();
+                spawn(task_management::run(connection.clone(), request, before));
+            }
+            TargetEvent::LoginRequest(request) => {
+                let connection = connection.clone();
+                spawn(async move {
+                    login::begin(&connection, request).await;
+                    go_on(&connection);
+                });
+            }
+            TargetEvent::SessionRequest(request) => {
+                let connection = connection.clone();
+                spawn(async move {
+                    login::enter(&connection, request).await;
+                    go_on(&connection);
+                });
+            }
+            TargetEvent::AuthenticationFailed { user, why } => {
+                login::failed(connection, user.as_deref(), why);
+            }
+            TargetEvent::LoggedIn(parameters) => {
+                tracing::debug!(peer = %connection.peer, ?parameters, "full feature phase");
+            }
+            TargetEvent::SendTargets(which) => login::send_targets(connection, &which),
+            TargetEvent::Logout { .. } => log_out(connection),
+            TargetEvent::Closed(reason) => {
+                log_close(connection, &reason);
+                connection.close_when_sent();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Acts on the events that an answer of ours just now has caused, which brings no data.
+pub(crate) fn go_on(connection: &Rc<Connection>) {
+    let data = act(connection);
+    debug_assert!(data.is_none(), "data come with a PDU");
+    connection.sent.notify();
+    connection.transmit.notify();
+}
+
+fn log_out(connection: &Rc<Connection>) {
+    // What has not begun does not begin any more, least of all after the response.
+    for task in connection.open.order.waiting() {
+        connection.abort_task(task);
+    }
+    let connection = connection.clone();
+    spawn(async move {
+        if let Some(nexus) = connection.nexus() {
+            nexus.wait_idle().await;
+        }
+        let responded = connection.machine.borrow_mut().logout_response(0);
+        if responded.is_ok() {
+            connection.note_ending(|| Ending::Logout);
+            go_on(&connection);
+            connection.close_when_sent();
+        }
+    });
+}
+
+fn log_close(connection: &Connection, reason: &CloseReason) {
+    let peer = connection.peer;
+    match reason {
+        CloseReason::Logout => tracing::debug!(%peer, "logout"),
+        CloseReason::LoginRefused {
+            status,
+            target_address,
+        } => {
+            if !connection.has_ending() {
+                login::refused(connection, *status, target_address.as_deref());
+            }
+            connection.note_ending(|| Ending::Refused);
+        }
+        CloseReason::Protocol(error) => {
+            connection.note_ending(|| match connection.is_logged_in() {
+                true => Ending::Lost("the peer broke the protocol".to_owned()),
+                false => Ending::Refused,
+            });
+            if let Some(suppressed) = connection.may_say(Notice::Broken) {
+                tracing::warn!(%peer, %error, suppressed, "the peer broke the protocol");
+            }
+        }
+        other => tracing::debug!(%peer, reason = ?other, "connection closed"),
+    }
+}

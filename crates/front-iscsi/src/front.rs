@@ -1,0 +1,140 @@
+//! One lane's front: its connections, each from its first byte to the end of its last I/O, and what
+//! other lanes ask of them.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
+use iscsi::LoginStatus;
+
+use crate::{
+    connection::{Connection, Ending},
+    login,
+    notices::Notice,
+    reader,
+    request::Request,
+    service::Service,
+    watchdog, writer,
+};
+
+/// One lane's connections.
+pub(crate) struct Front {
+    service: Rc<Service>,
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    /// A connection has ended.
+    changed: Notify,
+}
+
+impl Front {
+    pub(crate) fn new(service: Service) -> Rc<Front> {
+        Rc::new(Front {
+            service: Rc::new(service),
+            connections: RefCell::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Serves requests until the server goes away.
+    pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+        while let Some(request) = requests.receive().await {
+            match request {
+                Request::Serve(newcomer) => {
+                    let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
+                    // Known from here on: the next request may be for it.
+                    let id = connection.id;
+                    self.connections.borrow_mut().insert(id, connection.clone());
+                    spawn_for(Share::of(id), self.clone().serve(connection));
+                }
+                Request::MakeRoom { connection } => {
+                    if let Some(connection) = self.find(connection) {
+                        watchdog::dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
+                    }
+                }
+                Request::EndSession { connection, done } => {
+                    let Some(connection) = self.find(connection) else {
+                        done.send(());
+                        continue;
+                    };
+                    spawn(async move {
+                        connection.end("the initiator has logged in again");
+                        connection.gone().await;
+                        done.send(());
+                    });
+                }
+                Request::EndTarget { target } => {
+                    for connection in self.all() {
+                        if connection.target().is_some_and(|t| t.index == target) {
+                            // The answer to who asked for it may still be on its way.
+                            connection.close_when_sent();
+                        }
+                    }
+                }
+                Request::Stop { done } => {
+                    let front = self.clone();
+                    spawn(async move {
+                        front.stop().await;
+                        done.send(());
+                    });
+                }
+            }
+        }
+    }
+
+    fn find(&self, connection: u64) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(&connection).cloned()
+    }
+
+    fn all(&self) -> Vec<Rc<Connection>> {
+        self.connections.borrow().values().cloned().collect()
+    }
+
+    async fn stop(&self) {
+        self.service.stopping.set(true);
+        for connection in self.all() {
+            watchdog::finish(connection);
+        }
+        self.changed
+            .wait_for(|| self.connections.borrow().is_empty().then_some(()))
+            .await;
+    }
+
+    /// Serves one connection from its first byte to the end of its last I/O.
+    async fn serve(self: Rc<Self>, connection: Rc<Connection>) {
+        let (id, peer) = (connection.id, connection.peer);
+        tracing::debug!(%peer, id, "connected");
+        spawn(writer::run(connection.clone()));
+        spawn(watchdog::watch(connection.clone()));
+        let reason = reader::run(&connection).await;
+        tracing::debug!(%peer, id, reason, "reading ended");
+        connection.close_when_sent();
+        connection.over().await;
+        self.leave(&connection).await;
+    }
+
+    async fn leave(&self, connection: &Connection) {
+        if let Some(nexus) = connection.nexus() {
+            connection.abort_tasks(nexus, None, connection.open.mark());
+            self.service.units.leave(nexus).await;
+        }
+        let sessions = &self.service.sessions;
+        // The place first: who waits for this session's end is going to need one.
+        sessions.admission.leave(connection.id, time::now());
+        if let Some(key) = connection.take_key() {
+            sessions.remove(&key, connection.id);
+            if let Some(suppressed) = connection.may_say(Notice::LoggedOut) {
+                let (peer, initiator, target) =
+                    (connection.peer, key.initiator_name, key.target_name);
+                match connection.take_ending() {
+                    Some(Ending::Lost(why)) => {
+                        tracing::info!(%peer, initiator, target, suppressed, "connection lost: {why}");
+                    }
+                    _ => tracing::info!(%peer, initiator, target, suppressed, "logged out"),
+                }
+            }
+        } else if !connection.is_logged_in() {
+            login::given_up(connection);
+        }
+        self.connections.borrow_mut().remove(&connection.id);
+        connection.has_gone();
+        self.changed.notify();
+    }
+}

@@ -1,0 +1,45 @@
+//! The iSCSI front: it takes connections on portals, runs the protocol machine of each on the
+//! lane that owns it, and brings the commands of its sessions to their units.
+//!
+//! ```text
+//!  portal ──► connection ──► iscsi::TargetConnection ──► events ──► command ──► unit::Unit
+//!  (server)   reader, writer,    (pure machine)          login      (what is
+//!             watchdog                                   task_management  open, in order)
+//! ```
+//!
+//! [`Server::start`] gives every lane a [`front`](mod@front) with its own view of the targets. What
+//! concerns a whole target, session reinstatement and resets, goes by message between the lanes and
+//! answers only when every I/O that it overtakes has ended.
+#![forbid(unsafe_code)]
+
+mod aborting;
+mod admission;
+mod command;
+mod config;
+mod connection;
+mod data_segment;
+mod events;
+mod failures;
+mod front;
+mod login;
+mod notices;
+mod open;
+mod order;
+mod peer;
+mod portals;
+mod power_on;
+mod prefix;
+mod reader;
+mod request;
+mod server;
+mod service;
+mod sessions;
+mod target;
+mod task_management;
+mod watchdog;
+mod writer;
+
+pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, TargetSpec};
+pub use iscsi::{Chap, text::folded_name};
+pub use prefix::Prefix;
+pub use server::{IN_USE_LIMIT, Server, StartError};

@@ -1,0 +1,355 @@
+//! Who may log in to what: the driver's side of the login phase and of discovery.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    pin::pin,
+    rc::{Rc, Weak},
+    sync::Arc,
+    task::Poll,
+};
+
+use engine::{Duration, cross::OneshotReceiver, random, time};
+use iscsi::{
+    Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
+};
+use unit::Commands;
+
+use crate::{
+    config::Redirect, connection::Connection, notices::Notice, service::Service,
+    sessions::SessionKey, target::Target,
+};
+
+/// Why a login goes no further, and where to go instead.
+struct Refusal {
+    status: LoginStatus,
+    target_address: Option<String>,
+}
+
+impl From<LoginStatus> for Refusal {
+    fn from(status: LoginStatus) -> Refusal {
+        Refusal {
+            status,
+            target_address: None,
+        }
+    }
+}
+
+/// Looks at the first request of a login: is there such a target, here, for this initiator, and
+/// what does it have to prove? Who has to, from where that has failed before, waits for the answer.
+pub(crate) async fn begin(connection: &Rc<Connection>, request: LoginRequest) {
+    let (sessions, peer) = (&connection.service.sessions, connection.peer.ip());
+    let name = &request.initiator_name;
+    sessions.admission.begin(connection.id, name);
+    connection.set_initiator(name);
+    let patience = connection.service.limits.login_timeout;
+    let mut checked = check(connection, &request);
+    let wait = match checked {
+        Ok(Some(_)) => sessions.failures.wait(peer, name, time::now(), patience),
+        _ => Some(Duration::ZERO),
+    };
+    match wait {
+        Some(Duration::ZERO) => {}
+        Some(wait) => {
+            if time::timeout(wait, connection.over()).await.is_some() {
+                return;
+            }
+            checked = check(connection, &request);
+        }
+        None => checked = Err(LoginStatus::OUT_OF_RESOURCES.into()),
+    }
+    answer(connection, checked);
+}
+
+fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, Refusal>) {
+    let checked = checked.and_then(|chap| Ok(chap.map(authentication).transpose()?));
+    let tag = connection.target().map_or(0, |target| target.portals.tag);
+    let mut machine = connection.machine.borrow_mut();
+    let _ = match checked {
+        Ok(None) => machine.login_continue(tag),
+        Ok(Some(authentication)) => machine.login_authenticate(tag, authentication),
+        Err(refusal) => {
+            drop(machine);
+            return refuse(connection, refusal);
+        }
+    };
+}
+
+fn refuse(connection: &Connection, refusal: impl Into<Refusal>) {
+    let Refusal {
+        status,
+        target_address,
+    } = refusal.into();
+    let mut machine = connection.machine.borrow_mut();
+    let _ = machine.login_reject(status, target_address.as_deref());
+}
+
+/// Logs that the initiator was sent away, by us or by the protocol machine.
+pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_address: Option<&str>) {
+    // That it could not prove who it is has been said with what was wrong.
+    if status == LoginStatus::AUTHENTICATION_FAILURE {
+        return;
+    }
+    let machine = connection.machine.borrow();
+    let report = machine.login_report();
+    let (peer, initiator) = (connection.peer, &report.request.initiator_name);
+    let target = report.request.target_name.as_deref().unwrap_or("-");
+    let Some(suppressed) = connection.may_say(Notice::Refused) else {
+        return;
+    };
+    // Which of the two it was is not in the status.
+    let not_allowed = visible(&connection.service, connection.local)
+        .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name == target)
+        .and_then(|target| target.refusal_of(initiator, peer.ip()));
+    if let Some(to) = target_address {
+        tracing::info!(%peer, ?initiator, ?target, to, suppressed, "login redirected: {status}");
+    } else {
+        let complaint = report.complaint.or(not_allowed);
+        let colon = complaint.map_or("", |_| ": ");
+        let complaint = complaint.unwrap_or_default();
+        tracing::warn!(%peer, ?initiator, ?target, suppressed, "login refused: {status}{colon}{complaint}");
+    }
+}
+
+/// Logs that the initiator left before its login was at its end, if it had begun one.
+pub(crate) fn given_up(connection: &Connection) {
+    let machine = connection.machine.borrow();
+    let report = machine.login_report();
+    let (true, Some(why)) = (report.has_begun, connection.lost_because()) else {
+        return;
+    };
+    let Some(suppressed) = connection.may_say(Notice::Refused) else {
+        return;
+    };
+    let (peer, initiator) = (connection.peer, &report.request.initiator_name);
+    let target = report.request.target_name.as_deref().unwrap_or("-");
+    let mend = match report.has_proven {
+        true => {
+            "; if it does not accept what the target proved, look at user and secret of `mutual`"
+        }
+        false => "",
+    };
+    tracing::warn!(%peer, ?initiator, ?target, suppressed, "login given up: {why}{mend}");
+}
+
+/// The same with a challenge that nobody can know before.
+fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
+    let mut challenge = [0; Authentication::RANDOM_LEN];
+    random::fill(&mut challenge).map_err(|error| {
+        tracing::error!(%error, "no random bytes for a challenge");
+        LoginStatus::TARGET_ERROR
+    })?;
+    Ok(Authentication::new(chap, challenge))
+}
+
+/// The initiator could not prove who it is: it has been refused, and the next attempt waits.
+pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
+    let peer = connection.peer;
+    let failures = &connection.service.sessions.failures;
+    let count = failures.note(peer.ip(), &connection.initiator(), time::now());
+    let target = connection.target();
+    let Some(suppressed) = connection.may_say(Notice::Unproven) else {
+        return;
+    };
+    tracing::warn!(
+        %peer,
+        suppressed,
+        initiator = ?connection.initiator(),
+        target = target.as_ref().map_or("-", |target| &target.name),
+        user = ?user.unwrap_or("-"),
+        count,
+        "authentication failed: {why}"
+    );
+}
+
+/// What the initiator has to prove, if anything.
+fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<Chap>>, Refusal> {
+    if connection.is_finishing() {
+        return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
+    }
+    if request.session_type == SessionType::Discovery {
+        // These sessions are not entered anywhere, so none can be joined.
+        return match request.tsih {
+            0 => Ok(connection.service.discovery.clone()),
+            _ => Err(LoginStatus::SESSION_DOES_NOT_EXIST.into()),
+        };
+    }
+    let name = request
+        .target_name
+        .as_deref()
+        .ok_or(LoginStatus::MISSING_PARAMETER)?;
+    let target = visible(&connection.service, connection.local)
+        .find(|target| target.name == name)
+        .ok_or(LoginStatus::NOT_FOUND)?;
+    if !target.admits(&request.initiator_name, connection.peer.ip()) {
+        return Err(LoginStatus::AUTHORIZATION_FAILURE.into());
+    }
+    if let Some(Redirect { to, permanently }) = target.redirect {
+        let status = match permanently {
+            true => LoginStatus::MOVED_PERMANENTLY,
+            false => LoginStatus::MOVED_TEMPORARILY,
+        };
+        return Err(Refusal {
+            status,
+            target_address: Some(to.to_string()),
+        });
+    }
+    if request.tsih != 0 {
+        // MaxConnections is 1: no second connection joins a session, though it may be there.
+        let key = session_key(target, request);
+        let refusal = match connection.service.sessions.has(&key, request.tsih) {
+            true => LoginStatus::TOO_MANY_CONNECTIONS,
+            false => LoginStatus::SESSION_DOES_NOT_EXIST,
+        };
+        return Err(refusal.into());
+    }
+    connection.set_target(target.clone());
+    Ok(target.chap.clone())
+}
+
+/// The targets that are reached at `local`, each through one of its portal groups.
+fn visible(service: &Service, local: SocketAddr) -> impl Iterator<Item = &Rc<Target>> {
+    let targets = service.targets.iter();
+    targets.filter(move |target| target.portals.contains(local))
+}
+
+fn session_key(target: &Target, request: &LoginRequest) -> SessionKey {
+    SessionKey {
+        initiator_name: request.initiator_name.clone(),
+        isid: request.isid,
+        target_name: target.name.clone(),
+        portal_group_tag: target.portals.tag,
+    }
+}
+
+/// Lets the session begin, after an older session of the same initiator port has ended with all
+/// its I/O.
+pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
+    let service = &connection.service;
+    let Some(target) = connection.target() else {
+        // A discovery session: any number may be.
+        return begin_session(connection, &request, 1, None);
+    };
+    let key = session_key(&target, &request);
+    let tsih = loop {
+        match service.sessions.enter(&key, connection.id, &service.own) {
+            Ok(tsih) => break tsih,
+            // An older session whose volume hangs must not hang this login for ever.
+            Err(ended) => match patience(connection, ended).await {
+                Some(()) if connection.is_ended() => return,
+                Some(()) => {}
+                None => return refuse(connection, LoginStatus::SERVICE_UNAVAILABLE),
+            },
+        }
+    };
+    connection.set_key(key);
+    if connection.is_ended() {
+        return connection.release_key();
+    }
+    let admission = &service.sessions.admission;
+    if !admission.enter(connection.id, &request.initiator_name, time::now()) {
+        connection.release_key();
+        return refuse(connection, LoginStatus::OUT_OF_RESOURCES);
+    }
+    if let Some(suppressed) = connection.may_say(Notice::LoggedIn) {
+        tracing::info!(
+            peer = %connection.peer,
+            initiator = request.initiator_name,
+            target = target.name,
+            suppressed,
+            "logged in"
+        );
+    }
+    begin_session(connection, &request, tsih, Some(&target));
+}
+
+/// Tells the initiator that its session has begun, with a nexus if it is for a target.
+fn begin_session(
+    connection: &Rc<Connection>,
+    request: &LoginRequest,
+    tsih: u16,
+    target: Option<&Rc<Target>>,
+) {
+    let service = &connection.service;
+    let nexus = target.map(|target| {
+        let commands: Weak<dyn Commands> = Rc::downgrade(connection) as Weak<Connection>;
+        let initiator = &request.initiator_name;
+        let nexus = service.units.enter(initiator, &target.luns, commands);
+        // The initiator port, as reservations know it (RFC 7143 §4.4.4).
+        let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
+        let port = format!("{initiator},i,0x{isid}");
+        for (&lun, unit) in &*target.luns {
+            if !unit.logical.borrow().establish(nexus.id, &port) {
+                connection.power_on.begin(lun);
+            }
+        }
+        nexus
+    });
+    connection.begin_session(nexus);
+    let demanded = target.map_or(service.discovery.is_some(), |target| target.chap.is_some());
+    if demanded {
+        let (peer, initiator) = (connection.peer.ip(), &request.initiator_name);
+        service.sessions.failures.forgive(peer, initiator);
+    }
+    connection.accept_login(tsih);
+}
+
+/// Waits for an older session's end, for as long as a login may take and while the new connection
+/// stays. None: time has run out.
+async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
+    let (mut ended, mut over) = (pin!(ended), pin!(connection.over()));
+    let either = std::future::poll_fn(|cx| {
+        if ended.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        over.as_mut().poll(cx)
+    });
+    time::timeout(connection.service.limits.login_timeout, either).await
+}
+
+/// Answers a discovery request.
+pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
+    let own = connection.target();
+    let (initiator, peer) = (connection.initiator(), connection.peer.ip());
+    let records: Vec<TargetRecord> = visible(&connection.service, connection.local)
+        // The list is of those that the initiator may use (RFC 7143 Appendix C).
+        .filter(|target| target.admits(&initiator, peer))
+        .filter(|target| match which {
+            SendTargets::All => true,
+            SendTargets::Named(name) => *name == target.name,
+            SendTargets::Session => own.as_ref().is_some_and(|own| own.name == target.name),
+        })
+        .map(|target| TargetRecord {
+            name: target.name.clone(),
+            addresses: addresses(target, connection),
+        })
+        .collect();
+    if records.is_empty() {
+        tell_hidden(connection, which);
+    }
+    let _ = connection.machine.borrow_mut().send_targets(&records);
+}
+
+/// Logs that a discovery lists nothing because the initiator may use none of the targets there.
+fn tell_hidden(connection: &Connection, which: &SendTargets) {
+    let (initiator, peer) = (connection.initiator(), connection.peer);
+    let hidden = visible(&connection.service, connection.local)
+        .filter(|target| !matches!(which, SendTargets::Named(name) if *name != target.name))
+        .find_map(|target| Some((target, target.refusal_of(&initiator, peer.ip())?)));
+    let Some((target, why)) = hidden else {
+        return;
+    };
+    if let Some(suppressed) = connection.may_say(Notice::Refused) {
+        let target = &target.name;
+        tracing::warn!(%peer, ?initiator, ?target, suppressed, "discovery lists no target: {why}");
+    }
+}
+
+/// Where a target is reached: the portals of all its groups.
+fn addresses(target: &Target, connection: &Connection) -> Vec<String> {
+    let groups = connection.service.targets.iter();
+    let groups = groups.filter(|group| group.index == target.index);
+    groups
+        .flat_map(|group| group.portals.addresses(connection.local))
+        .collect()
+}

@@ -1,0 +1,81 @@
+//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered only when every I/O that it
+//! overtakes has ended, on whatever lane, so that who retries elsewhere is not overtaken by the past.
+
+use std::rc::Rc;
+
+use iscsi::TaskManagementRequest;
+use unit::Mark;
+
+use crate::{connection::Connection, open::command_id, request::Request};
+
+/// Does one task management function and answers it. Of the commands of its own session it concerns
+/// those `before` it.
+pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest, before: Mark) {
+    let response = perform(&connection, &request, before).await;
+    let result = connection
+        .machine
+        .borrow_mut()
+        .task_management_response(request.task, response);
+    if let Err(error) = result {
+        tracing::debug!(%error, "a task management function outlived its connection");
+    }
+    connection.transmit.notify();
+}
+
+async fn perform(connection: &Connection, request: &TaskManagementRequest, before: Mark) -> u8 {
+    const ABORT_TASK: u8 = 1;
+    const ABORT_TASK_SET: u8 = 2;
+    const CLEAR_TASK_SET: u8 = 4;
+    const LOGICAL_UNIT_RESET: u8 = 5;
+    const TARGET_WARM_RESET: u8 = 6;
+    const TARGET_COLD_RESET: u8 = 7;
+
+    let (Some(target), Some(nexus)) = (connection.target(), connection.nexus()) else {
+        return TaskManagementRequest::REJECTED;
+    };
+    let units = &connection.service.units;
+    let unit = scsi::Lun::decode(request.lun.0.to_be_bytes())
+        .ok()
+        .map(scsi::Lun::number)
+        .filter(|number| nexus.unit(*number).is_some());
+    match (request.function, unit) {
+        (ABORT_TASK, _) => {
+            let Some(task) = request.referenced else {
+                return TaskManagementRequest::TASK_DOES_NOT_EXIST;
+            };
+            let aborted = connection.abort_task(task);
+            let running = nexus.running(|_, command| command == command_id(task));
+            nexus.wait_ended(&running).await;
+            if !aborted {
+                // Its answer was on its way before this function could begin.
+                return TaskManagementRequest::TASK_DOES_NOT_EXIST;
+            }
+        }
+        (ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET, None) => {
+            return TaskManagementRequest::LUN_DOES_NOT_EXIST;
+        }
+        (ABORT_TASK_SET, Some(lun)) => {
+            let running = connection.abort_tasks(nexus, Some(lun), before);
+            nexus.wait_ended(&running).await;
+        }
+        (CLEAR_TASK_SET, Some(lun)) => {
+            units.clear_task_set(nexus, lun, before).await;
+        }
+        (LOGICAL_UNIT_RESET, Some(lun)) => {
+            units.reset(nexus, Some(lun), before).await;
+        }
+        (TARGET_WARM_RESET, _) => {
+            units.reset(nexus, None, before).await;
+        }
+        (TARGET_COLD_RESET, _) => {
+            units.reset(nexus, None, before).await;
+            for lane in &connection.service.lanes {
+                let target = target.index;
+                // A lane that has ended has no sessions.
+                let _ = lane.send(Request::EndTarget { target });
+            }
+        }
+        _ => return TaskManagementRequest::NOT_SUPPORTED,
+    }
+    TaskManagementRequest::FUNCTION_COMPLETE
+}

@@ -1,0 +1,144 @@
+//! What time does to a connection: it ends when its peer logs in too slowly, does not take its
+//! replies, does not send the data that it has announced, or is gone; and when the server stops.
+
+use std::rc::Rc;
+
+use engine::{Duration, Instant, spawn, time};
+use iscsi::{AsyncMessage, LoginStatus, TaskId};
+
+use crate::{
+    connection::{Connection, Ending},
+    events,
+    notices::Notice,
+};
+
+/// How often the watchdog looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// What a peer that is silent has to go on with what it began when the server stops.
+const STOP_PATIENCE: Duration = Duration::from_millis(2500);
+/// How often a stopping server looks.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Watches the connection until it ends.
+pub(crate) async fn watch(connection: Rc<Connection>) {
+    let limits = connection.service.limits.clone();
+    let began = time::now();
+    let mut unsent = Vec::new();
+    while time::timeout(INTERVAL, connection.over()).await.is_none() {
+        let now = time::now();
+        let in_login = !connection.is_logged_in();
+        if in_login && now - began > limits.login_timeout {
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                let limit = "limits.login_time";
+                tracing::warn!(peer = %connection.peer, limit, suppressed, "no login within {:?}", limits.login_timeout);
+            }
+            dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
+        }
+        let sending = connection.sending_since.get();
+        if sending.is_some_and(|since| now - since > limits.peer_timeout) {
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "replies not taken for {:?}", limits.peer_timeout);
+            }
+            connection.end("the peer does not take its replies");
+        }
+        // Twice: several writes may share a slow link.
+        let patience = 2 * limits.peer_timeout;
+        if longest(
+            &mut unsent,
+            &connection.machine.borrow().awaiting_data(),
+            now,
+        ) > patience
+        {
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "data of a write not sent for {patience:?}");
+            }
+            connection.end("the peer does not send its data");
+        }
+        // A discovery session allows no pings (RFC 7143 §4.3), and has said all in a moment.
+        let is_discovery = !in_login && connection.target().is_none();
+        let silent = now - connection.last_heard.get();
+        if is_discovery && silent > limits.ping_interval + limits.peer_timeout {
+            tracing::debug!(peer = %connection.peer, "a discovery session has been silent for {silent:?}");
+            connection.end("the discovery session is over");
+        }
+        let mut machine = connection.machine.borrow_mut();
+        if !in_login && now - connection.last_heard.get() > limits.ping_interval {
+            machine.ping(now.as_ns(), limits.peer_timeout.as_nanos() as u64);
+        }
+        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+            machine.handle_timeout(now.as_ns());
+            drop(machine);
+            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+                tracing::warn!(peer = %connection.peer, suppressed, "no answer to a ping within {:?}", limits.peer_timeout);
+            }
+            connection.end("the peer does not answer");
+        }
+        connection.transmit.notify();
+    }
+}
+
+/// Notes which tasks wait, and gives how long the first of them has done so.
+fn longest(seen: &mut Vec<(TaskId, Instant)>, waiting: &[TaskId], now: Instant) -> Duration {
+    seen.retain(|(task, _)| waiting.contains(task));
+    for &task in waiting {
+        if !seen.iter().any(|(seen, _)| *seen == task) {
+            seen.push((task, now));
+        }
+    }
+    seen.iter()
+        .map(|(_, since)| now - *since)
+        .max()
+        .unwrap_or_default()
+}
+
+/// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
+/// `status` is of class 3: the initiator may come again. (On class 2 Linux gives a session up
+/// for good.)
+pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
+    if !connection.machine.borrow_mut().login_abandon(status) {
+        return connection.end("it is in nobody's service");
+    }
+    // Who dismisses it has said why.
+    connection.note_ending(|| Ending::Refused);
+    events::go_on(connection);
+    connection.close_in_time();
+}
+
+/// Takes no further commands, and ends the connection when those that are open have been answered:
+/// at once when there are none, and after a short time when they only wait for a silent peer.
+pub(crate) fn finish(connection: Rc<Connection>) {
+    connection.set_finishing();
+    if !connection.is_logged_in() {
+        return dismiss(&connection, LoginStatus::SERVICE_UNAVAILABLE);
+    }
+    // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
+    if connection.target().is_some() {
+        let within_s = STOP_PATIENCE.as_secs() as u16;
+        let message = AsyncMessage::LogoutRequest { within_s };
+        connection.machine.borrow_mut().async_message(message);
+    }
+    connection.transmit.notify();
+    spawn(async move {
+        let began = time::now();
+        let latest = began + connection.service.limits.peer_timeout;
+        loop {
+            let heard = connection.last_heard.get().max(began);
+            // What a volume works on ends by itself.
+            let until = match connection.nexus().is_some_and(|nexus| nexus.is_running()) {
+                true => latest,
+                false => latest.min(heard + STOP_PATIENCE),
+            };
+            if connection.open.is_empty() || time::now() >= until {
+                break;
+            }
+            if time::timeout(STOP_INTERVAL, connection.over())
+                .await
+                .is_some()
+            {
+                return;
+            }
+        }
+        connection.note_stop();
+        connection.close_in_time();
+    });
+}

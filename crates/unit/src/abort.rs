@@ -1,0 +1,221 @@
+//! Which commands are aborted beside the one that causes it, and how their initiators hear of it:
+//! by the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5
+//! 5.6). On every lane the commands are taken first; an answer comes when their I/O has ended, so
+//! that who retries is not overtaken by the past.
+
+use std::rc::Rc;
+
+use engine::spawn;
+use scsi::{Attention, NexusId, QueueError};
+
+use crate::{
+    disk::Unit,
+    lane::LaneUnits,
+    nexus::{How, Mark, Nexus, Which},
+    running::{CommandId, RunningId},
+};
+
+/// Commands to abort.
+#[derive(Clone, Debug)]
+pub(crate) struct Abort {
+    /// Those for the logical units of these volumes, through whatever port,
+    pub(crate) volumes: Vec<String>,
+    /// of whom,
+    pub(crate) of: Whose,
+    /// but not this one of who causes it.
+    pub(crate) spare: Option<CommandId>,
+    /// Who causes it. Its own commands end without a word,
+    pub(crate) by: NexusId,
+    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1). `None`: all
+    /// that have come.
+    pub(crate) before: Option<Mark>,
+    /// What other nexuses that lose commands hear where TASK ABORTED does not tell them.
+    pub(crate) attention: Option<Attention>,
+}
+
+/// Whose commands to abort.
+#[derive(Clone, Debug)]
+pub(crate) enum Whose {
+    /// Of all nexuses.
+    All,
+    /// Of these.
+    These(Vec<NexusId>),
+    /// Of all but the one that causes it.
+    Others,
+}
+
+/// Commands of one nexus that are aborted, while their I/O may still run.
+struct Taken {
+    nexus: Rc<Nexus>,
+    /// To be answered with TASK ABORTED.
+    told: Vec<CommandId>,
+    running: Vec<RunningId>,
+}
+
+impl Abort {
+    /// Takes the commands on this lane.
+    fn take(&self, units: &LaneUnits) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        for nexus in units.nexuses() {
+            let is_own = nexus.id == self.by;
+            let is_concerned = match &self.of {
+                Whose::All => true,
+                Whose::These(nexuses) => nexuses.contains(&nexus.id),
+                Whose::Others => !is_own,
+            };
+            if !is_concerned {
+                continue;
+            }
+            let luns = nexus.luns.iter();
+            for (&lun, unit) in luns.filter(|(_, unit)| self.is_for(unit)) {
+                taken.push(self.take_of(&nexus, is_own, lun, unit));
+            }
+        }
+        taken
+    }
+
+    fn is_for(&self, unit: &Unit) -> bool {
+        self.volumes.iter().any(|volume| volume == unit.disk.name())
+    }
+
+    fn take_of(&self, nexus: &Rc<Nexus>, is_own: bool, lun: u32, unit: &Unit) -> Taken {
+        let how = match (is_own, self.spare) {
+            (true, None) => How::AsAsked,
+            (true, Some(_)) => How::Silently,
+            (false, _) => match unit.logical.borrow_mut().tells_aborted() {
+                true => How::Told,
+                false => How::Silently,
+            },
+        };
+        let which = Which {
+            lun,
+            before: self.before.filter(|_| is_own),
+            spare: self.spare.filter(|_| is_own),
+            how,
+        };
+        let commands = nexus.commands();
+        let aborted = commands
+            .as_ref()
+            .map_or(Vec::new(), |commands| commands.abort(&which));
+        if how == How::Silently && !is_own && !aborted.is_empty() {
+            if let Some(attention) = self.attention {
+                unit.logical.borrow().tell(nexus.id, attention);
+            }
+        }
+        let came_later = |command| match (which.before, &commands) {
+            (Some(before), Some(commands)) => commands.is_after(command, before),
+            _ => false,
+        };
+        let running = nexus.running(|io_lun, command| {
+            io_lun == lun && Some(command) != which.spare && !came_later(command)
+        });
+        Taken {
+            nexus: nexus.clone(),
+            told: match how {
+                How::Told => aborted,
+                _ => Vec::new(),
+            },
+            running,
+        }
+    }
+
+    /// Has every lane abort commands, and waits until all their I/O has ended.
+    pub(crate) async fn everywhere(self, units: &LaneUnits) {
+        let answers = units.ask_all(|| {
+            let abort = self.clone();
+            move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
+                let taken = abort.take(units);
+                spawn(async move {
+                    end(taken).await;
+                    done.send(());
+                });
+            }
+        });
+        for answer in answers {
+            answer.await;
+        }
+    }
+}
+
+async fn end(all: Vec<Taken>) {
+    for taken in all {
+        taken.nexus.wait_ended(&taken.running).await;
+        if let Some(commands) = taken.nexus.commands().filter(|_| !taken.told.is_empty()) {
+            commands.answer_aborted(&taken.told);
+        }
+    }
+}
+
+impl LaneUnits {
+    /// CLEAR TASK SET of the unit at `lun`, for `nexus`, whose own commands from `before` on are not
+    /// concerned (SAM-5 7.4). Ends when all I/O of the commands has ended, on whatever lane.
+    pub async fn clear_task_set(&self, nexus: &Nexus, lun: u32, before: Mark) {
+        let cleared = Some(Attention::CommandsCleared);
+        self.abort_all(nexus, Some(lun), cleared, before).await;
+    }
+
+    /// Resets the unit at `lun`, or all that the nexus reaches. That concerns the initiator that asked
+    /// for it as well (SAM-5 6.3.3). Ends as [`LaneUnits::clear_task_set`] does.
+    pub async fn reset(&self, nexus: &Nexus, lun: Option<u32>, before: Mark) {
+        self.abort_all(nexus, lun, None, before).await;
+        for (_, unit) in concerned(nexus, lun) {
+            let logical = unit.logical.borrow();
+            logical.post(Attention::BusDeviceReset, None);
+        }
+    }
+
+    /// The units are reset or cleared as such, through whatever port their commands came.
+    async fn abort_all(
+        &self,
+        nexus: &Nexus,
+        lun: Option<u32>,
+        attention: Option<Attention>,
+        before: Mark,
+    ) {
+        let units = concerned(nexus, lun);
+        let abort = Abort {
+            volumes: units.map(|(_, unit)| unit.disk.name().to_owned()).collect(),
+            of: Whose::All,
+            spare: None,
+            by: nexus.id,
+            before: Some(before),
+            attention,
+        };
+        abort.everywhere(self).await;
+    }
+
+    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the others that QERR says (SPC-4
+    /// 7.5.8), those of this nexus up to `before`.
+    pub fn after_error(
+        self: &Rc<Self>,
+        nexus: &Nexus,
+        unit: &Unit,
+        command: CommandId,
+        before: Mark,
+    ) {
+        let error = unit.logical.borrow_mut().queue_error();
+        if error == QueueError::GoOn {
+            return;
+        }
+        let mut abort = Abort {
+            volumes: vec![unit.disk.name().to_owned()],
+            of: Whose::These(vec![nexus.id]),
+            spare: Some(command),
+            by: nexus.id,
+            before: Some(before),
+            attention: Some(Attention::CommandsCleared),
+        };
+        // At once: what the initiator sends after it has heard of the error is not concerned.
+        spawn(end(abort.take(self)));
+        if error == QueueError::AbortAll {
+            abort.of = Whose::Others;
+            let units = self.clone();
+            spawn(async move { abort.everywhere(&units).await });
+        }
+    }
+}
+
+fn concerned(nexus: &Nexus, lun: Option<u32>) -> impl Iterator<Item = (&u32, &Rc<Unit>)> {
+    let units = nexus.luns.iter();
+    units.filter(move |(number, _)| lun.is_none_or(|lun| lun == **number))
+}

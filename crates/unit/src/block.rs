@@ -1,0 +1,185 @@
+//! Block operations of a nexus: read, write, flush, discard and zeroes, for fronts that speak no SCSI
+//! and for whoever reaches a disk from within. They keep to the same rights and wait at the same gates
+//! as the commands of others, and what aborts those waits for these.
+
+use std::rc::Rc;
+
+use engine::Payload;
+use scsi::{Ending, Extent, MediumOp, SenseKey, Status};
+
+use crate::{
+    disk::Unit, execute::Io, lane::LaneUnits, memory::Permits, nexus::Nexus, running::CommandId,
+};
+
+/// Why a block operation was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BlockError {
+    /// There is no unit at this LUN.
+    #[error("there is no unit there")]
+    NoUnit,
+    /// It is not in whole blocks, or reaches beyond the end.
+    #[error("it is not in whole blocks of the disk")]
+    OutOfRange,
+    /// Another nexus has reserved the disk, or fenced this one off.
+    #[error("another initiator has the disk reserved")]
+    Conflict,
+    /// The disk takes no writes.
+    #[error("the disk is read-only")]
+    ReadOnly,
+    /// The disk is being overwritten, has been ejected, or cannot be reached.
+    #[error("the disk is not ready")]
+    NotReady,
+    /// The disk has no space left.
+    #[error("the disk has no space left")]
+    NoSpace,
+    /// The medium failed; a write may have been done in part.
+    #[error("the medium failed")]
+    Failed,
+}
+
+impl From<Ending> for BlockError {
+    fn from(ending: Ending) -> BlockError {
+        let key = ending.sense.as_ref().map(|sense| sense.key);
+        match (ending.status, key) {
+            (Status::ReservationConflict, _) => BlockError::Conflict,
+            (_, Some(SenseKey::NotReady)) => BlockError::NotReady,
+            (_, Some(SenseKey::DataProtect)) if is_space(&ending) => BlockError::NoSpace,
+            (_, Some(SenseKey::DataProtect)) => BlockError::ReadOnly,
+            _ => BlockError::Failed,
+        }
+    }
+}
+
+fn is_space(ending: &Ending) -> bool {
+    let asc = ending.sense.as_ref().map(|sense| sense.asc);
+    asc == Some(scsi::Asc::SPACE_ALLOCATION_FAILED)
+}
+
+/// `operation` is the number that the front gives it, as for commands.
+impl LaneUnits {
+    /// Reads `len` bytes at byte `at`. The permits pay for the memory until they are dropped.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn read(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u32),
+    ) -> Result<(Payload, Permits), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, len.into())?;
+        let io = Io::begin(nexus, operation, lun);
+        let permits = nexus.memory.take(len as usize).await;
+        let op = MediumOp::Read { extent, fua: false };
+        let data = self.do_block(io, &unit, op, Payload::new()).await?;
+        Ok((data, permits))
+    }
+
+    /// Writes `data`, for whose memory the front has paid, at byte `at`; with `fua` it is on
+    /// persistent media when this ends.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn write(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        at: u64,
+        data: Payload,
+        fua: bool,
+    ) -> Result<(), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, data.len() as u64)?;
+        let io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::Write { extent, fua };
+        self.do_block(io, &unit, op, data).await.map(drop)
+    }
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn flush(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+    ) -> Result<(), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = Extent {
+            lba: 0,
+            blocks: 0,
+            block_size_bytes: unit.block_size_bytes(),
+        };
+        let io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::Flush { extent };
+        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+    }
+
+    /// Tells the disk that `len` bytes at byte `at` are not needed any more.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn discard(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u64),
+    ) -> Result<(), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extents = vec![extent(&unit, at, len)?];
+        let io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::Unmap { extents };
+        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+    }
+
+    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn write_zeroes(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u64),
+        may_discard: bool,
+    ) -> Result<(), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, len)?;
+        let io = Io::begin(nexus, operation, lun);
+        let unmap = may_discard;
+        let op = MediumOp::Zero { extent, unmap };
+        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+    }
+
+    async fn do_block(
+        &self,
+        io: Io,
+        unit: &Unit,
+        op: MediumOp,
+        data: Payload,
+    ) -> Result<Payload, BlockError> {
+        let executed = self.execute(io, unit, (&op, data), false, || true).await;
+        Ok(executed.result?)
+    }
+}
+
+fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, BlockError> {
+    nexus.unit(lun).cloned().ok_or(BlockError::NoUnit)
+}
+
+/// The blocks of `len` bytes at byte `at`.
+fn extent(unit: &Unit, at: u64, len: u64) -> Result<Extent, BlockError> {
+    let logical = unit.logical.borrow();
+    let shape = logical.shape();
+    let block = u64::from(shape.block_size_bytes);
+    let end = at.checked_add(len).ok_or(BlockError::OutOfRange)?;
+    if len == 0 || at % block != 0 || len % block != 0 || end / block > shape.len_blocks {
+        return Err(BlockError::OutOfRange);
+    }
+    Ok(Extent {
+        lba: at / block,
+        blocks: len / block,
+        block_size_bytes: shape.block_size_bytes,
+    })
+}

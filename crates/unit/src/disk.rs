@@ -1,0 +1,162 @@
+//! A disk on one lane, and a logical unit of it: the disk as one target port shows it.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
+
+use scsi::{Extent, Identity, LogicalUnit, TargetPort};
+use volume::SharedVolume;
+
+use crate::{
+    exclusion::{Gate, Turns},
+    state::State,
+};
+
+/// The units that a nexus reaches, by LUN.
+pub type Luns = BTreeMap<u32, Rc<Unit>>;
+
+/// What all lanes and ports share of a disk.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
+    /// Whose turn it is to exclude the others from some of its blocks.
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) state: State,
+}
+
+/// A disk as one lane has it.
+pub struct Disk {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) volume: SharedVolume,
+    pub(crate) gate: Rc<Gate>,
+}
+
+/// A logical unit: a disk behind a target port.
+pub struct Unit {
+    /// The SCSI view of it, for the front's questions: what a CDB means, which nexus is known.
+    pub logical: RefCell<LogicalUnit>,
+    pub(crate) disk: Rc<Disk>,
+}
+
+impl Disk {
+    /// The name of its volume, for people.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// All of its blocks, those included that it may get while somebody excludes others from them.
+    pub(crate) fn whole(&self) -> Extent {
+        Extent {
+            lba: 0,
+            blocks: u64::MAX,
+            block_size_bytes: self.volume.shape().block_size_bytes,
+        }
+    }
+
+    /// Shows it behind a port; `read_only` and `removable` as this port shows it, transfers up to
+    /// `transfer_max_bytes`.
+    ///
+    /// # Errors
+    /// What about it no SCSI disk can have.
+    pub(crate) fn behind(
+        self: &Rc<Self>,
+        port: TargetPort,
+        read_only: bool,
+        removable: bool,
+        transfer_max_bytes: u32,
+    ) -> Result<Unit, scsi::ShapeError> {
+        let mut shape = shape_of(self.volume.shape(), transfer_max_bytes);
+        shape.removable = removable;
+        shape.read_only |= read_only;
+        if let Some(atomic) = self.volume.atomic_writes() {
+            let block = shape.block_size_bytes;
+            let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
+            shape.atomic_blocks_max = max.min(shape.transfer_blocks_max);
+            shape.atomic_blocks_unit = atomic.unit_bytes / block;
+        }
+        let identity = identity(self.shared.uuid, port);
+        let shared = self.shared.state.unit.clone();
+        let logical = LogicalUnit::sharing(identity, shape, shared)?;
+        Ok(Unit {
+            logical: RefCell::new(logical),
+            disk: self.clone(),
+        })
+    }
+}
+
+impl Unit {
+    /// The disk behind it.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The length of a block, in bytes.
+    pub fn block_size_bytes(&self) -> u32 {
+        self.disk.volume.shape().block_size_bytes
+    }
+
+    /// Gives the logical unit, on all lanes and ports, the volume's length, and has its initiators
+    /// told if that is another one. A sanitize goes on to the end that it began with: it comes first.
+    pub(crate) async fn tell_length(&self) {
+        let disk = &self.disk;
+        let _turn = disk.shared.turns.take(disk.whole()).await;
+        let shape = disk.volume.shape();
+        let block = u64::from(shape.block_size_bytes);
+        let blocks = shape.len_bytes() / block;
+        let volume = disk.name();
+        match self.logical.borrow_mut().resize(blocks) {
+            Ok(None) => {}
+            Ok(Some(before)) => {
+                let (from, to) = (before * block, blocks * block);
+                tracing::info!(
+                    volume,
+                    from,
+                    to,
+                    "a disk has grown; its initiators get a unit attention"
+                );
+            }
+            Err(error) => tracing::error!(volume, %error, "a disk has not grown"),
+        }
+    }
+}
+
+/// The names of a logical unit; serial number and NAA derive from the volume's UUID.
+pub fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
+    Identity {
+        vendor: "SANSTONE".into(),
+        product: "VOLUME".into(),
+        revision: concat!(
+            env!("CARGO_PKG_VERSION_MAJOR"),
+            ".",
+            env!("CARGO_PKG_VERSION_MINOR")
+        )
+        .into(),
+        serial: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        uuid,
+        port,
+    }
+}
+
+/// What SCSI says about a volume.
+fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::Shape {
+    let block = volume.block_size_bytes;
+    let mut shape = scsi::Shape::new(block, volume.len_bytes() / u64::from(block));
+    shape.physical_block_bytes = volume.physical_block_bytes;
+    shape.write_cache = volume.volatile_cache;
+    shape.read_only = volume.read_only;
+    shape.transfer_blocks_max = transfer_max_bytes / block;
+    // Only a volume that spreads its blocks has a length that suits it better than a longer one.
+    let optimal = volume.optimal_io_bytes;
+    if (volume.physical_block_bytes + 1..=transfer_max_bytes).contains(&optimal) {
+        shape.transfer_blocks_optimal = optimal / block;
+    }
+    shape.transfer_blocks_granularity =
+        u16::try_from(volume.physical_block_bytes / block).unwrap_or(0);
+    shape.discard = volume.discard.map(|discard| scsi::Discard {
+        granularity_blocks: (discard.granularity_bytes / block).max(1),
+        alignment_blocks: 0,
+        zeroes_after_discard: discard.reads_zeroes,
+        // More is slow to undo by an abort, and libiscsi takes it for a mistake.
+        unmap_blocks_max: ((1 << 30) / block).min(1 << 20),
+        unmap_ranges_max: 256,
+    });
+    shape
+}

@@ -1,0 +1,64 @@
+//! An operation while nobody else is at work on its blocks, on any lane.
+
+use std::rc::Rc;
+
+use scsi::Extent;
+use smallvec::SmallVec;
+
+use crate::{disk::Disk, exclusion::Turn, lane::LaneUnits};
+
+impl LaneUnits {
+    /// Runs `operation` while nobody else is at work in `extent` of a disk.
+    pub(crate) async fn exclusively<T>(
+        &self,
+        disk: &Rc<Disk>,
+        extent: Extent,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let turn = disk.shared.turns.take(extent).await;
+        self.in_turn(turn, disk, operation).await
+    }
+
+    /// The same, of who has its turn.
+    pub(crate) async fn in_turn<T>(
+        &self,
+        turn: Turn,
+        disk: &Rc<Disk>,
+        operation: impl Future<Output = T>,
+    ) -> T {
+        let (serial, extent) = (turn.serial(), turn.extent());
+        let hold = || {
+            let shared = disk.shared.clone();
+            move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
+                let Some(disk) = units.disk(&shared.name) else {
+                    return done.send(());
+                };
+                let gate = disk.gate.clone();
+                gate.hold(serial, extent);
+                engine::spawn(async move {
+                    gate.empty(serial).await;
+                    done.send(());
+                });
+            }
+        };
+        let answers: SmallVec<[_; 4]> = self.ask_others(hold).collect();
+        disk.gate.hold(serial, extent);
+        disk.gate.empty(serial).await;
+        for answer in answers {
+            answer.await;
+        }
+        let result = operation.await;
+        disk.gate.release(serial);
+        self.tell_others(|| {
+            let shared = disk.shared.clone();
+            move |units: &Rc<LaneUnits>| {
+                if let Some(disk) = units.disk(&shared.name) {
+                    disk.gate.release(serial);
+                }
+            }
+        });
+        // The next in turn sends its own messages behind these.
+        drop(turn);
+        result
+    }
+}

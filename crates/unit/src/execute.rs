@@ -1,0 +1,214 @@
+//! Work for a command on a unit, from its rights to the volume: whatever front it came through, it
+//! waits at the same gates and is refused by the same fence.
+
+use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
+
+use engine::{Instant, Payload, time};
+use scsi::{Change, Changed, Copy, Eject, Ending, Extent, MediumOp, Overwrite};
+use smallvec::SmallVec;
+
+use crate::{
+    abort::{Abort, Whose},
+    copy,
+    disk::Unit,
+    eject,
+    lane::LaneUnits,
+    medium,
+    nexus::{Mark, Nexus},
+    running::{CommandId, RunningId},
+    sanitize,
+};
+
+/// A command that volumes work for, until it is dropped: aborts wait for that.
+pub struct Io {
+    nexus: Rc<Nexus>,
+    running: SmallVec<[RunningId; 1]>,
+}
+
+impl Io {
+    /// `command` is at work on the unit at `lun` from now on.
+    pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32) -> Io {
+        Io::begin_on_all(nexus, command, [lun])
+    }
+
+    /// The same for several units.
+    pub fn begin_on_all(
+        nexus: &Rc<Nexus>,
+        command: CommandId,
+        luns: impl IntoIterator<Item = u32>,
+    ) -> Io {
+        let luns = luns.into_iter();
+        Io {
+            nexus: nexus.clone(),
+            running: luns.map(|lun| nexus.running.begin(command, lun)).collect(),
+        }
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        for id in self.running.drain(..) {
+            self.nexus.running.end(id);
+        }
+    }
+}
+
+/// What became of an operation on the medium.
+#[derive(Debug)]
+pub struct Executed {
+    /// Its data-in, if it has any; or how its command ends.
+    pub result: Result<Payload, Ending>,
+    /// When the volume began and ended, if it came to that.
+    pub at_work: Option<(Instant, Instant)>,
+}
+
+impl LaneUnits {
+    /// Does `op` on the medium of `unit`, unless its command is not `wanted` any more when its turn
+    /// comes; then the result is empty. `data` is its data-out. One that is `ordered` has its blocks for
+    /// itself.
+    pub async fn execute(
+        &self,
+        io: Io,
+        unit: &Unit,
+        (op, data): (&MediumOp, Payload),
+        is_ordered: bool,
+        wanted: impl Fn() -> bool,
+    ) -> Executed {
+        let nexus = &io.nexus;
+        let at_work = Cell::new(None);
+        // The nexus may have been fenced off while its data or turn came, or a sanitize begun.
+        let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
+        let perform = pin!(async {
+            if !wanted() {
+                return Ok(Payload::new());
+            }
+            recheck()?;
+            let started = time::now();
+            let volume = &*unit.disk.volume;
+            let result = medium::perform(volume, op, data, &nexus.steps).await;
+            at_work.set(Some((started, time::now())));
+            result.map_err(|error| unit.logical.borrow().complete(Err(error)))
+        });
+        // Not behind a sanitize: its end would be waited for by whoever waits for this one's.
+        let exclusively = async |extent: Extent, perform| match recheck() {
+            Ok(()) => self.exclusively(&unit.disk, extent, perform).await,
+            Err(ending) => Err(ending),
+        };
+        let result = match op.span() {
+            Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
+            Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
+                Ok(_at_work) => perform.await,
+                Err(ending) => Err(ending),
+            },
+            None => perform.await,
+        };
+        Executed {
+            result,
+            at_work: at_work.get(),
+        }
+    }
+
+    /// Makes a change of a unit's state, unless its command is not `wanted` any more when its turn
+    /// comes, which gives `None`. Who waits for the command's end waits until the change is made or
+    /// given up, as for a write. `now` is asked once it is made: what its own nexus sends afterwards is not
+    /// concerned.
+    pub async fn change(
+        &self,
+        io: Io,
+        unit: &Unit,
+        change: &Change,
+        now: impl FnOnce() -> Mark,
+        wanted: impl FnOnce() -> bool,
+    ) -> Option<Ending> {
+        let state = &unit.disk.shared.state;
+        let made = state.change(&unit.logical, change, wanted).await;
+        let nexus = io.nexus.clone();
+        // Before others are aborted: they may wait for this one's end in the same way.
+        drop(io);
+        match made? {
+            Err(ending) => Some(ending),
+            Ok(changed) => {
+                self.abort_others(&nexus, unit, changed, now()).await;
+                Some(Ending::GOOD)
+            }
+        }
+    }
+
+    /// Ends the commands that a change ends.
+    async fn abort_others(&self, nexus: &Nexus, unit: &Unit, changed: Changed, before: Mark) {
+        if changed.abort.is_empty() {
+            return;
+        }
+        // Without the one that waits here for the answer.
+        let others = changed.abort.into_iter().filter(|other| *other != nexus.id);
+        let abort = Abort {
+            volumes: vec![unit.disk.name().to_owned()],
+            of: Whose::These(others.collect()),
+            spare: None,
+            by: nexus.id,
+            before: Some(before),
+            attention: None, // of the loss of their registrations they hear anyway
+        };
+        abort.everywhere(self).await;
+    }
+
+    /// Flushes a unit and ejects its medium, unless the command is not `wanted` any more by then,
+    /// which gives `None`.
+    pub async fn eject(
+        &self,
+        io: Io,
+        unit: &Unit,
+        eject: &Eject,
+        wanted: impl FnOnce() -> bool,
+    ) -> Option<Ending> {
+        let ending = eject::eject(&io.nexus, unit, eject, wanted).await;
+        drop(io);
+        ending
+    }
+
+    /// Overwrites or erases a whole disk. One that is to answer at once ends when it has begun, and goes
+    /// on by itself.
+    pub async fn sanitize(self: &Rc<Self>, unit: &Rc<Unit>, overwrite: Overwrite) -> Ending {
+        let turn = match sanitize::begin(unit, &overwrite).await {
+            Ok(turn) => turn,
+            Err(ending) => return ending,
+        };
+        if !overwrite.immediate {
+            return sanitize::overwrite(self, unit, turn, &overwrite).await;
+        }
+        let (units, unit) = (self.clone(), unit.clone());
+        engine::spawn(async move {
+            sanitize::overwrite(&units, &unit, turn, &overwrite).await;
+        });
+        Ending::GOOD
+    }
+
+    /// The units that a copy reads and writes.
+    pub fn luns_of_copy(nexus: &Nexus, plan: &Copy) -> BTreeSet<u32> {
+        copy::luns(&nexus.luns, plan)
+    }
+
+    /// Does an EXTENDED COPY for a command of the unit at `lun`, which is at work on that and on
+    /// [all its units](Self::luns_of_copy). When it is not `wanted` any more it ends after the segment
+    /// in hand.
+    pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Fn() -> bool) -> Ending {
+        let nexus = io.nexus.clone();
+        let mut done = 0;
+        let mut ending = Ending::GOOD;
+        for segment in &plan.segments {
+            if !wanted() {
+                break; // aborted meanwhile
+            }
+            if let Err(error) = copy::segment(self, &nexus, segment).await {
+                ending = error.ending();
+                break;
+            }
+            done += 1;
+        }
+        drop(io);
+        if let Some(unit) = nexus.unit(lun) {
+            plan.ended(&unit.logical.borrow(), nexus.id, done, &ending);
+        }
+        ending
+    }
+}

@@ -1,0 +1,230 @@
+//! One lane's part of all disks: its views of their volumes, the nexuses that its fronts brought, and
+//! the messages by which lanes ask each other.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    rc::{Rc, Weak},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use engine::{
+    Instant,
+    cross::{OneshotReceiver, OneshotSender, Receiver, Sender, oneshot},
+    sync::{Budget, Permit},
+};
+use scsi::{NexusId, TargetPort};
+
+use crate::{
+    disk::{Disk, Luns, Unit},
+    medium::Steps,
+    memory::{LaneMemory, NexusMemory, Paid},
+    nexus::{Commands, Nexus},
+    stages::{Kind, Stages, Times},
+};
+
+/// What a lane is asked: it runs there.
+pub(crate) type Message = Box<dyn FnOnce(&Rc<LaneUnits>) + Send>;
+
+/// What all lanes share beside the disks. Touched when nexuses come and go, never for an I/O.
+pub(crate) struct Everywhere {
+    next_nexus: AtomicU64,
+    pub(crate) stages: Stages,
+    pub(crate) transfer_max_bytes: u32,
+}
+
+impl Everywhere {
+    pub(crate) fn new(transfer_max_bytes: u32) -> Everywhere {
+        Everywhere {
+            next_nexus: AtomicU64::new(1),
+            stages: Stages::default(),
+            transfer_max_bytes,
+        }
+    }
+}
+
+/// One lane's part of all disks.
+pub struct LaneUnits {
+    own: usize,
+    lanes: Vec<Sender<Message>>,
+    disks: BTreeMap<String, Rc<Disk>>,
+    nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
+    pub(crate) memory: Rc<LaneMemory>,
+    /// See [`Steps`].
+    steps: Rc<Budget>,
+    pub(crate) everywhere: Arc<Everywhere>,
+    /// A unit of each disk, whose length it tells.
+    whole: RefCell<BTreeMap<String, Weak<Unit>>>,
+}
+
+impl LaneUnits {
+    pub(crate) fn new(
+        (own, lanes): (usize, Vec<Sender<Message>>),
+        disks: BTreeMap<String, Rc<Disk>>,
+        memory: Rc<LaneMemory>,
+        in_steps: usize,
+        everywhere: Arc<Everywhere>,
+    ) -> Rc<LaneUnits> {
+        Rc::new(LaneUnits {
+            own,
+            lanes,
+            disks,
+            nexuses: RefCell::default(),
+            memory,
+            steps: Steps::of_lane(in_steps),
+            everywhere,
+            whole: RefCell::default(),
+        })
+    }
+
+    /// Does what this lane is asked until nobody can ask any more.
+    pub(crate) async fn run(self: Rc<Self>, messages: Receiver<Message>) {
+        while let Some(message) = messages.receive().await {
+            message(&self);
+        }
+    }
+
+    pub(crate) fn disks(&self) -> impl Iterator<Item = &Rc<Disk>> {
+        self.disks.values()
+    }
+
+    /// Shows the disk called `name` behind a port.
+    ///
+    /// # Errors
+    /// There is no such disk, or what about it no SCSI disk can have.
+    pub fn unit(
+        &self,
+        name: &str,
+        port: TargetPort,
+        read_only: bool,
+        removable: bool,
+    ) -> Result<Rc<Unit>, String> {
+        let disk = self.disks.get(name);
+        let disk = disk.ok_or_else(|| format!("there is no disk called {name}"))?;
+        let transfer_max_bytes = self.everywhere.transfer_max_bytes;
+        let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
+        let unit = Rc::new(unit.map_err(|error| format!("volume {name}: {error}"))?);
+        let mut whole = self.whole.borrow_mut();
+        whole
+            .entry(name.to_owned())
+            .or_insert_with(|| Rc::downgrade(&unit));
+        Ok(unit)
+    }
+
+    /// Lets a nexus in, for the initiator that people know as `initiator`. Its front establishes it at
+    /// the units, keeps its commands, and [lets it go](Self::leave) at its end.
+    pub fn enter(
+        &self,
+        initiator: &str,
+        luns: &Rc<Luns>,
+        commands: Weak<dyn Commands>,
+    ) -> Rc<Nexus> {
+        let number = self.everywhere.next_nexus.fetch_add(1, Ordering::Relaxed);
+        let id = NexusId(number);
+        let nexus = Rc::new(Nexus::new(
+            id,
+            initiator,
+            luns.clone(),
+            NexusMemory::new(&self.memory),
+            Steps::of_nexus(&self.steps),
+            commands,
+        ));
+        self.nexuses.borrow_mut().insert(id, nexus.clone());
+        nexus
+    }
+
+    /// Waits until all I/O of a nexus has ended, and forgets it.
+    pub async fn leave(&self, nexus: &Nexus) {
+        nexus.wait_idle().await;
+        for unit in nexus.luns.values() {
+            unit.logical.borrow_mut().forget(nexus.id);
+        }
+        nexus.end_counts(&self.everywhere.stages);
+        self.nexuses.borrow_mut().remove(&nexus.id);
+    }
+
+    pub(crate) fn nexuses(&self) -> Vec<Rc<Nexus>> {
+        self.nexuses.borrow().values().cloned().collect()
+    }
+
+    /// A wider window of commands for a nexus, if there is one to be had.
+    pub fn take_window(&self) -> Option<Permit> {
+        self.memory.take_window()
+    }
+
+    /// Waits for memory for `len` bytes that no nexus pays for.
+    pub(crate) async fn take_memory(&self, len: usize) -> Paid {
+        self.memory.take(len).await
+    }
+
+    /// Counts a command for the unit at `lun` whose answer was sent at `sent`.
+    pub fn count(&self, nexus: &Nexus, lun: u32, kind: Kind, times: &Times, sent: Instant) {
+        nexus.count(&self.everywhere.stages, lun, (kind, times), sent);
+    }
+
+    /// Has every lane, this one too, do what `ask` makes for it; gives an answer for each.
+    pub(crate) fn ask_all<M>(&self, ask: impl Fn() -> M) -> Vec<OneshotReceiver<()>>
+    where
+        M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,
+    {
+        self.lanes
+            .iter()
+            .filter_map(|lane| send(lane, ask()))
+            .collect()
+    }
+
+    /// The same for every other lane.
+    pub(crate) fn ask_others<M>(
+        &self,
+        ask: impl Fn() -> M,
+    ) -> impl Iterator<Item = OneshotReceiver<()>>
+    where
+        M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,
+    {
+        self.others().filter_map(move |lane| send(lane, ask()))
+    }
+
+    /// Has every other lane do what `tell` makes for it.
+    pub(crate) fn tell_others<M>(&self, tell: impl Fn() -> M)
+    where
+        M: FnOnce(&Rc<LaneUnits>) + Send + 'static,
+    {
+        for lane in self.others() {
+            // A lane that has ended has nothing left to do.
+            let _ = lane.send(Box::new(tell()));
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Sender<Message>> {
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter(|(index, _)| *index != self.own)
+            .map(|(_, lane)| lane)
+    }
+
+    pub(crate) fn disk(&self, name: &str) -> Option<&Rc<Disk>> {
+        self.disks.get(name)
+    }
+
+    /// One unit of each disk that is shown.
+    pub(crate) fn one_of_each(&self) -> Vec<Rc<Unit>> {
+        self.whole
+            .borrow()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+}
+
+/// Asks a lane; `None` if it has ended.
+fn send<M>(lane: &Sender<Message>, ask: M) -> Option<OneshotReceiver<()>>
+where
+    M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,
+{
+    let (done, answer) = oneshot();
+    let message: Message = Box::new(move |units| ask(units, done));
+    lane.send(message).is_ok().then_some(answer)
+}

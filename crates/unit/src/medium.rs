@@ -1,0 +1,335 @@
+//! What a SCSI command asks of the medium, done with a volume; and a volume's errors in SCSI's words.
+
+use std::rc::Rc;
+
+use engine::{Buf, LaneFuture, Payload, spend, sync::Budget};
+use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
+use volume::{Durability, ErrorKind, Volume};
+
+/// Blocks are compared and written in pieces of this, in bytes.
+pub(crate) const PIECE_BYTES: u64 = 64 << 10;
+/// What takes several steps has memory for a piece or two beside what its command has paid for, so only
+/// so many do so at a time on a lane ([`Plan`](crate::memory::Plan)). And so many for one nexus, so
+/// that no other waits until the long commands of this one have ended.
+const NEXUS_IN_STEPS_MAX: usize = 2;
+
+/// Whose turn it is to do what takes several steps.
+pub(crate) struct Steps {
+    own: Rc<Budget>,
+    lane: Rc<Budget>,
+}
+
+impl Steps {
+    /// For all nexuses of a lane together.
+    pub(crate) fn of_lane(at_a_time: usize) -> Rc<Budget> {
+        Budget::new(at_a_time)
+    }
+
+    /// For one nexus of the lane that has these.
+    pub(crate) fn of_nexus(lane: &Rc<Budget>) -> Steps {
+        Steps {
+            own: Budget::new(NEXUS_IN_STEPS_MAX),
+            lane: lane.clone(),
+        }
+    }
+}
+
+/// Does `op`; `data` is its data-out, if it takes any. Gives the data-in of a read.
+pub(crate) async fn perform(
+    volume: &dyn Volume,
+    op: &MediumOp,
+    data: Payload,
+    steps: &Steps,
+) -> Result<Payload, MediumError> {
+    // What takes several calls has memory of its own, which the short ones do without.
+    let in_steps = match op {
+        MediumOp::Read { extent, fua } => {
+            if *fua && volume.shape().volatile_cache {
+                let flushed = volume.flush().await;
+                flushed.map_err(|e| told(&e, MediumErrorKind::Flush))?;
+            }
+            let len = extent.len_bytes() as usize;
+            let read = volume.read(extent.offset_bytes(), len).await;
+            return read.map_err(|e| told(&e, MediumErrorKind::Read));
+        }
+        MediumOp::Write { extent, fua } => {
+            let written = volume.write(extent.offset_bytes(), data, durability(*fua));
+            return written.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::WriteAtomic { extent, fua } => {
+            let written = volume.write_atomic(extent.offset_bytes(), data, durability(*fua));
+            return written.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::Zero { extent, unmap } => {
+            let (at, len) = (extent.offset_bytes(), extent.len_bytes());
+            let zeroed = volume.write_zeroes(at, len, *unmap, Durability::Cached);
+            return zeroed.await.map(nothing).map_err(not_written);
+        }
+        MediumOp::Flush { .. } => {
+            let flushed = volume.flush().await.map(nothing);
+            return flushed.map_err(|e| told(&e, MediumErrorKind::Flush));
+        }
+        MediumOp::WriteVerify { extent, compare } => {
+            LaneFuture::new(write_verify(volume, extent, *compare, data))
+        }
+        MediumOp::CompareAndWrite { extent, fua } => {
+            LaneFuture::new(compare_and_write(volume, extent, *fua, data))
+        }
+        MediumOp::OrWrite { extent, fua } => LaneFuture::new(or_write(volume, extent, *fua, data)),
+        MediumOp::LbaStatus { extent, len_bytes } => {
+            LaneFuture::new(lba_status(volume, extent, *len_bytes))
+        }
+        MediumOp::Verify { extent } => LaneFuture::new(verify(volume, extent)),
+        MediumOp::Compare { extent } => {
+            LaneFuture::new(async move { compare(volume, extent, &data).await })
+        }
+        MediumOp::CompareSame { extent, block } => {
+            LaneFuture::new(compare_same(volume, extent, block))
+        }
+        MediumOp::WriteSame { extent, block } => LaneFuture::new(write_same(volume, extent, block)),
+        MediumOp::Unmap { extents } => LaneFuture::new(unmap(volume, extents)),
+    };
+    let _own = steps.own.take(1).await;
+    let _turn = steps.lane.take(1).await;
+    in_steps.await
+}
+
+async fn write_verify(
+    volume: &dyn Volume,
+    extent: &Extent,
+    compares: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let written = volume.write(extent.offset_bytes(), data.clone(), Durability::Fua);
+    written.await.map_err(not_written)?;
+    match compares {
+        true => compare(volume, extent, &data).await,
+        false => verify(volume, extent).await,
+    }
+}
+
+async fn compare_and_write(
+    volume: &dyn Volume,
+    extent: &Extent,
+    fua: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let half = extent.len_bytes() as usize;
+    compare(volume, extent, &data.slice(0..half)).await?;
+    let new = data.slice(half..2 * half);
+    let written = volume.write(extent.offset_bytes(), new, durability(fua));
+    written.await.map(nothing).map_err(not_written)
+}
+
+async fn or_write(
+    volume: &dyn Volume,
+    extent: &Extent,
+    fua: bool,
+    data: Payload,
+) -> Result<Payload, MediumError> {
+    let mut done = 0;
+    for (at, len) in pieces(extent) {
+        let stored = read(volume, (at, len)).await?;
+        spend(2 * len).await;
+        let mut result = Buf::new(len);
+        stored.copy_to(0, &mut result);
+        drop(stored);
+        let given = data.slice(done..done + len);
+        let given = given.slices().iter().flat_map(|slice| slice.iter());
+        for (byte, given) in result.iter_mut().zip(given) {
+            *byte |= given;
+        }
+        let written = volume.write(at, result.into(), durability(fua));
+        written.await.map_err(not_written)?;
+        done += len;
+    }
+    Ok(Payload::new())
+}
+
+async fn lba_status(
+    volume: &dyn Volume,
+    extent: &Extent,
+    len_bytes: u32,
+) -> Result<Payload, MediumError> {
+    let found = volume.allocation(extent.offset_bytes(), extent.len_bytes());
+    let found = found.await.map_err(|e| told(&e, MediumErrorKind::Read))?;
+    let alike = Extent {
+        blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
+        ..*extent
+    };
+    let data = scsi::lba_status(alike, found.is_mapped);
+    Ok(Buf::copy_of(&data[..len_bytes as usize]).into())
+}
+
+/// Compares every block of `extent` with `block`.
+async fn compare_same(
+    volume: &dyn Volume,
+    extent: &Extent,
+    block: &[u8],
+) -> Result<Payload, MediumError> {
+    let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
+    let mut done = 0;
+    for piece in pieces(extent) {
+        let stored = read(volume, piece).await?;
+        let pattern = pattern.slice(0..stored.len());
+        spend(2 * stored.len()).await;
+        if let Some(at) = first_difference(&stored, &pattern) {
+            return Err(miscompare(done + at));
+        }
+        done += stored.len();
+    }
+    Ok(Payload::new())
+}
+
+async fn write_same(
+    volume: &dyn Volume,
+    extent: &Extent,
+    block: &[u8],
+) -> Result<Payload, MediumError> {
+    let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
+    for (at, len) in pieces(extent) {
+        let written = volume.write(at, pattern.slice(0..len), Durability::Cached);
+        written.await.map_err(not_written)?;
+    }
+    Ok(Payload::new())
+}
+
+async fn unmap(volume: &dyn Volume, extents: &[Extent]) -> Result<Payload, MediumError> {
+    for extent in extents {
+        let discarded = volume.discard(extent.offset_bytes(), extent.len_bytes());
+        discarded.await.map_err(not_written)?;
+    }
+    Ok(Payload::new())
+}
+
+/// The first `len_bytes` of a read or write: what is left of it when the initiator takes or gives
+/// less than the command says. `None`: not even one block. Other operations are not shortened.
+pub fn shortened(mut op: MediumOp, len_bytes: u64) -> Option<MediumOp> {
+    match &mut op {
+        MediumOp::Read { extent, .. }
+        | MediumOp::Write { extent, .. }
+        | MediumOp::WriteVerify { extent, .. } => {
+            let block = u64::from(extent.block_size_bytes);
+            extent.blocks = extent.blocks.min(len_bytes / block);
+            (extent.blocks > 0).then_some(op)
+        }
+        _ => Some(op),
+    }
+}
+
+fn durability(fua: bool) -> Durability {
+    if fua {
+        Durability::Fua
+    } else {
+        Durability::Cached
+    }
+}
+
+/// An extent in pieces of bounded length: offset and length in bytes.
+fn pieces(extent: &Extent) -> impl Iterator<Item = (u64, usize)> + use<> {
+    let (at, end) = (
+        extent.offset_bytes(),
+        extent.offset_bytes() + extent.len_bytes(),
+    );
+    (at..end)
+        .step_by(PIECE_BYTES as usize)
+        .map(move |start| (start, (end - start).min(PIECE_BYTES) as usize))
+}
+
+/// Reads `extent` and gives nothing.
+async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, MediumError> {
+    for piece in pieces(extent) {
+        read(volume, piece).await?;
+    }
+    Ok(Payload::new())
+}
+
+/// Compares `extent` with `given`, as long as it.
+async fn compare(
+    volume: &dyn Volume,
+    extent: &Extent,
+    given: &Payload,
+) -> Result<Payload, MediumError> {
+    let mut done = 0;
+    for piece in pieces(extent) {
+        let stored = read(volume, piece).await?;
+        let given = given.slice(done..done + stored.len());
+        spend(2 * stored.len()).await;
+        if let Some(at) = first_difference(&stored, &given) {
+            return Err(miscompare(done + at));
+        }
+        done += stored.len();
+    }
+    Ok(Payload::new())
+}
+
+/// Where two payloads of one length differ first.
+fn first_difference(a: &Payload, b: &Payload) -> Option<usize> {
+    let mut rest = b.slices().iter().map(|slice| &slice[..]);
+    let mut other: &[u8] = &[];
+    let mut at = 0;
+    for slice in a.slices() {
+        let mut left: &[u8] = slice;
+        while !left.is_empty() {
+            if other.is_empty() {
+                other = rest.next()?;
+            }
+            let n = left.len().min(other.len());
+            // As a whole first: that is what the library compares fast.
+            if left[..n] != other[..n] {
+                let differs = left.iter().zip(other).position(|(a, b)| a != b);
+                return differs.map(|differs| at + differs);
+            }
+            (left, other, at) = (&left[n..], &other[n..], at + n);
+        }
+    }
+    None
+}
+
+async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, MediumError> {
+    volume
+        .read(at, len)
+        .await
+        .map_err(|e| told(&e, MediumErrorKind::Read))
+}
+
+/// `len` bytes of `block` again and again, whole ones.
+pub(crate) fn repeated(block: &[u8], len: usize) -> Payload {
+    let mut pattern = Buf::new(len);
+    for place in pattern.chunks_mut(block.len()) {
+        place.copy_from_slice(block);
+    }
+    pattern.into()
+}
+
+fn nothing((): ()) -> Payload {
+    Payload::new()
+}
+
+fn miscompare(offset_bytes: usize) -> MediumError {
+    let kind = MediumErrorKind::Miscompare {
+        offset_bytes: offset_bytes as u64,
+    };
+    MediumError { kind, lba: None }
+}
+
+fn not_written(error: volume::Error) -> MediumError {
+    told(&error, MediumErrorKind::Write)
+}
+
+/// `error` in SCSI's words; `otherwise` is what a failure of the medium itself means here.
+fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
+    tracing::warn!(%error, "an I/O failed");
+    let kind = match error.kind() {
+        ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
+        ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
+        ErrorKind::Unreachable | ErrorKind::TimedOut => MediumErrorKind::NotReady,
+        ErrorKind::FlushFailed
+        | ErrorKind::Protocol
+        | ErrorKind::Configuration
+        | ErrorKind::Claimed
+        | ErrorKind::Preempted => MediumErrorKind::Failed,
+        _ => otherwise,
+    };
+    MediumError { kind, lba: None }
+}

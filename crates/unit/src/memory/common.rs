@@ -1,0 +1,126 @@
+//! Memory that all lanes have in common: for requests that are longer than what a lane has for itself.
+//! First come, first served, whatever lane it comes from. It takes a lock, which such a request can
+//! afford.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use engine::cross::{OneshotReceiver, OneshotSender, oneshot};
+
+/// So many bytes, and who waits for some.
+#[derive(Debug)]
+pub(crate) struct CommonMemory {
+    total: usize,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    left: usize,
+    waiting: VecDeque<(usize, OneshotSender<CommonPermit>)>,
+}
+
+/// A part of it; it goes back when dropped, on whatever lane.
+#[derive(Debug)]
+pub struct CommonPermit {
+    memory: Arc<CommonMemory>,
+    amount: usize,
+}
+
+impl CommonMemory {
+    pub(crate) fn new(total: usize) -> Arc<Self> {
+        Arc::new(CommonMemory {
+            total,
+            line: Mutex::new(Line {
+                left: total,
+                waiting: VecDeque::new(),
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `amount` if it is free and nobody waits.
+    pub(crate) fn try_take(self: &Arc<Self>, amount: usize) -> Option<CommonPermit> {
+        let mut line = self.lock();
+        (line.waiting.is_empty() && line.left >= amount).then(|| {
+            line.left -= amount;
+            self.permit(amount)
+        })
+    }
+
+    /// The whole.
+    pub(crate) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Waits in line for `amount`, which is not more than the whole.
+    pub(crate) async fn take(self: &Arc<Self>, amount: usize) -> CommonPermit {
+        loop {
+            match self.take_or_wait(amount) {
+                Ok(permit) => return permit,
+                Err(given) => {
+                    if let Some(permit) = given.await {
+                        return permit;
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_or_wait(
+        self: &Arc<Self>,
+        amount: usize,
+    ) -> Result<CommonPermit, OneshotReceiver<CommonPermit>> {
+        let mut line = self.lock();
+        if line.waiting.is_empty() && line.left >= amount {
+            line.left -= amount;
+            return Ok(self.permit(amount));
+        }
+        let (sender, receiver) = oneshot();
+        line.waiting.push_back((amount, sender));
+        Err(receiver)
+    }
+
+    fn permit(self: &Arc<Self>, amount: usize) -> CommonPermit {
+        CommonPermit {
+            memory: self.clone(),
+            amount,
+        }
+    }
+}
+
+impl CommonPermit {
+    #[cfg(test)]
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+}
+
+impl Drop for CommonPermit {
+    fn drop(&mut self) {
+        let mut served = Vec::new();
+        {
+            let mut line = self.memory.lock();
+            line.left += self.amount;
+            while let Some((amount, _)) = line.waiting.front() {
+                if *amount > line.left {
+                    break;
+                }
+                let Some((amount, sender)) = line.waiting.pop_front() else {
+                    break;
+                };
+                line.left -= amount;
+                served.push((amount, sender));
+            }
+        }
+        // Outside the lock: a part whose waiter is gone comes back here at once.
+        for (amount, sender) in served {
+            sender.send(self.memory.permit(amount));
+        }
+    }
+}

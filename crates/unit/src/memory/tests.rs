@@ -1,0 +1,116 @@
+//! What nexuses and lanes hold at most, and that each can go on.
+
+use std::task::{Context, Waker};
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+impl Paid {
+    fn amount(&self) -> usize {
+        match self {
+            Paid::Lane(permit) => permit.amount(),
+            Paid::Common(permit) => permit.amount(),
+        }
+    }
+}
+
+/// The only lane of a server.
+fn only_lane(memory: usize, largest: usize) -> Rc<LaneMemory> {
+    let plan = Plan::new(memory, 1, largest);
+    LaneMemory::new(&plan, CommonMemory::new(plan.common))
+}
+
+#[test]
+fn what_is_counted_is_what_buffers_take() {
+    let lane = only_lane(4 * MIB, MIB);
+    let session = NexusMemory::new(&lane);
+    let permits = now(session.take(33 << 10)).expect("there is room");
+    assert_eq!(permits[0].amount(), 64 << 10);
+    assert_eq!(
+        session.take_at_once(1).expect("there is room").amount(),
+        4096
+    );
+    assert_eq!(
+        session.take_at_once(0).expect("nothing is free").amount(),
+        0
+    );
+}
+
+#[test]
+fn a_session_goes_on_when_others_hold_all() {
+    let lane = only_lane(4 * MIB, MIB);
+    let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
+    let mut held = Vec::new();
+    let mut unasked = Vec::new();
+    for hog in &hogs {
+        held.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
+        unasked.extend(std::iter::from_fn(|| hog.take_at_once(64 << 10)));
+    }
+    let total: usize = held.iter().map(|permits| permits[0].amount()).sum();
+    assert!(total <= 2 * MIB + 4 * RESERVE_BYTES, "{total}");
+    let session = NexusMemory::new(&lane);
+    for _ in 0..3 {
+        let permits = now(session.take(64 << 10)).expect("its own reserve");
+        assert!(now(session.take(4096)).is_none(), "and no more");
+        drop(permits);
+        let permit = session.take_at_once(64 << 10).expect("its own reserve");
+        assert!(session.take_at_once(4096).is_none(), "and no more");
+        drop(permit);
+    }
+    assert!(now(session.take(128 << 10)).is_none());
+    drop(held);
+    assert!(now(session.take(128 << 10)).is_some());
+}
+
+#[test]
+fn many_lanes_together_hold_no_more_than_there_is() {
+    const LANES: usize = 64;
+    let (memory, largest) = (32 * MIB, 4 * MIB);
+    let plan = Plan::new(memory, LANES, largest);
+    let common = CommonMemory::new(plan.common);
+    let lanes: Vec<_> = (0..LANES)
+        .map(|_| LaneMemory::new(&plan, common.clone()))
+        .collect();
+    let nexuses: Vec<_> = lanes
+        .iter()
+        .flat_map(|lane| [NexusMemory::new(lane), NexusMemory::new(lane)])
+        .collect();
+    for len in [largest, MIB, 128 << 10, 4096] {
+        let mut held = Vec::new();
+        for session in &nexuses {
+            // Beside the reserve, which is the session's own.
+            held.extend(std::iter::from_fn(|| session.try_take(len)).take(4096));
+            held.extend(
+                std::iter::from_fn(|| session.take_at_once(len.min(64 << 10)))
+                    .take(4096)
+                    .map(|paid| smallvec![paid]),
+            );
+        }
+        let total: usize = held
+            .iter()
+            .map(|permits: &Permits| permits[0].amount())
+            .sum();
+        let reserves = nexuses.len() * RESERVE_BYTES;
+        assert!(total <= memory + reserves, "{total} in pieces of {len}");
+        assert!(!held.is_empty());
+    }
+    // Who waits for the common part has it when it comes back, from whatever lane.
+    let first = now(nexuses[0].take(largest)).expect("all is free");
+    let mut second = pin!(nexuses[LANES].take(largest));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    assert!(
+        now(nexuses[LANES].take(64 << 10)).is_some(),
+        "short ones pass"
+    );
+    drop(first);
+    assert!(second.as_mut().poll(&mut cx).is_ready());
+}

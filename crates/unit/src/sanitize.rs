@@ -1,0 +1,101 @@
+//! SANITIZE: overwrites or erases a whole volume, in a task of its own that no abort, reset or lost session
+//! ends. It holds the volume's gates on all lanes, so that what was at work has ended before and
+//! what was accepted before is checked again after.
+
+use std::time::Duration;
+
+use engine::time;
+use scsi::{Ending, Overwrite};
+use volume::{Durability, Volume};
+
+use crate::{disk::Unit, exclusion::Turn, lane::LaneUnits, medium};
+
+/// Blocks are written in pieces of this, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+/// A pass keeps to this rate, so that other volumes on the lane and its disk are served meanwhile.
+const RATE_BYTES_PER_S: u64 = 100 << 20;
+
+/// Waits for its turn and keeps that it has begun, so that a restart finds a sanitize that did not end
+/// (SBC-3 4.11.2). What is at work on the volume goes on meanwhile and may take its time.
+///
+/// # Errors
+/// How its command ends if that cannot be kept: nothing has been overwritten, and nothing may be.
+pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<Turn, Ending> {
+    let disk = &unit.disk;
+    let turn = disk.shared.turns.take(disk.whole()).await;
+    if disk.shared.state.keep().await {
+        return Ok(turn);
+    }
+    overwrite.ended(&disk.shared.state.unit, false);
+    Err(scsi::Prepared::not_kept())
+}
+
+/// Does one that has [begun](begin), and keeps how it ended.
+pub(crate) async fn overwrite(
+    units: &LaneUnits,
+    unit: &Unit,
+    turn: Turn,
+    overwrite: &Overwrite,
+) -> Ending {
+    let disk = &unit.disk;
+    let state = &disk.shared.state;
+    let result = units
+        .in_turn(turn, disk, async {
+            let result = passes(&*disk.volume, overwrite, &state.unit).await;
+            if let Err(error) = &result {
+                tracing::error!(volume = disk.name(), %error, "a sanitize failed");
+            }
+            result.is_ok()
+        })
+        .await;
+    let ending = overwrite.ended(&state.unit, result);
+    match state.keep().await {
+        true => ending,
+        false => scsi::Prepared::not_kept(),
+    }
+}
+
+async fn passes(
+    volume: &dyn Volume,
+    overwrite: &Overwrite,
+    unit: &scsi::SharedUnit,
+) -> volume::Result<()> {
+    // What initiators know: the volume itself may have grown already, and they hear of it after this.
+    let shape = volume.shape();
+    let known = unit
+        .len_blocks()
+        .map(|n| n * u64::from(shape.block_size_bytes));
+    let len = known.unwrap_or(shape.len_bytes());
+    let total = len * u64::from(overwrite.passes);
+    if overwrite.erase {
+        const ERASE_BYTES: u64 = 64 << 20;
+        let mut at = 0;
+        while at < len {
+            let piece = ERASE_BYTES.min(len - at);
+            volume.discard(at, piece).await?;
+            at += piece;
+            overwrite.progress(unit, at, total);
+            // Let others have the lane.
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        return volume.flush().await;
+    }
+    for pass in 0..overwrite.passes {
+        let block = overwrite.block(pass);
+        let pattern = medium::repeated(&block, PIECE_BYTES.min(len) as usize);
+        let mut at = 0;
+        while at < len {
+            let piece = PIECE_BYTES.min(len - at);
+            let began = time::now();
+            volume
+                .write(at, pattern.slice(0..piece as usize), Durability::Cached)
+                .await?;
+            at += piece;
+            overwrite.progress(unit, u64::from(pass) * len + at, total);
+            let due = Duration::from_nanos(piece * 1_000_000_000 / RATE_BYTES_PER_S);
+            time::sleep(due.saturating_sub(time::now() - began)).await;
+        }
+        volume.flush().await?;
+    }
+    Ok(())
+}

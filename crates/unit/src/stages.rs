@@ -1,0 +1,245 @@
+//! Where the time of each command goes: from its arrival, through the wait for its data, for memory
+//! and for its turn, through the volume, to the moment that its answer has been sent.
+//!
+//! Each session counts for each volume that it uses, on its own lane, a few plain stores for a
+//! command; whoever asks adds the sessions up, by volume and by initiator. What a session counted
+//! stays with the volume when the session has ended.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use engine::Instant;
+use hdrhistogram::Histogram;
+use volume::histogram::{self, LaneHistogram};
+
+/// A part of a command's way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Stage {
+    /// From its arrival until its data-out is complete; of writes only.
+    Transfer,
+    /// From there until the volume has it: for memory, and for commands that go before.
+    Queue,
+    /// At work in the volume.
+    Volume,
+    /// From there until the system has taken its answer, data included.
+    Reply,
+    /// All of it.
+    Total,
+}
+
+const STAGES: usize = 5;
+
+impl Stage {
+    /// Every stage, in order.
+    pub const ALL: [Stage; STAGES] = [
+        Stage::Transfer,
+        Stage::Queue,
+        Stage::Volume,
+        Stage::Reply,
+        Stage::Total,
+    ];
+}
+
+/// What a command did.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// It brought data to the initiator.
+    Read,
+    /// It took data from the initiator.
+    Write,
+    /// It worked on the medium without data: a flush, a discard.
+    Other,
+}
+
+const KINDS: usize = 3;
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; KINDS] = [Kind::Read, Kind::Write, Kind::Other];
+}
+
+/// When a command passed from one stage to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Its CDB had come.
+    pub received: Instant,
+    /// Its data-out had come.
+    pub complete: Instant,
+    /// The volume began.
+    pub started: Instant,
+    /// The volume ended.
+    pub ended: Instant,
+}
+
+impl Times {
+    /// Of a command that arrives now and brings nothing.
+    pub fn at(received: Instant) -> Times {
+        Times {
+            received,
+            complete: received,
+            started: received,
+            ended: received,
+        }
+    }
+}
+
+/// Buckets of an eighth of a power of two.
+type Buckets = LaneHistogram<3>;
+
+/// What one session has counted of one volume.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    volume: String,
+    initiator: String,
+    kinds: [OnceLock<[Buckets; STAGES]>; KINDS],
+}
+
+impl Counted {
+    /// Counts a command whose answer was sent at `sent`. On the session's lane only.
+    pub(crate) fn record(&self, kind: Kind, times: &Times, sent: Instant) {
+        let stages = self.kinds[kind as usize].get_or_init(Default::default);
+        let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
+        if kind == Kind::Write {
+            stages[Stage::Transfer as usize].record(ns(times.received, times.complete));
+        }
+        stages[Stage::Queue as usize].record(ns(times.complete, times.started));
+        stages[Stage::Volume as usize].record(ns(times.started, times.ended));
+        stages[Stage::Reply as usize].record(ns(times.ended, sent));
+        stages[Stage::Total as usize].record(ns(times.received, sent));
+    }
+
+    fn add_to(&self, table: &mut StageTable) {
+        for (stages, sums) in self.kinds.iter().zip(&mut table.0) {
+            let stages = stages.get().into_iter().flatten();
+            stages.zip(sums).for_each(|(stage, sum)| stage.add_to(sum));
+        }
+    }
+}
+
+/// Everything that was counted, on all lanes.
+#[derive(Default)]
+pub(crate) struct Stages(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    sessions: Vec<Arc<Counted>>,
+    /// By volume, of sessions that have ended.
+    ended: BTreeMap<String, StageTable>,
+}
+
+impl Stages {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session begins to use a volume.
+    pub(crate) fn begin(&self, volume: &str, initiator: &str) -> Arc<Counted> {
+        let counted = Arc::new(Counted {
+            volume: volume.into(),
+            initiator: initiator.into(),
+            kinds: Default::default(),
+        });
+        self.lock().sessions.push(counted.clone());
+        counted
+    }
+
+    /// The session has ended.
+    pub(crate) fn end(&self, counted: &Arc<Counted>) {
+        let mut state = self.lock();
+        counted.add_to(state.ended.entry(counted.volume.clone()).or_default());
+        state
+            .sessions
+            .retain(|session| !Arc::ptr_eq(session, counted));
+    }
+
+    pub(crate) fn report(&self) -> StageReport {
+        let state = self.lock();
+        let mut report = StageReport {
+            volumes: state.ended.clone(),
+            initiators: BTreeMap::new(),
+        };
+        for counted in &state.sessions {
+            let volume = report.volumes.entry(counted.volume.clone());
+            counted.add_to(volume.or_default());
+            let initiator = report.initiators.entry(counted.initiator.clone());
+            counted.add_to(initiator.or_default());
+        }
+        report
+    }
+}
+
+/// The times of all commands since the start.
+#[derive(Clone, Debug)]
+pub struct StageReport {
+    /// By volume: of all sessions, also those that have ended.
+    pub volumes: BTreeMap<String, StageTable>,
+    /// By the name of the initiator: of the sessions that it has now.
+    pub initiators: BTreeMap<String, StageTable>,
+}
+
+/// Times by kind and stage, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct StageTable([[Histogram<u64>; STAGES]; KINDS]);
+
+impl Default for StageTable {
+    fn default() -> Self {
+        StageTable(std::array::from_fn(|_| {
+            std::array::from_fn(|_| histogram::empty())
+        }))
+    }
+}
+
+impl StageTable {
+    /// How long commands of a kind were in a stage.
+    pub fn of(&self, kind: Kind, stage: Stage) -> &Histogram<u64> {
+        &self.0[kind as usize][stage as usize]
+    }
+}
+
+impl fmt::Display for StageReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = self.volumes.iter().map(|(name, t)| ("volume", name, t));
+        let initiators = self.initiators.iter();
+        for (what, name, table) in tables.chain(initiators.map(|(name, t)| ("initiator", name, t)))
+        {
+            writeln!(f, "{what} {name}")?;
+            write!(f, "{table}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for StageTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for kind in Kind::ALL {
+            let commands = self.of(kind, Stage::Total).len();
+            if commands == 0 {
+                continue;
+            }
+            let name = format!("{kind:?}").to_lowercase();
+            writeln!(
+                f,
+                "  {name:<10} {commands:>12} commands, µs: median, 99 %, longest"
+            )?;
+            for stage in Stage::ALL {
+                let times = self.of(kind, stage);
+                if times.is_empty() {
+                    continue;
+                }
+                let us = |ns: u64| ns as f64 / 1000.0;
+                writeln!(
+                    f,
+                    "    {:<8} {:>12.1} {:>12.1} {:>12.1}",
+                    format!("{stage:?}").to_lowercase(),
+                    us(times.value_at_quantile(0.5)),
+                    us(times.value_at_quantile(0.99)),
+                    us(times.max()),
+                )?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! All disks on all lanes, as their fronts and whoever runs the daemon hold them.
+
+use std::{collections::BTreeMap, rc::Rc, sync::Arc};
+
+use engine::{
+    LaneFuture, LaneHandle,
+    cross::{Sender, channel, oneshot},
+    spawn,
+};
+use volume::SharedVolume;
+
+use crate::{
+    disk::{Disk, Shared},
+    lane::{Everywhere, LaneUnits, Message},
+    memory::{CommonMemory, LaneMemory, Limits},
+    stages::StageReport,
+    state::{Keep, State},
+};
+
+/// Opens a lane's view of a volume; called once on each lane.
+pub type OpenVolume =
+    Arc<dyn Fn() -> LaneFuture<'static, volume::Result<SharedVolume>> + Send + Sync>;
+
+/// The disks, and what they may take.
+#[derive(Clone, Default)]
+pub struct UnitsConfig {
+    /// The disks.
+    pub disks: Vec<DiskSpec>,
+    /// Keeps their state over a restart; `None`: nothing is kept.
+    pub keep: Option<Keep>,
+    /// How much memory commands may take.
+    pub limits: Limits,
+}
+
+/// One disk.
+#[derive(Clone)]
+pub struct DiskSpec {
+    /// Name of the volume, for people.
+    pub name: String,
+    /// The volume's identity; NAA name and serial number derive from it.
+    pub uuid: [u8; 16],
+    /// Opens the volume on a lane.
+    pub open: OpenVolume,
+    /// What [`Keep`] kept for the volume before a restart.
+    pub kept: Option<String>,
+}
+
+/// A volume could not be opened on a lane.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(String);
+
+/// A volume could not be flushed at the end: what had been written to it and not been flushed before
+/// may be lost.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the last flush of volume {volume} failed, and what was written since the one before may be lost: \
+     {cause}"
+)]
+pub struct FlushError {
+    /// Its name.
+    pub volume: String,
+    /// What it said.
+    pub cause: String,
+}
+
+/// All disks on all lanes.
+#[derive(Clone)]
+pub struct Units {
+    lanes: Vec<Sender<Message>>,
+    everywhere: Arc<Everywhere>,
+}
+
+impl Units {
+    /// Opens all disks on all `lanes` (one of them may be the current one).
+    ///
+    /// # Errors
+    /// [`OpenError`] for the first volume that does not open.
+    pub async fn open(config: UnitsConfig, lanes: &[LaneHandle]) -> Result<Units, OpenError> {
+        let everywhere = Arc::new(Everywhere::new(config.limits.transfer_max_bytes));
+        let plan = config.limits.plan(lanes.len());
+        let common = CommonMemory::new(plan.common);
+        let shared = |spec: &DiskSpec| {
+            Arc::new(Shared {
+                name: spec.name.clone(),
+                uuid: spec.uuid,
+                turns: Arc::default(),
+                state: State::new(&spec.name, config.keep.clone(), spec.kept.as_deref()),
+            })
+        };
+        let disks: Vec<_> = config
+            .disks
+            .iter()
+            .map(|spec| (shared(spec), spec.open.clone()))
+            .collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = lanes.iter().map(|_| channel()).unzip();
+        for (own, (lane, messages)) in lanes.iter().zip(receivers).enumerate() {
+            let (started, opened) = oneshot();
+            let (disks, everywhere, common) = (disks.clone(), everywhere.clone(), common.clone());
+            let links = (own, senders.clone());
+            lane.spawn(move || async move {
+                let disks = match open_here(disks).await {
+                    Ok(disks) => disks,
+                    Err(error) => return started.send(Err(error)),
+                };
+                let memory = LaneMemory::new(&plan, common);
+                let units = LaneUnits::new(links, disks, memory, plan.in_steps, everywhere);
+                started.send(Ok(()));
+                units.run(messages).await;
+            });
+            let ended = || Err(OpenError("its lane has ended".to_owned()));
+            opened.await.unwrap_or_else(ended)?;
+        }
+        Ok(Units {
+            lanes: senders,
+            everywhere,
+        })
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Runs `front` on a lane, with its part of the disks; false if that lane has ended.
+    pub fn enter<F>(
+        &self,
+        lane: usize,
+        front: impl FnOnce(Rc<LaneUnits>) -> F + Send + 'static,
+    ) -> bool
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let message: Message = Box::new(move |units| {
+            spawn(front(units.clone()));
+        });
+        self.lanes[lane].send(message).is_ok()
+    }
+
+    /// Where the time of commands has gone since the start.
+    pub fn stage_times(&self) -> StageReport {
+        self.everywhere.stages.report()
+    }
+
+    /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
+    /// by a unit attention (CAPACITY DATA HAS CHANGED), once. Returns before it is done.
+    pub fn tell_lengths(&self) {
+        // What the views of a disk have in common knows its length, so one lane does it for all.
+        self.enter(0, |units| async move {
+            for unit in units.one_of_each() {
+                // Each in its own time: a sanitize takes hours.
+                spawn(async move { unit.tell_length().await });
+            }
+        });
+    }
+
+    /// Flushes all volumes.
+    ///
+    /// # Errors
+    /// [`FlushError`] for the first volume whose flush failed; all others have been flushed.
+    pub async fn flush(&self) -> Result<(), FlushError> {
+        let mut answers = Vec::new();
+        for lane in 0..self.lanes.len() {
+            let (done, answer) = oneshot();
+            if self.enter(
+                lane,
+                |units| async move { done.send(flush_here(&units).await) },
+            ) {
+                answers.push(answer);
+            }
+        }
+        let mut result = Ok(());
+        for answer in answers {
+            // A lane that has ended has nothing left to flush.
+            result = result.and(answer.await.unwrap_or(Ok(())));
+        }
+        result
+    }
+}
+
+async fn open_here(
+    disks: Vec<(Arc<Shared>, OpenVolume)>,
+) -> Result<BTreeMap<String, Rc<Disk>>, OpenError> {
+    let mut opened = BTreeMap::new();
+    for (shared, open) in disks {
+        let volume = open()
+            .await
+            .map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
+        let name = shared.name.clone();
+        let gate = Rc::default();
+        let disk = Disk {
+            shared,
+            volume,
+            gate,
+        };
+        opened.insert(name, Rc::new(disk));
+    }
+    Ok(opened)
+}
+
+async fn flush_here(units: &LaneUnits) -> Result<(), FlushError> {
+    let mut result = Ok(());
+    for disk in units.disks() {
+        if let Err(error) = disk.volume.flush().await {
+            let volume = disk.name().to_owned();
+            tracing::error!(volume, %error, "the last flush of a volume failed");
+            let cause = error.to_string();
+            result = result.and(Err(FlushError { volume, cause }));
+        }
+    }
+    result
+}
