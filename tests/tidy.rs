@@ -13,7 +13,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/engine", &[]),
     ("crates/volume", &["engine", "iscsi"]),
     ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
-    ("crates/node", &["volume", "engine"]),
+    ("crates/node", &["target", "volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),
     (
         "crates/sanstone",

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use engine::{Payload, sim::Host};
-use node::{Refusal, Site, State};
+use node::{Process, Refusal, Site, State};
 use uuid::Uuid;
 use volume::{Durability, SharedVolume, config::Volumes, graph::Graph};
 
@@ -65,7 +65,11 @@ impl Shown {
             Refusal::Opening(error) => error.to_string(),
         };
         let mut state = node::prepare(&site, true).map_err(refused)?;
-        let disks = node::open(&site, &mut state, &mut graph, &[host.lane(0)]).await;
+        let process = Process {
+            boot: Uuid::nil(),
+            name: "a simulated machine".to_owned(),
+        };
+        let disks = node::open(&site, &process, &mut state, &mut graph, &[host.lane(0)]).await;
         let disks = disks.map_err(refused)?;
         let disk = disks.first().expect("one volume is served");
         let volume = disk.tree.on_lane().await;

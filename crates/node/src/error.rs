@@ -1,4 +1,4 @@
-//! What keeps disks from being served.
+//! What keeps disks from being served, and a daemon from starting.
 
 use std::io;
 
@@ -40,5 +40,23 @@ pub enum Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         Refusal::State(error)
+    }
+}
+
+/// Why a daemon does not start, or did not end well: the whole message for the user, with the file and
+/// the line that it is about.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// It was right and failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Failed(error.to_string())
     }
 }

@@ -6,6 +6,8 @@
 //! asks; [`prepare`] makes and locks the state directory; [`open`] opens the disks, and ends before
 //! anybody may be served.
 
+mod config;
+mod daemon;
 mod device;
 mod error;
 mod identity;
@@ -18,7 +20,9 @@ use std::path::Path;
 
 use volume::config::Volumes;
 
-pub use error::{Error, Refusal};
+pub use config::Config;
+pub use daemon::{Daemon, Process};
+pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use state::State;

@@ -8,13 +8,13 @@ use std::{collections::BTreeSet, io, path::Path};
 use engine::{LaneHandle, random, store};
 use uuid::Uuid;
 use volume::{
-    claim::{Owner, boot_id, name_of},
+    claim::Owner,
     config::ConfigError,
     graph::{Carried, Graph, Tree},
 };
 
 use crate::{
-    Error, Site,
+    Error, Process, Site,
     error::Refusal,
     identity::{Identity, Known, Level, Note},
     record::{Kind, Record, Records},
@@ -85,12 +85,14 @@ pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<State, Refusal> {
     Ok(State::open(site.state, with_parents)?)
 }
 
-/// Opens what `site` serves, each volume at home on one of `lanes` in turn, and records it in `state`.
+/// Opens what `site` serves for `process`, each volume at home on one of `lanes` in turn, and records it
+/// in `state`.
 ///
 /// # Errors
 /// What keeps it from being served.
 pub async fn open(
     site: &Site<'_>,
+    process: &Process,
     state: &mut State,
     graph: &mut Graph,
     lanes: &[LaneHandle],
@@ -99,8 +101,7 @@ pub async fn open(
     let survey = Survey::make(site, &records);
     let known = survey.known(&records);
     let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
-    let name = name_of(format_args!("sanstone serve -c {}", site.config.display()));
-    graph.set_owner(Owner::new(state.owner()?, boot_id(), name));
+    graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
         let tree = graph.open(&asked.volume, home).await;

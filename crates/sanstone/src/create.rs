@@ -6,14 +6,14 @@ use std::{
 };
 
 use engine::{Lane, LaneConfig};
-use node::State;
+use node::{Config, State};
 use uuid::Uuid;
 use volume::{
     claim::{Owner, boot_id, name_of},
     graph::NewStripe,
 };
 
-use crate::{config::Config, failure::Failure, output};
+use crate::{failure::Failure, output};
 
 /// Makes the stripe in the volume called `name`.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {

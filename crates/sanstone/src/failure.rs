@@ -11,6 +11,10 @@ pub(crate) enum Failure {
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Failure::Failed(error.into())
+        match error.into().downcast() {
+            Ok(node::Failure::Wrong(message)) => Failure::Wrong(message),
+            Ok(failed) => Failure::Failed(failed.into()),
+            Err(error) => Failure::Failed(error),
+        }
     }
 }

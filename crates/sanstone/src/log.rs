@@ -23,8 +23,8 @@ const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// What `--log` can set a level for: our crates.
-const PARTS: [&str; 7] = [
-    "engine", "iscsi", "lab", "sanstone", "scsi", "target", "volume",
+const PARTS: [&str; 8] = [
+    "engine", "iscsi", "lab", "node", "sanstone", "scsi", "target", "volume",
 ];
 
 static QUEUE: Queue = Queue::new();

@@ -3,15 +3,16 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    fmt::Display,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
 };
 
 use clap::{Parser, Subcommand};
+use node::Config;
 use signal_hook::{consts::SIGXFSZ, flag};
 
-mod config;
 mod create;
 mod demo;
 mod descriptors;
@@ -156,9 +157,10 @@ fn run(verb: Verb) -> Result<(), Failure> {
 }
 
 fn check(path: &Path) -> Result<(), Failure> {
-    let (config, disks) = config::Config::load_to_serve(path, false)?;
+    let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
+    let (config, disks) = Config::load_to_serve(path, false, tell)?;
     for note in disks {
-        log::say(format_args!("note: {}", config.located(&note.text)));
+        tell(&config.located(&note.text));
     }
     if !config.has_targets() {
         let note =

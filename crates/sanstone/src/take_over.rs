@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use engine::{Duration, Lane, LaneConfig, time};
-use node::{Refusal, State};
+use node::{Config, Refusal, State};
 use volume::claim::{DOUBT, Others, Owner, boot_id, name_of};
 
-use crate::{config::Config, failure::Failure, output};
+use crate::{failure::Failure, output};
 
 /// Takes over the stripe in the volume called `name`; `force`: also where its owner cannot be kept from
 /// writing.

@@ -14,7 +14,6 @@ mod syntax;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Display,
-    fs,
     io::{self, ErrorKind},
     net::SocketAddr,
     ops::Range,
@@ -24,10 +23,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::anyhow;
-use node::{Note, Refusal, Site};
+use engine::store;
 use serde::Deserialize;
-use target::{Chap, Limits, PortalGroup, Prefix, Redirect, folded_name};
+use target::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError, folded_name};
 use toml::Spanned;
 use volume::{
     config::{
@@ -38,7 +36,7 @@ use volume::{
 
 pub(crate) use self::luns::Lun;
 use self::luns::Luns;
-use crate::{failure::Failure, log};
+use crate::{Failure, Note, Refusal, Site};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
@@ -57,9 +55,9 @@ const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// A configuration that has been checked.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub struct Config {
     /// Where it was read from.
-    pub(crate) path: PathBuf,
+    path: PathBuf,
     text: String,
     /// Whether all of it could be read.
     is_whole: bool,
@@ -143,18 +141,25 @@ pub(crate) struct TargetTable {
 
 impl Config {
     /// Reads and checks `path`, without a look at the system.
-    pub(crate) fn load(path: &Path) -> Result<Config, Failure> {
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn load(path: &Path) -> Result<Config, Failure> {
         let (config, errors) = Config::read(path)?;
         config.refuse(errors)?;
         Ok(config)
     }
 
     /// Reads and checks `path`, and looks whether the volumes would open, without touching them. Unless
-    /// `may_choose_ports`, each portal must name its port. Notes are printed; what is to be said of the
-    /// disks that are served is given.
-    pub(crate) fn load_to_serve(
+    /// `may_choose_ports`, each portal must name its port. `tell` gets what works and may not be what was
+    /// meant; what is to be said of the disks that are served is given.
+    ///
+    /// # Errors
+    /// All that is wrong with it, or would keep its volumes from opening.
+    pub fn load_to_serve(
         path: &Path,
         may_choose_ports: bool,
+        tell: impl Fn(&dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
         let (config, mut errors) = Config::read(path)?;
         if !may_choose_ports {
@@ -184,7 +189,7 @@ impl Config {
                 .collect();
             errors.extend(found);
             for note in &findings.notes {
-                log::say(format_args!("note: {}", config.located(note)));
+                tell(&config.located(note));
             }
         }
         config.refuse(errors)?;
@@ -200,7 +205,7 @@ impl Config {
         let Ok(served) = self.served() else {
             return Ok(Ok(Vec::new())); // said already
         };
-        match node::look(&self.site(&self.state_directory(), &served)) {
+        match crate::look(&self.site(&self.state_directory(), &served)) {
             Ok(notes) => Ok(Ok(notes)),
             Err(Refusal::Volumes(errors)) => Ok(Err(errors)),
             Err(refusal) if is_first => Err(self.refused(refusal)),
@@ -211,7 +216,7 @@ impl Config {
     /// Reads `path`: the configuration as far as it can be read, and what is wrong with it.
     fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
         let shown = path.display();
-        let bytes = fs::read(path).map_err(|error| {
+        let bytes = store::read(path).map_err(|error| {
             let mend = match error.kind() {
                 ErrorKind::IsADirectory => "; name the configuration file in it",
                 ErrorKind::NotFound => "; is the path behind -c right?",
@@ -273,18 +278,39 @@ impl Config {
     /// Whether the file has another text than the one that was read. What came from a pipe or a terminal
     /// cannot be read again.
     pub(crate) fn has_changed(&self) -> io::Result<bool> {
-        let is_file = fs::metadata(&self.path)?.is_file();
-        Ok(is_file && fs::read(&self.path)? != self.text.as_bytes())
+        let is_file = store::look(&self.path)?.kind == store::Kind::File;
+        Ok(is_file && store::read(&self.path)? != self.text.as_bytes())
     }
 
-    /// The place of a portal, if it is written down.
-    pub(crate) fn place_of_portal(&self, portal: SocketAddr) -> Option<Range<usize>> {
-        let places = self.file.target.values().map(Target::place);
-        portals::find(places, portal)
+    /// Where it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why the server did not start, with the place of the portal if that is why.
+    pub fn not_started(&self, error: &StartError) -> Failure {
+        let place = match error {
+            StartError::Portal { address, .. } => {
+                let places = self.file.target.values().map(Target::place);
+                portals::find(places, *address)
+            }
+            StartError::Volume(_) => None,
+        };
+        self.failed(&ConfigError::new(place, error.to_string()))
+    }
+
+    /// The addresses that its targets listen on, each once.
+    ///
+    /// # Errors
+    /// What is wrong with a target, with its place.
+    pub fn portals(&self) -> Result<BTreeSet<SocketAddr>, Failure> {
+        let targets = self.targets().map_err(|error| self.wrong(&error))?;
+        let groups = targets.into_iter().flat_map(|target| target.portal_groups);
+        Ok(groups.flat_map(|group| group.portals).collect())
     }
 
     /// What is configured, in a line.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (volumes, targets) = (self.file.volume.0.len(), self.file.target.len());
         format!(
@@ -296,17 +322,17 @@ impl Config {
     }
 
     /// An error of this configuration, with its place.
-    pub(crate) fn wrong(&self, error: &ConfigError) -> Failure {
+    pub fn wrong(&self, error: &ConfigError) -> Failure {
         Failure::Wrong(error.located(&self.path, &self.text).to_string())
     }
 
     /// What is right and did not work, with its place.
-    pub(crate) fn failed(&self, error: &ConfigError) -> Failure {
-        Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
+    pub fn failed(&self, error: &ConfigError) -> Failure {
+        Failure::Failed(error.located(&self.path, &self.text).to_string())
     }
 
     /// Why the disks are not served, with the place of what it is about.
-    pub(crate) fn refused(&self, refusal: Refusal) -> Failure {
+    pub fn refused(&self, refusal: Refusal) -> Failure {
         match refusal {
             Refusal::State(error) => {
                 let span = self.file.state.as_ref().map(Spanned::span);
@@ -314,14 +340,14 @@ impl Config {
             }
             Refusal::Volumes(errors) => match self.refuse(errors) {
                 Err(failure) => failure,
-                Ok(()) => Failure::Failed(anyhow!("the volumes are refused")),
+                Ok(()) => Failure::Failed("the volumes are refused".to_owned()),
             },
             Refusal::Opening(error) => self.failed(&error),
         }
     }
 
     /// `error` with its place.
-    pub(crate) fn located<'a>(&'a self, error: &'a ConfigError) -> impl Display + 'a {
+    pub fn located<'a>(&'a self, error: &'a ConfigError) -> impl Display + 'a {
         error.located(&self.path, &self.text)
     }
 
@@ -344,12 +370,15 @@ impl Config {
     }
 
     /// The volumes, ready to be opened.
-    pub(crate) fn graph(&self) -> Result<Graph, Failure> {
+    ///
+    /// # Errors
+    /// As [`Graph::new`].
+    pub fn graph(&self) -> Result<Graph, Failure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
     }
 
     /// Whether there is something to serve.
-    pub(crate) fn has_targets(&self) -> bool {
+    pub fn has_targets(&self) -> bool {
         !self.file.target.is_empty()
     }
 
@@ -362,7 +391,7 @@ impl Config {
     }
 
     /// Where what outlives a restart is kept: `state`, or beside the configuration.
-    pub(crate) fn state_directory(&self) -> PathBuf {
+    pub fn state_directory(&self) -> PathBuf {
         match &self.file.state {
             Some(state) => self.directory().join(state.get_ref()),
             None => self.path.with_extension("state"),
@@ -370,7 +399,10 @@ impl Config {
     }
 
     /// What initiators can make the daemon do.
-    pub(crate) fn limits(&self) -> Result<Limits, ConfigError> {
+    ///
+    /// # Errors
+    /// A limit that is not possible, with its place.
+    pub fn limits(&self) -> Result<Limits, ConfigError> {
         let mut limits = Limits::default();
         if let Some(memory) = &self.file.memory {
             limits.memory_bytes = memory.get_ref().bytes() as usize;
@@ -425,7 +457,7 @@ impl Config {
     }
 
     /// Threads that serve.
-    pub(crate) fn lanes(&self) -> Option<usize> {
+    pub fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
     }
 
