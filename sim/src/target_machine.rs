@@ -9,7 +9,8 @@ use engine::{
     task::{self, JoinHandle},
     time,
 };
-use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, Units, UnitsConfig};
 use volume::{
     config::Volumes,
     graph::Graph,
@@ -46,7 +47,7 @@ pub struct TargetMachine {
     /// The name of the target that it serves.
     pub iqn: String,
     served: Served,
-    server: Rc<RefCell<Option<Server>>>,
+    server: Rc<RefCell<Option<(Server, Units)>>>,
     faults: Rc<RefCell<FaultHandle>>,
 }
 
@@ -77,14 +78,17 @@ impl TargetMachine {
             if let Some(handle) = graph.handles().faults.values().next() {
                 faults.replace(handle.clone());
             }
-            let lun = LunSpec {
-                volume: "disk".into(),
+            let disk = DiskSpec {
+                name: "disk".into(),
                 uuid: [1; 16],
                 open: Arc::new(move || {
                     let tree = tree.clone();
                     LaneFuture::new(async move { tree.on_lane().await })
                 }),
                 kept: None,
+            };
+            let lun = LunSpec {
+                volume: "disk".into(),
                 removable: false,
                 read_only: false,
             };
@@ -112,23 +116,33 @@ impl TargetMachine {
                 }
             };
             let config = ServerConfig {
-                keep: None,
                 targets,
                 discovery: None,
                 digests: true,
                 limits: limits(),
             };
             let lanes: Vec<_> = (0..served.lanes).map(|n| host.lane(n)).collect();
-            let started = Server::start(config, &lanes).await;
-            server.replace(Some(started.unwrap_or_else(|error| panic!("{error}"))));
+            let units = UnitsConfig {
+                disks: vec![disk],
+                keep: None,
+                limits: unit_limits(),
+            };
+            let units = Units::open(units, &lanes).await;
+            let units = units.unwrap_or_else(|error| panic!("{error}"));
+            let started = Server::start(config, &units).await;
+            let started = started.unwrap_or_else(|error| panic!("{error}"));
+            server.replace(Some((started, units)));
         });
     }
 
     /// Tells the software to stop in good order, as SIGTERM does, and then takes the power away.
     pub async fn stop(&self) {
-        let server = self.server.take().expect("it serves");
-        let stopped = self.host.spawn(async move { server.stop().await }).await;
-        stopped.expect("the last flush");
+        let (server, units) = self.server.take().expect("it serves");
+        let stopped = self.host.spawn(async move {
+            server.stop().await;
+            units.flush().await
+        });
+        stopped.await.expect("the last flush");
         self.power_cut();
     }
 
@@ -199,15 +213,21 @@ fn graph(served: &Served) -> Graph {
 }
 
 /// Narrow enough that every bound is met.
+fn unit_limits() -> unit::Limits {
+    unit::Limits {
+        memory_bytes: 2 << 20,
+        transfer_max_bytes: 64 << 10,
+    }
+}
+
+/// The same.
 fn limits() -> Limits {
     Limits {
-        memory_bytes: 2 << 20,
         connections_max: 16,
         reserved: 4,
         logins_max: 8,
         logins_per_peer_max: 4,
         command_window: 16,
-        transfer_max_bytes: 64 << 10,
         data_segment_max_bytes: 16 << 10,
         text_max_bytes: 16 << 10,
         login_timeout: Duration::from_secs(5),

@@ -9,7 +9,6 @@ mod ordered;
 
 use std::{
     cell::Cell,
-    collections::BTreeMap,
     net::SocketAddr,
     path::Path,
     rc::Rc,
@@ -25,15 +24,17 @@ use engine::{
     share::{self, counts},
 };
 use forms::Form;
+use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use harness::directory::Directory;
 use harness::wire::{Direction, Session, opcode};
-use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, Units, UnitsConfig};
 use volume::{IscsiConfig, IscsiDisk, Volume, graph::Graph};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:fairness";
 /// The disk that is flooded, and the one that is read beside it.
 const FLOODED: u8 = 0;
 const READ: u8 = 1;
+const DISKS: [(u8, &str); 2] = [(FLOODED, "disk"), (READ, "other")];
 
 /// Turns of the lane that a read may take, with those of its own initiator, which shares the lane.
 const TURNS_MAX: u64 = 12;
@@ -89,45 +90,58 @@ fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T 
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let config = config(medium, directory.path(), &handle).await;
-        let server = Server::start(config, &[handle]).await.expect("a server");
+        let units = units(medium, directory.path(), &handle).await;
+        let units = Units::open(units, &[handle]).await.expect("its disks");
+        let server = Server::start(config(), &units).await.expect("a server");
         let output = test(server.portals()[0]).await;
-        server.stop().await.expect("the last flush");
+        server.stop().await;
+        units.flush().await.expect("the last flush");
         output
     })
 }
 
-async fn config(medium: Medium, directory: &Path, lane: &engine::LaneHandle) -> ServerConfig {
+async fn units(medium: Medium, directory: &Path, lane: &engine::LaneHandle) -> UnitsConfig {
     let volumes = toml::from_str(medium.configuration()).expect("it parses");
     let mut graph = Graph::new(volumes, directory).expect("it can be meant");
-    let mut luns = BTreeMap::new();
-    for (number, name) in [(FLOODED, "disk"), (READ, "other")] {
+    let mut disks = Vec::new();
+    for (number, name) in DISKS {
         let tree = graph.open(name, lane).await.expect("a volume");
-        let lun = LunSpec {
-            volume: name.into(),
+        disks.push(DiskSpec {
+            name: name.into(),
             uuid: [number + 1; 16],
             open: Arc::new(move || {
                 let tree = tree.clone();
                 LaneFuture::new(async move { tree.on_lane().await })
             }),
             kept: None,
+        });
+    }
+    UnitsConfig {
+        disks,
+        ..UnitsConfig::default()
+    }
+}
+
+fn config() -> ServerConfig {
+    let lun = |(number, name): (u8, &str)| {
+        let spec = LunSpec {
+            volume: name.into(),
             removable: false,
             read_only: false,
         };
-        luns.insert(u32::from(number), lun);
-    }
+        (u32::from(number), spec)
+    };
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let target = TargetSpec {
         name: IQN.into(),
         portal_groups: vec![PortalGroup::only(vec![anywhere])],
-        luns,
+        luns: DISKS.map(lun).into(),
         allow: Allow::Everyone,
         allow_from: Vec::new(),
         chap: None,
         redirect: None,
     };
     ServerConfig {
-        keep: None,
         targets: vec![target],
         discovery: None,
         digests: true,

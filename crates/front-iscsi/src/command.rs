@@ -1,7 +1,7 @@
 //! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
 //! collected into memory that has been paid for, the volume does the work in a task of its own.
 
-use std::rc::Rc;
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Direction, Outcome, TaskId};
@@ -36,10 +36,11 @@ pub(crate) struct Offer {
 
 /// Starts a command. Its immediate data, if any, is received right after.
 pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
-    let (Some(target), Some(nexus)) = (connection.target(), connection.nexus()) else {
+    let Some(nexus) = connection.nexus() else {
         return connection.end("a command came without a target: the protocol machine is wrong");
     };
     let lun = scsi::Lun::decode(request.lun.0.to_be_bytes()).map_or(NO_UNIT, scsi::Lun::number);
+    let unit = nexus.unit(lun);
     let offer = Offer {
         task: request.task,
         lun,
@@ -56,27 +57,27 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
             SenseKey::IllegalRequest,
             Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
         );
-        let unit = target.luns.get(&lun);
         return refuse(connection, offer, unit, &Ending::check(sense), 0);
     }
     let attribute = match Attribute::read(request.attribute) {
         Ok(attribute) => attribute,
-        Err(sense) => {
-            let unit = target.luns.get(&lun);
-            return refuse(connection, offer, unit, &Ending::check(sense), 0);
-        }
+        Err(sense) => return refuse(connection, offer, unit, &Ending::check(sense), 0),
     };
     connection.power_on.acknowledge(
         |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
-        |lun| target.luns[&lun].logical.borrow().power_on_heard(nexus.id),
+        |lun| nexus.luns[&lun].logical.borrow().power_on_heard(nexus.id),
     );
-    let action = match target.luns.get(&lun) {
+    let action = match unit {
         Some(unit) => unit.logical.borrow_mut().begin(nexus.id, &request.cdb),
-        None => scsi::absent::begin(&target.bare, &request.cdb),
+        None => connection
+            .target()
+            .map_or(Action::End(Ending::BUSY), |target| {
+                scsi::absent::begin(&target.bare, &request.cdb)
+            }),
     };
     connection.power_on.answered(lun, offer.task, &action);
     if attribute == Attribute::Simple && connection.open.order.is_free() {
-        act(connection, nexus, offer, action);
+        act(connection, nexus, unit, offer, action);
     } else {
         begin_in_order(connection, nexus, offer, action, attribute);
     }
@@ -129,8 +130,13 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
 }
 
 /// Does what the logical unit says a fresh command needs.
-fn act(connection: &Rc<Connection>, nexus: &Rc<Nexus>, offer: Offer, action: Action) {
-    let unit = nexus.unit(offer.lun);
+fn act(
+    connection: &Rc<Connection>,
+    nexus: &Rc<Nexus>,
+    unit: Option<&Rc<Unit>>,
+    offer: Offer,
+    action: Action,
+) {
     if let Err(sense) = action.check_offered(offer.write_len.into()) {
         let wanted = action.data_out_len_bytes();
         return refuse(connection, offer, unit, &Ending::check(sense), wanted);
@@ -141,7 +147,7 @@ fn act(connection: &Rc<Connection>, nexus: &Rc<Nexus>, offer: Offer, action: Act
         (Action::ReportLuns(request), _) => {
             let luns = nexus.luns.keys();
             let luns: Vec<_> = luns.filter_map(|&n| scsi::Lun::new(n).ok()).collect();
-            act(connection, nexus, offer, request.reply(&luns));
+            act(connection, nexus, unit, offer, request.reply(&luns));
         }
         (action, Some(unit)) => act_on(connection, nexus, unit, offer, action),
         (action, None) => {
@@ -237,15 +243,16 @@ fn begin_in_order(
     action: Action,
     attribute: Attribute,
 ) {
+    let unit = nexus.unit(offer.lun);
     if action.is_attention() {
         // At once: nobody would be told if it waited and was aborted.
-        return act(connection, nexus, offer, action);
+        return act(connection, nexus, unit, offer, action);
     }
     let task = offer.task;
     let open = &connection.open;
     open.watch(|| nexus.at_work());
     if attribute == Attribute::HeadOfQueue {
-        act(connection, nexus, offer, action);
+        act(connection, nexus, unit, offer, action);
         // Where it has ended already, so has the watch.
         open.watch(|| nexus.at_work());
         return open.order.hold_back(task);
@@ -260,7 +267,7 @@ fn begin_in_order(
         connection.open.order.take(task, turn).await;
         // Unless it was aborted meanwhile.
         if connection.open.is_open(task) {
-            act(&connection, &nexus, offer, action);
+            act(&connection, &nexus, nexus.unit(offer.lun), offer, action);
             connection.transmit.notify();
         }
     });
@@ -318,12 +325,13 @@ impl AtWork {
         self.connection.open.is_open(self.task)
     }
 
-    /// Volumes work for it from now on, on these LUNs.
-    fn begin_io(&self, luns: impl IntoIterator<Item = u32> + Clone) -> Io {
-        for lun in luns.clone() {
-            self.connection.open.begun(self.task, lun);
-        }
-        Io::begin_on_all(&self.nexus, command_id(self.task), luns)
+    /// Volumes work for it from now on, on its own LUN and on `others`.
+    fn begin_io(&self, others: &BTreeSet<u32>) -> Io {
+        let (open, lun) = (&self.connection.open, self.lun);
+        let further = others.iter().copied().filter(|other| *other != lun);
+        open.begun(self.task, lun);
+        further.clone().for_each(|lun| open.begun(self.task, lun));
+        Io::begin_with(&self.nexus, command_id(self.task), lun, further)
     }
 
     /// As many of its I/Os have ended as there were LUNs, and it ends if it was not aborted.
@@ -342,7 +350,7 @@ impl AtWork {
     fn copy(self, plan: scsi::Copy) {
         let mut luns = LaneUnits::luns_of_copy(&self.nexus, &plan);
         luns.insert(self.lun);
-        let io = self.begin_io(luns.iter().copied());
+        let io = self.begin_io(&luns);
         spawn(async move {
             let units = self.units();
             let ending = units.copy(io, self.lun, &plan, || self.is_open()).await;
@@ -352,7 +360,7 @@ impl AtWork {
 
     /// Flushes, ejects, and answers. One that was aborted meanwhile does not eject.
     fn eject(self, eject: scsi::Eject) {
-        let io = self.begin_io([self.lun]);
+        let io = self.begin_io(&BTreeSet::new());
         spawn(async move {
             let units = self.units();
             let ejected = units.eject(io, &self.unit, &eject, || self.is_open());
@@ -363,7 +371,7 @@ impl AtWork {
 
     /// Makes a change of a unit's state and answers.
     fn change(self, change: Change) {
-        let io = self.begin_io([self.lun]);
+        let io = self.begin_io(&BTreeSet::new());
         begin_task(async move {
             let before = || self.connection.open.mark();
             let is_open = || self.is_open();
@@ -531,13 +539,14 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: Work, io: Io) {
         data,
         permits,
     } = work;
+    let data = Cell::new(data);
     begin_task(async move {
         let read_len = op.data_in_len_bytes() as usize;
         let order = &connection.open.order;
         let is_ordered = !order.is_free() && order.is_ordered(task);
         let units = &connection.service.units;
         let is_open = || connection.open.is_open(task);
-        let executed = units.execute(io, &unit, (&op, data), is_ordered, is_open);
+        let executed = units.execute(io, &unit, (&op, &data), is_ordered, is_open);
         let executed = executed.await;
         connection.open.ended(task);
         if let Some((started, ended)) = executed.at_work {

@@ -42,7 +42,7 @@ pub(crate) enum Ending {
 }
 
 /// How far a connection is on its way to its end. It never goes back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Phase {
     /// It takes what comes.
     Open,
@@ -192,9 +192,13 @@ impl Connection {
         self.session.get().is_some()
     }
 
+    fn has_reached(&self, phase: Phase) -> bool {
+        self.phase.get() as u8 >= phase as u8
+    }
+
     /// Goes on to `phase`, if it is not further already.
     fn advance(&self, phase: Phase) -> bool {
-        let is_new = self.phase.get() < phase;
+        let is_new = !self.has_reached(phase);
         if is_new {
             self.phase.set(phase);
         }
@@ -207,15 +211,15 @@ impl Connection {
     }
 
     pub(crate) fn is_finishing(&self) -> bool {
-        self.phase.get() >= Phase::Finishing
+        self.has_reached(Phase::Finishing)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.phase.get() >= Phase::Closing
+        self.has_reached(Phase::Closing)
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.phase.get() >= Phase::Ended
+        self.has_reached(Phase::Ended)
     }
 
     /// Ends the connection now. Commands that run go on to their end; nobody hears of them.
@@ -280,7 +284,7 @@ impl Connection {
 
     /// Waits until the connection has ended and all its I/O too.
     pub(crate) async fn gone(&self) {
-        let is_gone = || self.phase.get() == Phase::Gone;
+        let is_gone = || self.has_reached(Phase::Gone);
         self.changed.wait_for(|| is_gone().then_some(())).await;
     }
 

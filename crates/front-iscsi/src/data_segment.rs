@@ -49,15 +49,17 @@ impl Tail {
         self.digest.is_some()
     }
 
+    /// Whether nothing is left to read or check.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.payload || self.digest.is_none() && self.data_left + self.padding == 0
+    }
+
     /// Reads past what nobody wanted and the padding, and checks the digest. The outer error is
     /// the socket's.
     pub(crate) async fn finish(
         self,
         reader: &mut FramedReader,
     ) -> std::io::Result<Result<(), iscsi::Error>> {
-        if !self.payload {
-            return Ok(Ok(()));
-        }
         let Some(mut digest) = self.digest else {
             reader.skip(self.data_left + self.padding).await?;
             return Ok(Ok(()));

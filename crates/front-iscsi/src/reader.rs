@@ -56,7 +56,10 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
 
 /// Takes one PDU.
 async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std::io::Result<()> {
-    require(reader, iscsi::pdu::BHS_LEN).await?;
+    // What is at hand needs no wait, which is nearly always.
+    if reader.bytes().len() < iscsi::pdu::BHS_LEN {
+        require(reader, iscsi::pdu::BHS_LEN).await?;
+    }
     spend(PDU_COST_BYTES).await;
     let now = time::turn_began();
     connection.last_heard.set(now);
@@ -72,7 +75,9 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
         pdu.total_len
     };
     reader.reserve(at_hand);
-    require(reader, at_hand).await?;
+    if reader.bytes().len() < at_hand {
+        require(reader, at_hand).await?;
+    }
     if let Err(error) = pdu.verify_header(reader.bytes()) {
         return Ok(fail(connection, error));
     }
@@ -107,8 +112,10 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
     if connection.is_closing() {
         return Ok(());
     }
-    if let Err(error) = tail.finish(reader).await? {
-        return Ok(fail(connection, error));
+    if !tail.is_done() {
+        if let Err(error) = tail.finish(reader).await? {
+            return Ok(fail(connection, error));
+        }
     }
     connection.is_receiving.set(false);
     for task in complete {

@@ -138,7 +138,7 @@ async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
 /// Runs `work` with a disk at a server on the same lane.
 fn with_disk<T>(work: impl AsyncFnOnce(&Rc<IscsiDisk>) -> T) -> T {
     let mut config = config(ram(DISK_BYTES, 512));
-    config.digests = false;
+    config.server.digests = false;
     with_config(config, async |server| {
         let mut patient = disk_at(server.portals()[0]);
         // Under valgrind everything takes its time.

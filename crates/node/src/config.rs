@@ -24,8 +24,8 @@ use std::{
 };
 
 use engine::store;
+use front_iscsi::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError, folded_name};
 use serde::Deserialize;
-use target::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError, folded_name};
 use toml::Spanned;
 use volume::{
     config::{
@@ -294,7 +294,7 @@ impl Config {
                 let places = self.file.target.values().map(Target::place);
                 portals::find(places, *address)
             }
-            StartError::Volume(_) => None,
+            StartError::Unit(_) => None,
         };
         self.failed(&ConfigError::new(place, error.to_string()))
     }
@@ -404,9 +404,6 @@ impl Config {
     /// A limit that is not possible, with its place.
     pub fn limits(&self) -> Result<Limits, ConfigError> {
         let mut limits = Limits::default();
-        if let Some(memory) = &self.file.memory {
-            limits.memory_bytes = memory.get_ref().bytes() as usize;
-        }
         if let Some(connections) = &self.file.connections {
             limits.connections_max = *connections.get_ref() as usize;
         }
@@ -417,12 +414,25 @@ impl Config {
             limits.peer_timeout = time.get_ref().duration();
         }
         self.file.limits.apply(&mut limits)?;
+        Ok(limits)
+    }
+
+    /// How much memory commands may take.
+    ///
+    /// # Errors
+    /// A limit that is not possible, with its place.
+    pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
+        let mut limits = unit::Limits::default();
+        if let Some(memory) = &self.file.memory {
+            limits.memory_bytes = memory.get_ref().bytes() as usize;
+        }
+        self.file.limits.apply_to_units(&mut limits)?;
         self.check_memory(&limits)?;
         Ok(limits)
     }
 
     /// Refuses memory that is too little for the lanes.
-    fn check_memory(&self, limits: &Limits) -> Result<(), ConfigError> {
+    fn check_memory(&self, limits: &unit::Limits) -> Result<(), ConfigError> {
         let cpus = || thread::available_parallelism().map_or(1, usize::from);
         let lanes = self.lanes().unwrap_or_else(cpus);
         let least = limits.memory_least_bytes(lanes).next_multiple_of(1 << 20);

@@ -3,25 +3,24 @@
 //! system, and no process: signals, descriptors and the terminal are for whoever starts it.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use engine::{LaneFuture, LaneHandle, blocking};
-use target::{
-    Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, StageReport, StopError, TargetSpec,
-};
+use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, FlushError, Keep, OpenVolume, StageReport, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
+    config::ConfigError,
     graph::{Graph, Tree},
 };
 
 use crate::{
     Failure,
-    config::{Config, Lun},
+    config::Config,
     open::{self, Disk},
     state::State,
 };
@@ -51,6 +50,7 @@ pub struct Daemon {
     config: Config,
     graph: Graph,
     disks: Vec<Disk>,
+    units: Units,
     server: Server,
     /// Locked until all is given up.
     state: Arc<Mutex<State>>,
@@ -72,12 +72,14 @@ impl Daemon {
         match serve(&config, process, &mut graph, lanes, with_parents).await {
             Ok(Serving {
                 disks,
+                units,
                 server,
                 state,
             }) => Ok(Daemon {
                 config,
                 graph,
                 disks,
+                units,
                 server,
                 state,
             }),
@@ -100,7 +102,7 @@ impl Daemon {
 
     /// Where the time of commands has gone since the start.
     pub fn stage_times(&self) -> StageReport {
-        self.server.stage_times()
+        self.units.stage_times()
     }
 
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
@@ -109,7 +111,7 @@ impl Daemon {
         self.tell_changed_configuration();
         let has_grown = self.follow_lengths();
         self.tell_lost_paths();
-        self.server.tell_lengths();
+        self.units.tell_lengths();
         has_grown
     }
 
@@ -118,20 +120,23 @@ impl Daemon {
     ///
     /// # Errors
     /// The first volume whose last flush failed; all else has been done.
-    pub async fn stop(self) -> Result<(), StopError> {
+    pub async fn stop(self) -> Result<(), FlushError> {
         self.tell_lost_paths();
         let Daemon {
             mut graph,
             disks,
+            units,
             server,
             state,
             ..
         } = self;
-        let stopped = server.stop().await;
+        server.stop().await;
+        let flushed = units.flush().await;
+        drop(units);
         drop(disks);
         close(&mut graph).await;
         drop(state);
-        stopped
+        flushed
     }
 
     /// Says when the configuration is another one than that which is served.
@@ -186,6 +191,7 @@ impl Daemon {
 /// What a start has made beside the graph.
 struct Serving {
     disks: Vec<Disk>,
+    units: Units,
     server: Server,
     state: Arc<Mutex<State>>,
 }
@@ -205,10 +211,14 @@ async fn serve(
     let disks = open::open(&site, process, &mut state, graph, lanes).await;
     let disks = disks.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
-    let server = Server::start(server_config(config, &state, &disks)?, lanes).await;
+    let server_config = server_config(config, &state)?;
+    let units = Units::open(units_config(config, &state, &disks)?, lanes).await;
+    let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
+    let server = Server::start(server_config, &units).await;
     let server = server.map_err(|error| config.not_started(&error))?;
     Ok(Serving {
         disks,
+        units,
         server,
         state,
     })
@@ -222,21 +232,42 @@ async fn close(graph: &mut Graph) {
     }
 }
 
-/// What the front is to serve: the targets of `config`, with `disks` as their logical units.
-fn server_config(
+/// The disks that are served, with what was kept of them.
+fn units_config(
     config: &Config,
     state: &Arc<Mutex<State>>,
     disks: &[Disk],
-) -> Result<ServerConfig, Failure> {
+) -> Result<UnitsConfig, Failure> {
+    let mut specs = Vec::new();
+    for disk in disks {
+        let name = disk.tree.name().to_owned();
+        specs.push(DiskSpec {
+            kept: lock(state).kept(&name)?,
+            name,
+            uuid: *disk.uuid.as_bytes(),
+            open: open_on_lane(&disk.tree),
+        });
+    }
+    Ok(UnitsConfig {
+        disks: specs,
+        keep: Some(keep(state.clone())),
+        limits: config.unit_limits().map_err(|error| config.wrong(&error))?,
+    })
+}
+
+/// What the front is to serve: the targets of `config`.
+fn server_config(config: &Config, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
     let wrong = |error| config.wrong(&error);
     let mut targets = Vec::new();
     for table in config.targets().map_err(wrong)? {
-        let mut luns = BTreeMap::new();
-        for (number, lun) in table.luns {
-            if let Some(disk) = disks.iter().find(|disk| disk.tree.name() == lun.volume) {
-                luns.insert(number, lun_spec(lun, disk, &lock(state))?);
-            }
-        }
+        let luns = table.luns.into_iter().map(|(number, lun)| {
+            let spec = LunSpec {
+                volume: lun.volume,
+                removable: lun.removable,
+                read_only: lun.read_only,
+            };
+            (number, spec)
+        });
         let mut portal_groups = table.portal_groups;
         for group in &mut portal_groups {
             // The port's name (RFC 7143 §4.4.4).
@@ -246,7 +277,7 @@ fn server_config(
         targets.push(TargetSpec {
             name: table.name,
             portal_groups,
-            luns,
+            luns: luns.collect(),
             allow: table.allow.map_or(Allow::Everyone, Allow::Names),
             allow_from: table.allow_from,
             chap: table.chap,
@@ -254,22 +285,10 @@ fn server_config(
         });
     }
     Ok(ServerConfig {
-        keep: Some(keep(state.clone())),
         targets,
         discovery: config.discovery().map_err(wrong)?,
         digests: config.digests(),
         limits: config.limits().map_err(wrong)?,
-    })
-}
-
-fn lun_spec(lun: Lun, disk: &Disk, state: &State) -> Result<LunSpec, Failure> {
-    Ok(LunSpec {
-        kept: state.kept(&lun.volume)?,
-        volume: lun.volume,
-        uuid: *disk.uuid.as_bytes(),
-        open: open_on_lane(&disk.tree),
-        removable: lun.removable,
-        read_only: lun.read_only,
     })
 }
 

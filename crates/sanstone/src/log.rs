@@ -23,8 +23,16 @@ const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// What `--log` can set a level for: our crates.
-const PARTS: [&str; 8] = [
-    "engine", "iscsi", "lab", "node", "sanstone", "scsi", "target", "volume",
+const PARTS: [&str; 9] = [
+    "engine",
+    "front_iscsi",
+    "iscsi",
+    "lab",
+    "node",
+    "sanstone",
+    "scsi",
+    "unit",
+    "volume",
 ];
 
 static QUEUE: Queue = Queue::new();
@@ -47,7 +55,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         if let Some(part) = part.filter(|part| !known(part)) {
             return Err(format!(
                 "--log \"{text}\": there is no part \"{part}\"; write one of {}, as in --log \
-                 target=debug",
+                 front_iscsi=debug",
                 PARTS.join(", ")
             ));
         }
@@ -294,8 +302,8 @@ mod tests {
             "info",
             "DEBUG",
             "off",
-            "target=debug,volume=warn",
-            "info,target::login=trace",
+            "front_iscsi=debug,volume=warn",
+            "info,front_iscsi::login=trace",
         ] {
             assert!(filter(right).is_ok(), "{right}");
         }
@@ -306,7 +314,7 @@ mod tests {
             ),
             ("", "--log \"\": \"\" is not a level; write off"),
             ("info,", "\"\" is not a level"),
-            ("target=", "\"\" is not a level"),
+            ("front_iscsi=", "\"\" is not a level"),
             (
                 "tagret=debug",
                 "there is no part \"tagret\"; write one of engine, ",

@@ -4,8 +4,8 @@
 
 use std::{io, net::SocketAddr, thread, time::Duration};
 
+use front_iscsi::{IN_USE_LIMIT, StartError};
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
-use target::{IN_USE_LIMIT, StartError};
 
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -2,7 +2,7 @@
 //! and for whoever reaches a disk from within. They keep to the same rights and wait at the same gates
 //! as the commands of others, and what aborts those waits for these.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
 use engine::Payload;
 use scsi::{Ending, Extent, MediumOp, SenseKey, Status};
@@ -159,7 +159,8 @@ impl LaneUnits {
         op: MediumOp,
         data: Payload,
     ) -> Result<Payload, BlockError> {
-        let executed = self.execute(io, unit, (&op, data), false, || true).await;
+        let data = Cell::new(data);
+        let executed = self.execute(io, unit, (&op, &data), false, || true).await;
         Ok(executed.result?)
     }
 }

@@ -5,7 +5,6 @@ use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
 
 use engine::{Instant, Payload, time};
 use scsi::{Change, Changed, Copy, Eject, Ending, Extent, MediumOp, Overwrite};
-use smallvec::SmallVec;
 
 use crate::{
     abort::{Abort, Whose},
@@ -22,33 +21,42 @@ use crate::{
 /// A command that volumes work for, until it is dropped: aborts wait for that.
 pub struct Io {
     nexus: Rc<Nexus>,
-    running: SmallVec<[RunningId; 1]>,
+    running: RunningId,
+    /// On further units.
+    others: Vec<RunningId>,
 }
 
 impl Io {
     /// `command` is at work on the unit at `lun` from now on.
     pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32) -> Io {
-        Io::begin_on_all(nexus, command, [lun])
-    }
-
-    /// The same for several units.
-    pub fn begin_on_all(
-        nexus: &Rc<Nexus>,
-        command: CommandId,
-        luns: impl IntoIterator<Item = u32>,
-    ) -> Io {
-        let luns = luns.into_iter();
         Io {
             nexus: nexus.clone(),
-            running: luns.map(|lun| nexus.running.begin(command, lun)).collect(),
+            running: nexus.running.begin(command, lun),
+            others: Vec::new(),
         }
+    }
+
+    /// The same, and on the units at `others` as well.
+    pub fn begin_with(
+        nexus: &Rc<Nexus>,
+        command: CommandId,
+        lun: u32,
+        others: impl Iterator<Item = u32>,
+    ) -> Io {
+        let mut io = Io::begin(nexus, command, lun);
+        let others = others.filter(|other| *other != lun);
+        io.others = others
+            .map(|other| nexus.running.begin(command, other))
+            .collect();
+        io
     }
 }
 
 impl Drop for Io {
     fn drop(&mut self) {
-        for id in self.running.drain(..) {
-            self.nexus.running.end(id);
+        self.nexus.running.end(self.running);
+        for id in &self.others {
+            self.nexus.running.end(*id);
         }
     }
 }
@@ -64,13 +72,13 @@ pub struct Executed {
 
 impl LaneUnits {
     /// Does `op` on the medium of `unit`, unless its command is not `wanted` any more when its turn
-    /// comes; then the result is empty. `data` is its data-out. One that is `ordered` has its blocks for
-    /// itself.
+    /// comes; then the result is empty. `data` is its data-out, which it takes. One that is `ordered` has
+    /// its blocks for itself.
     pub async fn execute(
         &self,
         io: Io,
         unit: &Unit,
-        (op, data): (&MediumOp, Payload),
+        (op, data): (&MediumOp, &Cell<Payload>),
         is_ordered: bool,
         wanted: impl Fn() -> bool,
     ) -> Executed {
@@ -85,7 +93,7 @@ impl LaneUnits {
             recheck()?;
             let started = time::now();
             let volume = &*unit.disk.volume;
-            let result = medium::perform(volume, op, data, &nexus.steps).await;
+            let result = medium::perform(volume, op, data.take(), &nexus.steps).await;
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });

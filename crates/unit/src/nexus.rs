@@ -152,17 +152,17 @@ impl Nexus {
         sent: Instant,
     ) {
         let mut counted = self.counted.borrow_mut();
-        let known = counted.iter().position(|(of, _)| *of == lun);
-        let index = match known {
-            Some(index) => index,
+        let known = counted.iter().find(|(of, _)| *of == lun);
+        let counted = match known {
+            Some((_, counted)) => counted,
             None => {
                 let Some(unit) = self.unit(lun) else { return };
                 let begun = stages.begin(unit.disk.name(), &self.initiator);
                 counted.push((lun, begun));
-                counted.len() - 1
+                &counted[counted.len() - 1].1
             }
         };
-        counted[index].1.record(kind, times, sent);
+        counted.record(kind, times, sent);
     }
 
     pub(crate) fn end_counts(&self, stages: &Stages) {

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
 use engine::{LaneFuture, sim::Host};
-use target::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, Units, UnitsConfig};
 use volume::SharedVolume;
 
 use super::{history::Shared, leaf::Medium, run::CASE_TIME, script::Script};
@@ -18,10 +19,11 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
     let medium = Medium::new(script, history);
     let machine = host.clone();
     host.spawn(async move {
-        let lun = |number: u32| {
+        let name = |number: u32| format!("disk{number}");
+        let disk = |number: u32| {
             let medium = medium.clone();
-            let spec = LunSpec {
-                volume: format!("disk{number}"),
+            DiskSpec {
+                name: name(number),
                 uuid: [number as u8 + 1; 16],
                 open: Arc::new(move || {
                     let disk = medium.disk(number);
@@ -33,6 +35,11 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
                     setup.qerr,
                     u8::from(setup.tas)
                 )),
+            }
+        };
+        let lun = |number: u32| {
+            let spec = LunSpec {
+                volume: name(number),
                 removable: false,
                 read_only: false,
             };
@@ -48,12 +55,10 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
             redirect: None,
         };
         let config = ServerConfig {
-            keep: None,
             targets: vec![target],
             discovery: None,
             digests: false,
             limits: Limits {
-                memory_bytes: 8 << 20,
                 command_window: setup.window,
                 data_segment_max_bytes: setup.segment_max,
                 // What would have the target look again is not to come.
@@ -62,7 +67,17 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
             },
         };
         let lanes: Vec<_> = (0..setup.lanes).map(|n| machine.lane(n)).collect();
-        let server = Server::start(config, &lanes).await;
+        let units = UnitsConfig {
+            disks: (0..setup.luns).map(disk).collect(),
+            keep: None,
+            limits: unit::Limits {
+                memory_bytes: 8 << 20,
+                ..unit::Limits::default()
+            },
+        };
+        let units = Units::open(units, &lanes).await;
+        let units = units.unwrap_or_else(|error| panic!("{error}"));
+        let server = Server::start(config, &units).await;
         let _server = server.unwrap_or_else(|error| panic!("{error}"));
         std::future::pending::<()>().await;
     });

@@ -15,12 +15,13 @@ use std::{
 };
 
 use engine::{
-    Lane, LaneConfig, LaneFuture, blocking,
+    Lane, LaneConfig, LaneFuture, LaneHandle, blocking,
     sim::{World, seeds},
     spawn, time,
 };
+use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use sim::raw::{Answer, RawSession};
-use target::{Allow, Keep, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, Keep, Units, UnitsConfig};
 use volume::{SharedVolume, leaf::ram::Region};
 
 use crate::MS;
@@ -32,16 +33,19 @@ const GOOD: Option<u8> = Some(0);
 const NOT_KEPT: [u8; 3] = [4, 0x44, 0];
 
 /// A RAM disk behind `address`.
-fn config(address: SocketAddr, keep: Keep) -> ServerConfig {
+fn config(address: SocketAddr, keep: Keep) -> (UnitsConfig, ServerConfig) {
     let region = Region::new(1 << 20, 512).expect("memory for a small disk");
-    let lun = LunSpec {
-        volume: "disk".into(),
+    let disk = DiskSpec {
+        name: "disk".into(),
         uuid: [7; 16],
         open: Arc::new(move || {
             let region = region.clone();
             LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
         }),
         kept: None,
+    };
+    let lun = LunSpec {
+        volume: "disk".into(),
         removable: false,
         read_only: false,
     };
@@ -54,13 +58,23 @@ fn config(address: SocketAddr, keep: Keep) -> ServerConfig {
         chap: None,
         redirect: None,
     };
-    ServerConfig {
+    let units = UnitsConfig {
+        disks: vec![disk],
         keep: Some(keep),
+        ..UnitsConfig::default()
+    };
+    let server = ServerConfig {
         targets: vec![target],
         discovery: None,
         digests: false,
         limits: Limits::default(),
-    }
+    };
+    (units, server)
+}
+
+async fn start((units, server): (UnitsConfig, ServerConfig), lanes: &[LaneHandle]) -> Server {
+    let units = Units::open(units, lanes).await.expect("its disk");
+    Server::start(server, &units).await.expect("a server")
 }
 
 /// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL.
@@ -131,11 +145,10 @@ fn a_lane_goes_on_while_a_state_is_kept() {
     let handle = lane.handle();
     lane.block_on(async {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = Server::start(config(address, keep), &[handle]).await;
-        let server = server.expect("a server");
+        let server = start(config(address, keep), &[handle]).await;
         let reads = reads_meanwhile(server.portals()[0], &kept).await;
         assert!(reads >= 20, "{reads} reads in two seconds");
-        server.stop().await.expect("the last flush");
+        server.stop().await;
     });
 }
 
@@ -152,10 +165,10 @@ fn nobody_sees_a_change_before_it_is_kept() {
         });
         let server_config = config(machine.addr(3260), keep);
         let lanes = [machine.lane(0)];
-        let started = machine.spawn(async move { Server::start(server_config, &lanes).await });
+        let started = machine.spawn(async move { start(server_config, &lanes).await });
         let portal = machine.addr(3260);
         world.block_on(&client, async move {
-            let _server = started.await.unwrap_or_else(|error| panic!("{error}"));
+            let _server = started.await;
             let (one, other) = (login(portal, "one").await, login(portal, "other").await);
             let (began, task) = (time::now(), register(&one, 1));
             let mut looks = 0;
@@ -208,11 +221,11 @@ fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
         };
         let server_config = config(machine.addr(3260), keep);
         let lanes = [machine.lane(0), machine.lane(1)];
-        let started = machine.spawn(async move { Server::start(server_config, &lanes).await });
+        let started = machine.spawn(async move { start(server_config, &lanes).await });
         let portal = machine.addr(3260);
         let mut random = world.random();
         world.block_on(&client, async move {
-            let _server = started.await.unwrap_or_else(|error| panic!("{error}"));
+            let _server = started.await;
             let sessions = (1..=8u8).map(|key| {
                 let (file, pause) = (file.clone(), random.below(3_000_000));
                 spawn(async move {

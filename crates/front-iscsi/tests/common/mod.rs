@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
-use engine::{Lane, LaneConfig, LaneFuture};
-use target::{Allow, Limits, LunSpec, OpenVolume, PortalGroup, Server, ServerConfig, TargetSpec};
+use engine::{Lane, LaneConfig, LaneFuture, LaneHandle};
+use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use unit::{DiskSpec, OpenVolume, Units, UnitsConfig};
 use volume::{IscsiConfig, SharedVolume, leaf::ram::Region};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
@@ -16,12 +17,46 @@ pub(crate) fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
     })
 }
 
-pub(crate) fn config(open: OpenVolume) -> ServerConfig {
-    let lun = LunSpec {
-        volume: "disk".into(),
+/// What is served, and how.
+pub(crate) struct Setup {
+    pub(crate) units: UnitsConfig,
+    pub(crate) server: ServerConfig,
+}
+
+/// A server and its units.
+pub(crate) struct Served {
+    pub(crate) units: Units,
+    pub(crate) server: Server,
+}
+
+impl Setup {
+    pub(crate) async fn start(self, lanes: &[LaneHandle]) -> Served {
+        let units = Units::open(self.units, lanes).await.expect("its disks");
+        let server = Server::start(self.server, &units).await.expect("a server");
+        Served { units, server }
+    }
+}
+
+impl Served {
+    pub(crate) fn portals(&self) -> &[SocketAddr] {
+        self.server.portals()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.server.stop().await;
+        self.units.flush().await.expect("the last flush");
+    }
+}
+
+pub(crate) fn config(open: OpenVolume) -> Setup {
+    let disk = DiskSpec {
+        name: "disk".into(),
         uuid: [7; 16],
         open,
         kept: None,
+    };
+    let lun = LunSpec {
+        volume: "disk".into(),
         removable: false,
         read_only: false,
     };
@@ -37,12 +72,17 @@ pub(crate) fn config(open: OpenVolume) -> ServerConfig {
         chap: None,
         redirect: None,
     };
-    ServerConfig {
-        keep: None,
-        targets: vec![target],
-        discovery: None,
-        digests: true,
-        limits: Limits::default(),
+    Setup {
+        units: UnitsConfig {
+            disks: vec![disk],
+            ..UnitsConfig::default()
+        },
+        server: ServerConfig {
+            targets: vec![target],
+            discovery: None,
+            digests: true,
+            limits: Limits::default(),
+        },
     }
 }
 
@@ -63,13 +103,13 @@ pub(crate) fn disk_at(address: SocketAddr) -> IscsiConfig {
 }
 
 /// Runs `test` with a server on the same lane, and gives what it gives.
-pub(crate) fn with_config<T>(config: ServerConfig, test: impl AsyncFnOnce(&Server) -> T) -> T {
+pub(crate) fn with_config<T>(setup: Setup, test: impl AsyncFnOnce(&Served) -> T) -> T {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let server = Server::start(config, &[handle]).await.expect("a server");
-        let output = test(&server).await;
-        server.stop().await.expect("the last flush");
+        let served = setup.start(&[handle]).await;
+        let output = test(&served).await;
+        served.stop().await;
         output
     })
 }

@@ -4,11 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use engine::{Buf, time};
+use front_iscsi::Allow;
 use iscsi::{Chap, ChapAccount, ChapAlgorithm, ChapSecret};
-use target::{Allow, Server, ServerConfig};
 use volume::{Durability, ErrorKind, IscsiConfig, IscsiDisk, Volume};
 
-use crate::{config, disk_at, ram, with_config};
+use crate::{
+    common::{Served, Setup},
+    config, disk_at, ram, with_config,
+};
 
 const SECRET: &str = "the initiator's secret";
 const TARGET_SECRET: &str = "the target's own secret";
@@ -29,13 +32,13 @@ fn mutual(target_secret: &str) -> Chap {
     Chap::new(account("host", SECRET), Some(target)).expect("two secrets")
 }
 
-fn guarded() -> ServerConfig {
+fn guarded() -> Setup {
     let mut config = config(ram(1 << 20, 512));
-    config.targets[0].chap = Some(Arc::new(mutual(TARGET_SECRET)));
+    config.server.targets[0].chap = Some(Arc::new(mutual(TARGET_SECRET)));
     config
 }
 
-fn disk_with(server: &Server, chap: Option<Arc<Chap>>) -> IscsiConfig {
+fn disk_with(server: &Served, chap: Option<Arc<Chap>>) -> IscsiConfig {
     IscsiConfig {
         chap,
         ..disk_at(server.portals()[0])
@@ -73,7 +76,7 @@ fn each_algorithm_lets_the_right_initiator_in_one_way_and_both() {
                 disk.close().await;
             }
         }
-        assert_eq!(server.failed_logins(), 0);
+        assert_eq!(server.server.failed_logins(), 0);
     });
 }
 
@@ -89,7 +92,7 @@ fn the_wrong_one_is_refused_and_has_to_wait_before_it_tries_again() {
         );
         let message = refused(disk_with(server, None)).await;
         assert!(message.contains("0x0201"), "{message}");
-        assert_eq!(server.failed_logins(), 2);
+        assert_eq!(server.server.failed_logins(), 2);
         refused(wrong()).await;
         let waited = time::now() - began;
         assert!(waited >= Duration::from_millis(750), "{waited:?}");
@@ -109,17 +112,17 @@ fn the_wrong_one_is_refused_and_has_to_wait_before_it_tries_again() {
             soonest = soonest.min(time::now() - began);
         }
         assert!(soonest < Duration::from_millis(900), "{soonest:?}");
-        assert_eq!(server.failed_logins(), 3);
+        assert_eq!(server.server.failed_logins(), 3);
     });
 }
 
 #[test]
 fn bystanders_do_not_wait_for_the_failures_of_others() {
     let mut config = guarded();
-    let mut open = self::config(ram(1 << 20, 512)).targets.remove(0);
+    let mut open = self::config(ram(1 << 20, 512)).server.targets.remove(0);
     open.name += "-open";
     let open_name = open.name.clone();
-    config.targets.push(open);
+    config.server.targets.push(open);
     with_config(config, async |server| {
         let named = |name: &str, secret| IscsiConfig {
             initiator_name: format!("iqn.2026-11.io.sanstone:{name}"),
@@ -148,12 +151,12 @@ fn bystanders_do_not_wait_for_the_failures_of_others() {
 #[test]
 fn a_target_that_cannot_prove_itself_gets_no_session() {
     let mut config = guarded();
-    config.targets[0].chap = Some(Arc::new(mutual("another target's secret")));
+    config.server.targets[0].chap = Some(Arc::new(mutual("another target's secret")));
     with_config(config, async |server| {
         let message = refused(disk_with(server, Some(Arc::new(mutual(TARGET_SECRET))))).await;
         assert!(message.contains("not that of `mutual`"), "{message}");
         assert_eq!(
-            server.failed_logins(),
+            server.server.failed_logins(),
             0,
             "the initiator has done nothing wrong"
         );
@@ -172,9 +175,10 @@ fn chap_is_not_dropped_where_the_target_wants_none() {
 fn names_and_networks_decide_who_may_try() {
     let with = |names: &[&str], from: &[&str]| {
         let mut config = config(ram(1 << 20, 512));
-        config.targets[0].allow =
+        config.server.targets[0].allow =
             Allow::Names(names.iter().map(|name| (*name).to_owned()).collect());
-        config.targets[0].allow_from = from.iter().map(|p| p.parse().expect("a network")).collect();
+        config.server.targets[0].allow_from =
+            from.iter().map(|p| p.parse().expect("a network")).collect();
         config
     };
     let own = "iqn.2026-11.io.sanstone:initiator";
@@ -203,7 +207,7 @@ fn names_and_networks_decide_who_may_try() {
 fn digests_are_used_when_the_initiator_prefers_them_and_the_target_may() {
     for allowed in [true, false] {
         let mut config = guarded();
-        config.digests = allowed;
+        config.server.digests = allowed;
         with_config(config, async |server| {
             for (header_digest, data_digest) in [(true, true), (true, false), (false, true)] {
                 let disk = IscsiConfig {

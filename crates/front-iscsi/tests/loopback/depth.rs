@@ -20,7 +20,7 @@ fn block(number: usize) -> Buf {
 fn what_the_window_has_no_place_for_waits_in_line() {
     for window in [1, 4, 1024] {
         let mut config = config(ram(16 << 20, 512));
-        config.limits.command_window = window;
+        config.server.limits.command_window = window;
         with_config(config, async |server| {
             let disk = IscsiDisk::open(disk_at(server.portals()[0])).await;
             let disk = disk.expect("a login");

@@ -3,7 +3,7 @@
 use std::{fs::File, path::PathBuf, rc::Rc, sync::Arc, thread, time::Duration};
 
 use engine::{Buf, Lane, LaneConfig, LaneFuture, spawn, task, time};
-use target::{PortalGroup, Server};
+use front_iscsi::PortalGroup;
 use volume::{
     Durability, ErrorKind, IscsiDisk, SharedVolume, Volume,
     config::Caching,
@@ -65,13 +65,12 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
             LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as SharedVolume) })
         }));
         // Two target ports, and two lanes for each.
-        let mut second = PortalGroup::only(config.targets[0].portal_groups[0].portals.clone());
+        let mut second =
+            PortalGroup::only(config.server.targets[0].portal_groups[0].portals.clone());
         (second.tag, second.relative_port) = (2, 2);
         second.portals[0].set_ip([127, 0, 0, 2].into());
-        config.targets[0].portal_groups.push(second);
-        let server = Server::start(config, &[own, other])
-            .await
-            .expect("a server");
+        config.server.targets[0].portal_groups.push(second);
+        let server = config.start(&[own, other]).await;
         let mut disks = Vec::new();
         for number in 0..4u16 {
             let mut to = disk_at(server.portals()[usize::from(number / 2)]);
@@ -97,7 +96,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         }
         scratch.set_len(AFTER);
         file.look_at_length().expect("it may").expect("it grew");
-        server.tell_lengths();
+        server.units.tell_lengths();
         let all = time::timeout(Duration::from_secs(60), task::join_all(load)).await;
         assert!(all.is_some(), "somebody has not heard of it");
         for (number, disk) in disks.iter().enumerate() {
@@ -116,7 +115,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         for disk in disks {
             disk.close().await;
         }
-        server.stop().await.expect("the last flush");
+        server.stop().await;
     });
     drop(stop);
     thread.join().expect("the lane ends");

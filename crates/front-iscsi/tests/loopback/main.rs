@@ -12,7 +12,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use common::{config, disk_at, ram, with_config};
 use engine::{Buf, Lane, LaneConfig, task, time};
-use target::{OpenVolume, Server};
+use unit::OpenVolume;
 use volume::{Durability, IscsiDisk, Volume, contract};
 
 /// Runs `test` with a server on the same lane.
@@ -119,12 +119,10 @@ fn many_readers_on_another_lane_are_all_answered() {
         let lane = Lane::new(&LaneConfig::default()).expect("a ring");
         let handle = lane.handle();
         lane.block_on(async {
-            let server = Server::start(config(ram(8 << 20, 512)), &[handle])
-                .await
-                .expect("a server");
+            let server = config(ram(8 << 20, 512)).start(&[handle]).await;
             started.send(server.portals()[0]).expect("the test waits");
             stopped.receive().await;
-            server.stop().await.expect("the last flush");
+            server.stop().await;
         });
     });
     let address = address.recv().expect("the server starts");
@@ -156,9 +154,9 @@ fn a_disk_that_is_let_go_ends_its_session() {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     let mut config = config(ram(1 << 20, 512));
-    config.limits.connections_max = 1;
+    config.server.limits.connections_max = 1;
     lane.block_on(async {
-        let server = Server::start(config, &[handle]).await.expect("a server");
+        let server = config.start(&[handle]).await;
         for session in 0..3 {
             let mut config = disk_at(server.portals()[0]);
             config.isid = iscsi::Isid::random([1, 2, 3], session);
@@ -167,6 +165,6 @@ fn a_disk_that_is_let_go_ends_its_session() {
             // The target hears of the end in its own time.
             time::sleep(Duration::from_millis(100)).await;
         }
-        server.stop().await.expect("the last flush");
+        server.stop().await;
     });
 }

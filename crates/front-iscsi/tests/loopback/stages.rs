@@ -1,7 +1,7 @@
 //! Every command is counted once, with the time of each of its stages.
 
 use engine::{Buf, Duration, LaneFuture, time};
-use target::{Kind, Stage};
+use unit::{Kind, OpenVolume, Stage};
 use volume::{
     Durability, Volume,
     layer::fault::{Action, Fault, FaultHandle, Rule},
@@ -16,7 +16,7 @@ fn the_time_of_a_command_is_where_it_was_spent() {
     let faults = FaultHandle::new();
     faults.add(Rule::always(Action::Delay(SLOW)));
     let fast = ram(1 << 20, 512);
-    let slow: target::OpenVolume = std::sync::Arc::new(move || {
+    let slow: OpenVolume = std::sync::Arc::new(move || {
         let (fast, faults) = (fast(), faults.clone());
         LaneFuture::new(async move {
             let volume = Fault::new(fast.await?, faults);
@@ -34,7 +34,7 @@ fn the_time_of_a_command_is_where_it_was_spent() {
             .await
             .expect("a write");
         disk.flush().await.expect("a flush");
-        let report = server.stage_times();
+        let report = server.units.stage_times();
         let (volume, mine) = (&report.volumes["disk"], report.initiators.values().next());
         let mine = mine.expect("this session");
         for (kind, commands) in [(Kind::Read, 3), (Kind::Write, 1), (Kind::Other, 1)] {
@@ -52,10 +52,10 @@ fn the_time_of_a_command_is_where_it_was_spent() {
         assert!(report.to_string().contains("volume disk"), "{report}");
         disk.close().await;
         // The session's end takes nothing away from the volume's times.
-        while !server.stage_times().initiators.is_empty() {
+        while !server.units.stage_times().initiators.is_empty() {
             time::sleep(Duration::from_millis(5)).await;
         }
-        let reads = &server.stage_times().volumes["disk"];
+        let reads = &server.units.stage_times().volumes["disk"];
         assert_eq!(reads.of(Kind::Read, Stage::Total).len(), 3);
     });
 }

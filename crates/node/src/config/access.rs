@@ -2,8 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
+use front_iscsi::{Chap, Prefix, folded_name};
 use serde::Deserialize;
-use target::{Chap, Prefix, folded_name};
 use toml::Spanned;
 use volume::config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials};
 

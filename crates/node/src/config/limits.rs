@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use front_iscsi::Limits;
 use serde::Deserialize;
-use target::Limits;
 use toml::Spanned;
 use volume::config::{ConfigError, Size, Time};
 
@@ -51,14 +51,6 @@ impl LimitsTable {
             limits.command_window = commands as u16;
         }
         if let Some(bytes) = size(
-            "transfer",
-            &self.transfer,
-            ("64KiB", 64 << 10),
-            ("16MiB", 16 << 20),
-        )? {
-            limits.transfer_max_bytes = bytes;
-        }
-        if let Some(bytes) = size(
             "data_segment",
             &self.data_segment,
             ("8KiB", 8 << 10),
@@ -68,6 +60,15 @@ impl LimitsTable {
         }
         if let Some(bytes) = size("text", &self.text, ("8KiB", 8 << 10), ("1MiB", 1 << 20))? {
             limits.text_max_bytes = bytes as usize;
+        }
+        Ok(())
+    }
+
+    /// Writes what the table says about units into `limits`.
+    pub(super) fn apply_to_units(&self, limits: &mut unit::Limits) -> Result<(), ConfigError> {
+        let range = (("64KiB", 64 << 10), ("16MiB", 16 << 20));
+        if let Some(bytes) = size("transfer", &self.transfer, range.0, range.1)? {
+            limits.transfer_max_bytes = bytes;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::{
     ops::Range,
 };
 
+use front_iscsi::{PortalGroup, Redirect};
 use serde::Deserialize;
-use target::{PortalGroup, Redirect};
 use toml::Spanned;
 use volume::config::ConfigError;
 
