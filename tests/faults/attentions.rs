@@ -128,11 +128,13 @@ fn strangers_who_reset_a_share_all_the_time_take_nobody_with_it() {
     let server = before(&share.url(0));
     let stop = AtomicBool::new(false);
     let [rounds, resets, reads] = [const { AtomicU32::new(0) }; 3];
+    // All are there before the first reset: nobody's disk is ready for long after it.
+    let strangers = [11, 12].map(|number| login(&share, 0, number));
+    let mut reader = login(&server, FAR, 21);
     scope(|scope| {
-        for number in [11, 12] {
-            let (stop, resets, share) = (&stop, &resets, &share);
+        for mut stranger in strangers {
+            let (stop, resets) = (&stop, &resets);
             scope.spawn(move || {
-                let mut stranger = login(share, 0, number);
                 while !stop.load(Ordering::Relaxed) {
                     let reset = |_| stranger.task_management(LOGICAL_UNIT_RESET, None);
                     let sent: std::io::Result<Vec<u32>> = (0..AT_ONCE).map(reset).collect();
@@ -144,7 +146,6 @@ fn strangers_who_reset_a_share_all_the_time_take_nobody_with_it() {
         }
         // One command at a time, so that each meets a reset of its own.
         scope.spawn(|| {
-            let mut reader = login(&server, FAR, 21);
             while !stop.load(Ordering::Relaxed) {
                 // Well or not, it is answered.
                 let read = reader.execute(&read_10(0, 1), &[], 512);
