@@ -2,12 +2,13 @@
 //! the file, over moves and copies, and what cannot be told is refused, never guessed.
 
 use harness::directory::Directory;
-use harness::process::Daemon;
+use harness::process::{Daemon, wait_until_free};
 use harness::run::Ran;
 use harness::sanstone::{IQN, binary, call, target_table};
 use harness::wire::{Session, read_10, write_10};
 use std::ffi::OsStr;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -23,6 +24,8 @@ type Names = (Vec<u8>, Vec<u8>);
 fn serve<T>(config: &Path, port: u16, look: impl FnOnce(&mut Session) -> T) -> (T, String) {
     let mut command = Command::new(binary());
     command.args(["serve", "-c"]).arg(config);
+    // Of the one before.
+    wait_until_free((Ipv4Addr::LOCALHOST, port).into());
     let mut daemon = Daemon::start(&command, config.with_extension("log"));
     daemon.wait_for_port(port);
     let address = format!("127.0.0.1:{port}");

@@ -268,7 +268,7 @@ fn a_lost_session_of_an_iscsi_leaf_is_told_once() {
             let read = session.command(&read_10(0, 8), Direction::Read, 4096, &[]);
             read.expect("a command")
         });
-        near.daemon().log_with("session lost");
+        near.daemon().log_with_times("session lost", losses);
         std::thread::sleep(Duration::from_secs(1));
         let log = near.daemon().log();
         assert_eq!(log.matches("session lost").count(), losses, "{log}");
@@ -276,7 +276,7 @@ fn a_lost_session_of_an_iscsi_leaf_is_told_once() {
         for (status, _) in session.responses_to(&reads).expect("answers") {
             assert_eq!(status, 0);
         }
-        let log = near.daemon().log_with("logged in again");
+        let log = near.daemon().log_with_times("logged in again", losses);
         assert_eq!(log.matches("logged in again").count(), losses, "{log}");
     }
 }

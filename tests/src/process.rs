@@ -136,19 +136,31 @@ impl Daemon {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// All that it has printed once `text` is in it. It writes its log in its own time: a line may
-    /// come after the answer that it is about.
+    /// The whole lines that it has printed once `text` is in them. It writes its log in its own time:
+    /// a line may come after the answer that it is about.
     ///
     /// # Panics
     /// If `text` is not in it within a minute.
     pub fn log_with(&self, text: &str) -> String {
+        self.log_with_times(text, 1)
+    }
+
+    /// The same once `text` is in them so many times.
+    ///
+    /// # Panics
+    /// If that is not so within a minute.
+    pub fn log_with_times(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
-            let log = self.log();
-            if log.contains(text) {
+            let mut log = self.log();
+            log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
+            if log.matches(text).count() >= times {
                 return log;
             }
-            assert!(Instant::now() < deadline, "no {text:?} in\n{log}");
+            assert!(
+                Instant::now() < deadline,
+                "not {times} × {text:?} in\n{log}"
+            );
             sleep(Duration::from_millis(5));
         }
     }

@@ -9,8 +9,8 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
     },
-    thread,
     time::Duration,
 };
 
@@ -100,45 +100,48 @@ async fn login(portal: SocketAddr, name: &str) -> Rc<RawSession> {
     session
 }
 
-/// How many reads of another session a lane does while one waits for its state to be kept.
-async fn reads_meanwhile(portal: SocketAddr, kept: &AtomicBool) -> usize {
+/// Reads over another session while one waits for its state to be kept, which it is not before all of
+/// these reads: the last one lets it be written.
+async fn reads_meanwhile(portal: SocketAddr, kept: &AtomicBool, let_go: mpsc::Sender<()>) {
     let one = login(portal, "one").await;
     let other = login(portal, "other").await;
     let task = register(&one, 1);
     let answered = Rc::new(Cell::new(false));
-    let until = answered.clone();
+    let is_answered = answered.clone();
     let reader = spawn(async move {
-        let mut reads = 0;
-        while !until.get() {
+        for _ in 0..20 {
             let read = other.execute(&READ, &[], 4096).await.expect("a read");
             assert_eq!(read.status, GOOD);
-            reads += 1;
+            assert!(!is_answered.get(), "it is answered before it is kept");
             time::sleep(MS).await;
         }
-        reads
+        let_go.send(()).expect("it waits to be written");
     });
     let answer = one.answer(task).await.expect("an answer");
+    answered.set(true);
     assert_eq!(answer.status, GOOD);
     assert!(kept.load(SeqCst), "it is answered before it is kept");
-    answered.set(true);
-    let reads = reader.await;
+    reader.await;
     assert_eq!(keys(&one).await, [1]);
-    reads
 }
 
 #[test]
 fn a_lane_goes_on_while_a_state_is_kept() {
     let kept = Arc::new(AtomicBool::new(false));
-    let told = kept.clone();
+    let (let_go, waits) = mpsc::channel();
+    let (told, waits) = (kept.clone(), Arc::new(Mutex::new(waits)));
     let keep: Keep = Arc::new(move |_, _| {
-        let told = told.clone();
+        let (told, waits) = (told.clone(), waits.clone());
         LaneFuture::new(async move {
             let write = move || {
-                thread::sleep(Duration::from_secs(2));
+                let waits = waits.lock().map_err(|error| error.to_string())?;
+                let is_let_go = waits.recv_timeout(Duration::from_secs(120));
+                is_let_go.map_err(|_| "the lane stands still meanwhile".to_owned())?;
                 told.store(true, SeqCst);
+                Ok(())
             };
             let kept = blocking::run(blocking::Kind::Files, write).await;
-            kept.map_err(|error| error.to_string())
+            kept.map_err(|error| error.to_string())?
         })
     });
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
@@ -146,8 +149,7 @@ fn a_lane_goes_on_while_a_state_is_kept() {
     lane.block_on(async {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = start(config(address, keep), &[handle]).await;
-        let reads = reads_meanwhile(server.portals()[0], &kept).await;
-        assert!(reads >= 20, "{reads} reads in two seconds");
+        reads_meanwhile(server.portals()[0], &kept, let_go).await;
         server.stop().await;
     });
 }

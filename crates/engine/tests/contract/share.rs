@@ -1,9 +1,16 @@
 //! What one user of a lane does between two looks at the reactor has a bound, whatever it has to do.
 
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::Cell,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use engine::{
-    Share, begin,
+    LaneHandle, Share, begin,
     share::{PIECE_BYTES, TURN_BYTES, counts},
     spend,
     task::{spawn_for, yield_now},
@@ -58,18 +65,30 @@ async fn all_that_a_share_asks_for_is_its_own(site: Site) {
     let most = counts().spent_most_bytes;
     assert!(most <= TURN_BYTES + PIECE_BYTES, "{most} before");
     // From here, and from the other lane: there it comes in by messages.
-    let other = site.other.clone();
-    spawn_for(A, async move {
+    // Nobody else's is held up there. The least of some attempts counts: the other lane goes on while
+    // the thread of this one is not run.
+    let mut turns_least = u64::MAX;
+    for _ in 0..5 {
+        turns_least = turns_least.min(turns_beside_messages(&site.other).await);
+    }
+    assert!(turns_least <= LONG as u64, "{turns_least}");
+}
+
+/// How many turns `other` takes for a short task of one share, which comes in behind many of another that
+/// do not end before it.
+async fn turns_beside_messages(other: &LaneHandle) -> u64 {
+    let (other, ended) = (other.clone(), Arc::new(AtomicBool::new(false)));
+    let measured = spawn_for(A, async move {
         for _ in 0..LONG {
-            other.spawn(|| async {
-                for _ in 0..8 {
+            let ended = ended.clone();
+            other.spawn(move || async move {
+                while !ended.load(Relaxed) {
                     spend(PIECE_BYTES).await;
                 }
             });
         }
         let looks = other.call(|| async { counts().looks });
         let before = looks.await.expect("its lane lives");
-        // Nobody else's is held up there.
         let own = spawn_for(B, async move {
             other
                 .call(|| async {
@@ -79,8 +98,9 @@ async fn all_that_a_share_asks_for_is_its_own(site: Site) {
                 .await
         });
         let (after, most) = own.await.expect("its lane lives");
-        assert!(after - before <= LONG as u64, "{}", after - before);
+        ended.store(true, Relaxed);
         assert!(most <= TURN_BYTES + PIECE_BYTES + 4096, "{most}");
-    })
-    .await;
+        after - before
+    });
+    measured.await
 }
