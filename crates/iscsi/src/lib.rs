@@ -13,19 +13,19 @@
 
 mod error;
 pub mod frame;
-mod initiator;
+mod initiator_connection;
 mod login;
 mod lun;
 pub mod params;
 pub mod pdu;
 mod sequence;
-mod target;
+mod target_connection;
 mod task;
 pub mod text;
 mod transmit;
 
 pub use error::{CloseReason, Error};
-pub use initiator::{
+pub use initiator_connection::{
     Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
 };
 pub use login::{
@@ -33,7 +33,7 @@ pub use login::{
 };
 pub use lun::Lun;
 pub use params::{OperationalConfig, SessionParameters};
-pub use target::{
+pub use target_connection::{
     AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
     TargetConfig, TargetConnection, TargetEvent, TaskManagementRequest,
 };

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::params::{Negotiation, OperationalConfig};
 use crate::pdu;
-use crate::target::{LoginReport, LoginRequest};
+use crate::target_connection::{LoginReport, LoginRequest};
 use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Request.
