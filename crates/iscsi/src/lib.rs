@@ -19,6 +19,7 @@ mod lun;
 pub mod params;
 pub mod pdu;
 mod sequence;
+mod status;
 mod target_connection;
 mod task;
 pub mod text;
@@ -29,13 +30,15 @@ pub use initiator_connection::{
     Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
 };
 pub use login::{
-    Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginStatus, SessionType,
+    Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
+    SessionType,
 };
 pub use lun::Lun;
 pub use params::{OperationalConfig, SessionParameters};
+pub use status::LoginStatus;
 pub use target_connection::{
-    AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
-    TargetConfig, TargetConnection, TargetEvent, TaskManagementRequest,
+    AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetConfig, TargetConnection,
+    TargetEvent, TaskManagementRequest,
 };
 pub use task::{Direction, RxData, TaskId};
 pub use text::TargetRecord;

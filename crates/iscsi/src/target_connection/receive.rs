@@ -5,10 +5,11 @@ use super::queue::{Outgoing, StatSn};
 use super::task::Task;
 use super::{Entry, Owed, Phase, TargetConnection};
 use crate::error::{CloseReason, Error};
-use crate::login::{FULL_FEATURE, LoginStatus, SessionType, TRANSIT, TargetStep};
+use crate::login::{FULL_FEATURE, SessionType, TRANSIT, TargetStep};
 use crate::lun::Lun;
 use crate::pdu::{self, AdditionalHeaders, FINAL, RESERVED_TAG, RequestPdu, opcode, reject_reason};
 use crate::sequence::{Admission, CommandWindow};
+use crate::status::LoginStatus;
 use crate::task::{Direction, RxData, TaskId};
 use crate::text;
 
