@@ -15,7 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
     ("crates/engine", &[]),
-    ("crates/volume", &["engine", "iscsi"]),
+    ("crates/volume", &["engine", "iscsi", "scsi"]),
     ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
     ("crates/node", &["volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),

@@ -33,7 +33,7 @@ pub use login::{
     Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
     SessionType,
 };
-pub use lun::Lun;
+pub use lun::LunField;
 pub use params::{OperationalConfig, SessionParameters};
 pub use status::LoginStatus;
 pub use target_connection::{

@@ -2,7 +2,7 @@
 
 use crate::error::CloseReason;
 use crate::login::LoginRequest;
-use crate::lun::Lun;
+use crate::lun::LunField;
 use crate::params::SessionParameters;
 use crate::task::{Direction, TaskId};
 
@@ -124,7 +124,7 @@ pub struct CommandRequest {
     /// Its identity until it ends.
     pub task: TaskId,
     /// The logical unit as the wire has it.
-    pub lun: Lun,
+    pub lun: LunField,
     /// At least 16 bytes.
     pub cdb: Cdb,
     /// Task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
@@ -155,7 +155,7 @@ pub struct TaskManagementRequest {
     /// unit reset, 6 target warm reset, 7 target cold reset, 8 task reassign.
     pub function: u8,
     /// The logical unit concerned.
-    pub lun: Lun,
+    pub lun: LunField,
     /// The task to abort; `None` if it does not exist (any more): answer 1, "task does not
     /// exist".
     pub referenced: Option<TaskId>,

@@ -24,9 +24,7 @@ use task::{Ending, Task};
 
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
-use crate::login::{
-    Authentication, LOGIN_TEXT_LEN_MAX, LoginReport, LoginRequest, SessionType, TargetLogin,
-};
+use crate::login::{Authentication, LOGIN_TEXT_LEN_MAX, LoginReport, SessionType, TargetLogin};
 use crate::params::SessionParameters;
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::sequence::{CommandWindow, before};
