@@ -227,12 +227,9 @@ impl Reader {
                 continue;
             }
             match &tokens[i] {
-                TokenTree::Group(group) => {
-                    // `pub(in crate::a)` uses nothing.
-                    if !is_word(i.checked_sub(1).map(|before| &tokens[before]), "pub") {
-                        self.read(group.stream(), false);
-                    }
-                }
+                // `pub(in crate::a)` uses nothing.
+                TokenTree::Group(_) if is_word(tokens[..i].last(), "pub") => {}
+                TokenTree::Group(group) => self.read(group.stream(), false),
                 TokenTree::Ident(word) if word == "use" => {
                     let end = rest.iter().position(|token| is_punct(Some(token), ';'));
                     let end = end.unwrap_or(rest.len());
