@@ -1,9 +1,13 @@
 //! The house's style as far as a program can check it: which crate may depend on which, how long
-//! a file may be and how it opens, where `unsafe` may stand, and words that must not be there.
+//! a file may be and how it opens, where `unsafe` may stand, and words that must not be there. Which
+//! crates have no circles of modules is here as well; `circles` finds them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
+
+#[path = "tidy/circles.rs"]
+mod circles;
 
 /// Folders of crates, and which of our crates each may depend on. Downwards only: the pure
 /// protocols and the engine know nothing of ours, and only the binary knows everything.
@@ -11,7 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
     ("crates/engine", &[]),
-    ("crates/volume", &["engine", "iscsi"]),
+    ("crates/volume", &["engine", "iscsi", "scsi"]),
     ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
     ("crates/node", &["target", "volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),
@@ -32,6 +36,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["lab", "target", "volume", "engine", "iscsi", "scsi"],
     ),
 ];
+
+/// Crates whose modules, like the crates themselves, use each other in one direction only.
+const WITHOUT_CIRCLES: &[&str] = &["crates/engine", "crates/iscsi"];
 
 /// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface, and
 /// the allocators that count for tests.
@@ -170,6 +177,28 @@ fn no_dependency_table_hides_a_crate() {
         own_dependencies(manifest).into_iter().collect::<String>(),
         "abc"
     );
+}
+
+#[test]
+fn modules_use_each_other_in_one_direction() {
+    let files = files();
+    let mut complaints = Vec::new();
+    for folder in WITHOUT_CIRCLES {
+        let src = format!("{folder}/src/");
+        let sources = files.iter().filter(|file| file.is_rust());
+        let sources: BTreeMap<&str, &str> = sources
+            .filter_map(|file| Some((file.path.strip_prefix(&src)?, file.text.as_str())))
+            .collect();
+        if sources.contains_key("lib.rs") {
+            let circles = circles::circles(&sources).into_iter();
+            complaints.extend(circles.map(|circle| format!("{src}: {circle}")));
+        } else {
+            complaints.push(format!(
+                "{src}lib.rs does not exist: correct WITHOUT_CIRCLES"
+            ));
+        }
+    }
+    none(complaints);
 }
 
 #[test]

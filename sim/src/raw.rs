@@ -10,13 +10,13 @@ use engine::{
     sync::Notify,
 };
 use iscsi::{
-    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, Lun, RxData, TaskId,
-    TaskResult, TransmitData, frame::frame,
+    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LunField, RxData,
+    TaskId, TaskResult, TransmitData, frame::frame,
 };
 
 use crate::site::Site;
 
-const LUN: Lun = Lun(0);
+const LUN: LunField = LunField(0);
 
 /// The attribute ORDERED (RFC 7143 §11.3.1).
 pub const ORDERED: u8 = 2;

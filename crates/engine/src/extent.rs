@@ -4,7 +4,7 @@
 
 use std::io;
 
-use crate::reactor::Keeper;
+use crate::handle::Keeper;
 
 /// A run of bytes that all take space, or all do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

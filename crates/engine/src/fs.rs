@@ -7,29 +7,14 @@ use crate::{
     blocking,
     buf::{Buf, Payload},
     extent::{self, Extent},
+    handle::{Handle, Keeper},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
-    reactor::{Handle, Keeper, Opened},
+    reactor::Opened,
     time,
 };
 
-/// How to open a file.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// For writing as well as reading.
-    pub write: bool,
-    /// Past the page cache (O_DIRECT).
-    pub direct: bool,
-    /// Every write durable before it completes (O_DSYNC).
-    pub durable: bool,
-    /// Made when it does not exist.
-    pub create: bool,
-    /// Made; an error when it exists.
-    pub create_new: bool,
-    /// Locked against every other process that locks it too (flock; exclusive for writing).
-    /// A lock held elsewhere is an error of kind `WouldBlock`.
-    pub lock: bool,
-}
+pub use crate::reactor::OpenOptions;
 
 /// Removes the file at `path`; who has it open keeps it. Blocks briefly.
 ///

@@ -15,9 +15,9 @@ use crate::{
     buf::Buf,
     cost::count_copied,
     gather::Gather,
+    handle::{Handle, Keeper},
     lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
-    reactor::{Handle, Keeper},
 };
 
 /// A listening socket.

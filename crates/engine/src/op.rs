@@ -18,7 +18,7 @@ use std::{io, net::SocketAddr, rc::Rc};
 use crate::{
     buf::{Buf, Payload},
     gather::Gather,
-    reactor::Handle,
+    handle::Handle,
 };
 
 /// What `Allocate` does to a range of a file.

@@ -2,16 +2,19 @@
 //! simulated world. Everything above knows only this trait.
 
 use std::{
-    fmt, io,
+    io,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
-    os::fd::OwnedFd,
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use crate::{extent, fs::OpenOptions, op::Op, store::Store, time::Instant};
+use crate::{
+    extent,
+    handle::{Handle, Keeper},
+    instant::Instant,
+    op::Op,
+};
 
 /// Names an operation in flight; chosen by the lane, given back with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -76,6 +79,24 @@ pub(crate) trait Reactor {
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)>;
 }
 
+/// How to open a file.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// For writing as well as reading.
+    pub write: bool,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Every write durable before it completes (O_DSYNC).
+    pub durable: bool,
+    /// Made when it does not exist.
+    pub create: bool,
+    /// Made; an error when it exists.
+    pub create_new: bool,
+    /// Locked against every other process that locks it too (flock; exclusive for writing).
+    /// A lock held elsewhere is an error of kind `WouldBlock`.
+    pub lock: bool,
+}
+
 /// An open file and what its file system says about it.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -90,34 +111,49 @@ pub(crate) struct Opened {
     pub(crate) atomic_write_bytes: Option<RangeInclusive<u32>>,
 }
 
-/// An open file or socket. It is closed when the last operation on it has completed and the last
-/// holder has let go.
-pub struct Handle {
-    pub(crate) raw: i32,
-    pub(crate) keeper: Keeper,
+/// What a path leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A block device.
+    BlockDevice {
+        /// The number of its driver.
+        major: u32,
+        /// Its own number there.
+        minor: u32,
+    },
+    /// Something else.
+    Other,
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Handle({})", self.raw)
-    }
+/// What is at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// What it is.
+    pub kind: Kind,
+    /// Its length in bytes; 0 for devices.
+    pub len_bytes: u64,
+    /// Which one it is, by file system and number: the same under each of its names.
+    pub id: (u64, u64),
 }
 
-/// What closes a handle when it is dropped.
-#[derive(Clone)]
-#[expect(dead_code, reason = "held only to be dropped")]
-pub(crate) enum Keeper {
-    /// A file descriptor, shared between lanes.
-    Fd(Arc<OwnedFd>),
-    /// Something of the simulated world, which closes it in its own `Drop`.
-    Simulated(Arc<dyn Send + Sync>),
+/// The verbs beneath [`crate::store`].
+pub(crate) trait Store {
+    fn look(&self, path: &Path) -> io::Result<Look>;
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    fn is_blank(&self, path: &Path) -> io::Result<bool>;
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn make_directory(&self, path: &Path) -> io::Result<()>;
+    fn sync(&self, path: &Path) -> io::Result<()>;
+    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
+    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()>;
 }
 
-impl fmt::Debug for Keeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Keeper::Fd(_) => "Fd",
-            Keeper::Simulated(_) => "Simulated",
-        })
-    }
-}
+/// What a new file's last block, written to make it long, takes at most.
+pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;

@@ -5,6 +5,7 @@
 //! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
 
 mod files;
+mod store;
 
 use std::{
     collections::VecDeque,
@@ -21,12 +22,13 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::{
     clock::Clock,
     congestion, cost, extent,
-    fs::OpenOptions,
+    handle::{Handle, Keeper},
+    instant::Instant,
     op::{AllocateMode, Op},
-    reactor::{Completion, Handle, Keeper, OpId, Opened, Reactor, Wait},
-    store::{Store, System},
-    time::Instant,
+    reactor::{Completion, OpId, OpenOptions, Opened, Reactor, Store, Wait},
 };
+
+pub(crate) use store::System;
 
 /// user_data of the read on the bell; slots count from zero.
 const BELL: u64 = u64::MAX;

@@ -7,70 +7,13 @@
 //! of its own, and loses those that were not synced. A thread that drives no lane has the system's.
 
 use std::{
-    ffi::CString,
-    fs, io,
-    os::{
-        fd::AsRawFd,
-        unix::{
-            ffi::OsStrExt,
-            fs::{FileExt, FileTypeExt, MetadataExt},
-        },
-    },
+    io,
     path::{Path, PathBuf},
 };
 
-use crate::{extent, lane::try_with};
+use crate::{lane::try_with, reactor::Store, ring::System};
 
-/// The extended attribute that holds the mark.
-const MARK: &std::ffi::CStr = c"user.sanstone.disk";
-/// The longest mark, in bytes.
-const MARK_BYTES_MAX: usize = 256;
-/// What a new file's last block, written to make it long, takes at most.
-pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;
-
-/// What a path leads to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A block device.
-    BlockDevice {
-        /// The number of its driver.
-        major: u32,
-        /// Its own number there.
-        minor: u32,
-    },
-    /// Something else.
-    Other,
-}
-
-/// What is at a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// What it is.
-    pub kind: Kind,
-    /// Its length in bytes; 0 for devices.
-    pub len_bytes: u64,
-    /// Which one it is, by file system and number: the same under each of its names.
-    pub id: (u64, u64),
-}
-
-/// The verbs beneath this module; a world has its own.
-pub(crate) trait Store {
-    fn look(&self, path: &Path) -> io::Result<Look>;
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    fn is_blank(&self, path: &Path) -> io::Result<bool>;
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    fn make_directory(&self, path: &Path) -> io::Result<()>;
-    fn sync(&self, path: &Path) -> io::Result<()>;
-    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
-    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()>;
-}
+pub use crate::reactor::{Kind, Look};
 
 /// Runs `f` with the store of this lane's world, or with the system's.
 fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
@@ -216,125 +159,5 @@ pub fn parent_of(path: &Path) -> PathBuf {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         Some(_) => PathBuf::from("."),
         None => path.to_owned(),
-    }
-}
-
-/// The file systems of this machine.
-pub(crate) struct System;
-
-impl Store for System {
-    fn look(&self, path: &Path) -> io::Result<Look> {
-        let found = fs::metadata(path)?;
-        let kind = found.file_type();
-        let kind = match () {
-            () if kind.is_file() => Kind::File,
-            () if kind.is_dir() => Kind::Directory,
-            () if kind.is_block_device() => Kind::BlockDevice {
-                major: libc::major(found.rdev()),
-                minor: libc::minor(found.rdev()),
-            },
-            () => Kind::Other,
-        };
-        Ok(Look {
-            kind,
-            len_bytes: found.len(),
-            id: (found.dev(), found.ino()),
-        })
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        fs::canonicalize(path)
-    }
-
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
-    }
-
-    fn is_blank(&self, path: &Path) -> io::Result<bool> {
-        let file = fs::File::open(path)?;
-        let Some(first) = extent::first_data(file.as_raw_fd())? else {
-            return Ok(true);
-        };
-        let len = file.metadata()?.len().saturating_sub(first);
-        if len > TAIL_BYTES_MAX {
-            return Ok(false);
-        }
-        let mut tail = vec![0; len as usize];
-        file.read_exact_at(&mut tail, first)?;
-        Ok(tail.iter().all(|&byte| byte == 0))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(directory)?;
-        entries.map(|entry| Ok(entry?.path())).collect()
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        fs::write(path, bytes)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn make_directory(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
-    }
-
-    fn sync(&self, path: &Path) -> io::Result<()> {
-        fs::File::open(path)?.sync_all()
-    }
-
-    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
-        let path = c_path(path)?;
-        let mut mark = vec![0; MARK_BYTES_MAX];
-        // SAFETY: two NUL-terminated texts, and a buffer of the length given; all live through the call.
-        let found = unsafe {
-            libc::getxattr(
-                path.as_ptr(),
-                MARK.as_ptr(),
-                mark.as_mut_ptr().cast(),
-                mark.len(),
-            )
-        };
-        if found >= 0 {
-            mark.truncate(found as usize);
-            return Ok(Some(mark));
-        }
-        match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENODATA) => Ok(None),
-            error => Err(explain(error)),
-        }
-    }
-
-    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
-        let file = fs::File::open(path)?;
-        // SAFETY: a NUL-terminated text, and as many bytes as the length says; both live through the call.
-        let failed = unsafe {
-            libc::fsetxattr(
-                file.as_raw_fd(),
-                MARK.as_ptr(),
-                mark.as_ptr().cast(),
-                mark.len(),
-                0,
-            )
-        };
-        match failed {
-            0 => Ok(()),
-            _ => Err(explain(io::Error::last_os_error())),
-        }
-    }
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it"))
-}
-
-/// Every release of the standard library has its own idea of ENOTSUP.
-fn explain(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ENOTSUP) => io::ErrorKind::Unsupported.into(),
-        _ => error,
     }
 }

@@ -1,158 +1,17 @@
-//! Tasks of one lane: a slab of futures and the queue of those that were woken. In a simulation
-//! the queue is drawn from at random under the seed, so that every order is tried.
+//! Tasks as the lane's code sees them: futures that are started, awaited, or run together.
 
 use std::{
     cell::RefCell,
-    collections::VecDeque,
     future::Future,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
 };
 
-use crate::{future::LaneFuture, inbox::TaskRef, lane, share::Share};
-
-/// Chooses among `n` ready tasks: the index of the next one.
-pub(crate) type Chooser = Box<dyn FnMut(usize) -> usize>;
-
-struct Slot {
-    share: Share,
-    future: Option<LaneFuture<'static, ()>>,
-    generation: u16,
-    queued: bool,
-    used: bool,
-}
-
-/// The task table of a lane.
-#[derive(Default)]
-pub(crate) struct Tasks {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    ready: VecDeque<TaskRef>,
-    /// Ready as well, but their shares have had their turn.
-    spent: VecDeque<TaskRef>,
-    /// The future of `block_on`, which lives on its caller's stack, was woken.
-    pub(crate) main_woken: bool,
-    pub(crate) chooser: Option<Chooser>,
-}
-
-impl Tasks {
-    /// Names the future that `block_on` drives.
-    pub(crate) const MAIN: TaskRef = TaskRef {
-        index: u32::MAX,
-        generation: 0,
-    };
-
-    /// Adds a task and puts it in line.
-    pub(crate) fn add(&mut self, share: Share, future: LaneFuture<'static, ()>) {
-        let task = self.reserve(share);
-        self.put_back(task, future);
-        self.schedule(task);
-    }
-
-    /// A place for a task whose future the caller polls first.
-    fn reserve(&mut self, share: Share) -> TaskRef {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                share,
-                future: None,
-                generation: 0,
-                queued: false,
-                used: false,
-            });
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks")
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.used = true;
-        slot.share = share;
-        TaskRef {
-            index,
-            generation: slot.generation,
-        }
-    }
-
-    pub(crate) fn schedule(&mut self, task: TaskRef) {
-        if task == Self::MAIN {
-            self.main_woken = true;
-            return;
-        }
-        if let Some(slot) = self.slots.get_mut(task.index as usize) {
-            if slot.used && slot.generation == task.generation && !slot.queued {
-                slot.queued = true;
-                self.ready.push_back(task);
-            }
-        }
-    }
-
-    pub(crate) fn ready_len(&self) -> usize {
-        self.ready.len() + self.spent.len()
-    }
-
-    /// Tasks that have not ended.
-    pub(crate) fn alive(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.used).count()
-    }
-
-    /// Lets those run again whose shares had had their turn; they stand before what is ready since.
-    pub(crate) fn begin_turn(&mut self) {
-        if !self.spent.is_empty() {
-            self.spent.append(&mut self.ready);
-            std::mem::swap(&mut self.spent, &mut self.ready);
-        }
-    }
-
-    /// Takes the next ready task whose share `may_run` out for polling, with its share and future.
-    pub(crate) fn next(
-        &mut self,
-        may_run: impl Fn(Share) -> bool,
-    ) -> Option<(TaskRef, Share, LaneFuture<'static, ()>)> {
-        loop {
-            let task = match &mut self.chooser {
-                Some(choose) if self.ready.len() > 1 => {
-                    let i = choose(self.ready.len());
-                    self.ready.remove(i)?
-                }
-                _ => self.ready.pop_front()?,
-            };
-            let slot = &mut self.slots[task.index as usize];
-            if !may_run(slot.share) {
-                self.spent.push_back(task);
-                continue;
-            }
-            slot.queued = false;
-            if let Some(future) = slot.future.take() {
-                return Some((task, slot.share, future));
-            }
-        }
-    }
-
-    /// Puts a future that is still pending back.
-    pub(crate) fn put_back(&mut self, task: TaskRef, future: LaneFuture<'static, ()>) {
-        self.slots[task.index as usize].future = Some(future);
-    }
-
-    /// Frees the slot of a task that has ended.
-    pub(crate) fn finish(&mut self, task: TaskRef) {
-        let slot = &mut self.slots[task.index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.used = false;
-        if slot.queued {
-            slot.queued = false;
-            self.ready.retain(|ready| ready.index != task.index);
-        }
-        self.free.push(task.index);
-    }
-
-    /// Takes all futures out, so that they can be dropped outside the borrow.
-    pub(crate) fn drain(&mut self) -> Vec<LaneFuture<'static, ()>> {
-        self.ready.clear();
-        self.spent.clear();
-        self.slots
-            .iter_mut()
-            .filter_map(|slot| slot.future.take())
-            .collect()
-    }
-}
+use crate::{
+    future::LaneFuture,
+    lane::{self, Share},
+};
 
 /// Starts `future` on the current lane, for the share of who calls this. It runs to its end even if
 /// the handle is dropped.
@@ -192,16 +51,7 @@ pub fn spawn_for<T: 'static>(
 /// # Panics
 /// Outside a lane.
 pub fn begin(future: impl Future<Output = ()> + 'static) {
-    let future = LaneFuture::new(future);
-    let lane = lane::current();
-    let mut tasks = lane.tasks.borrow_mut();
-    let share = lane.shares.current();
-    if tasks.chooser.is_some() || lane.shares.is_spent() {
-        return tasks.add(share, future);
-    }
-    let task = tasks.reserve(share);
-    drop(tasks);
-    lane.poll_task(task, share, future);
+    lane::current().begin(LaneFuture::new(future));
 }
 
 struct Join<T> {

@@ -1,63 +1,15 @@
-//! Time as the lane sees it: nanoseconds since an origin that only the reactor knows, so that the
-//! simulated world can own the clock. Timers live in a heap; the lane fires what is due between
-//! two looks at the reactor.
+//! Time as the lane sees it: what it is now, and waiting until it is another.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
     future::Future,
-    ops::{Add, AddAssign, Sub},
     pin::Pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 pub use std::time::Duration;
 
-use crate::lane::{self, LaneInner};
-
-/// A point in the lane's time, in nanoseconds since the reactor's origin.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
-pub struct Instant(u64);
-
-impl Instant {
-    /// The instant `ns` nanoseconds after the origin.
-    pub const fn from_ns(ns: u64) -> Self {
-        Instant(ns)
-    }
-
-    /// Nanoseconds since the origin.
-    pub const fn as_ns(self) -> u64 {
-        self.0
-    }
-
-    /// How long ago `earlier` was; zero when it lies in the future.
-    pub fn since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-impl Add<Duration> for Instant {
-    type Output = Instant;
-    fn add(self, d: Duration) -> Instant {
-        Instant(
-            self.0
-                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
-        )
-    }
-}
-
-impl AddAssign<Duration> for Instant {
-    fn add_assign(&mut self, d: Duration) {
-        *self = *self + d;
-    }
-}
-
-impl Sub for Instant {
-    type Output = Duration;
-    fn sub(self, earlier: Instant) -> Duration {
-        self.since(earlier)
-    }
-}
+pub use crate::instant::Instant;
+use crate::lane::{self, LaneInner, TimerId};
 
 /// The lane's present. Panics outside a lane.
 pub fn now() -> Instant {
@@ -125,63 +77,5 @@ impl Drop for Sleep {
         if let Some(id) = self.timer {
             lane::try_with(|lane| lane.timers.borrow_mut().remove(id));
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct TimerId(u64);
-
-/// The timers of one lane, ordered by deadline and then by creation, so that a seed replays them.
-#[derive(Default)]
-pub(crate) struct Timers {
-    next_id: u64,
-    heap: BinaryHeap<Reverse<(Instant, TimerId)>>,
-    wakers: BTreeMap<TimerId, Waker>,
-}
-
-impl Timers {
-    fn add(&mut self) -> TimerId {
-        self.next_id += 1;
-        TimerId(self.next_id)
-    }
-
-    fn set_waker(&mut self, id: TimerId, deadline: Instant, waker: &Waker) {
-        if self.wakers.insert(id, waker.clone()).is_none() {
-            self.heap.push(Reverse((deadline, id)));
-        }
-    }
-
-    fn remove(&mut self, id: TimerId) {
-        self.wakers.remove(&id);
-        // Entries whose waker is gone are skipped when due; rebuild before they outweigh the rest.
-        if self.heap.len() > 64 && self.heap.len() > 4 * self.wakers.len() {
-            let wakers = &self.wakers;
-            self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
-        }
-    }
-
-    /// The deadline of the earliest timer that somebody still waits for.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
-            if self.wakers.contains_key(&id) {
-                return Some(deadline);
-            }
-            self.heap.pop();
-        }
-        None
-    }
-
-    /// Takes one timer that is due; the caller wakes it outside the borrow.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
-        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
-            if deadline > now && self.wakers.contains_key(&id) {
-                return None;
-            }
-            self.heap.pop();
-            if let Some(waker) = self.wakers.remove(&id) {
-                return Some(waker);
-            }
-        }
-        None
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong: refusals a driver gets from a call, and why a connection ended.
 
-use crate::login::LoginStatus;
+use crate::status::LoginStatus;
 
 /// An error of this crate: something the peer sent, or a call the machine cannot follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,29 +13,32 @@
 
 mod error;
 pub mod frame;
-mod initiator;
+mod initiator_connection;
 mod login;
 mod lun;
 pub mod params;
 pub mod pdu;
 mod sequence;
-mod target;
+mod status;
+mod target_connection;
 mod task;
 pub mod text;
 mod transmit;
 
 pub use error::{CloseReason, Error};
-pub use initiator::{
+pub use initiator_connection::{
     Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
 };
 pub use login::{
-    Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginStatus, SessionType,
+    Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
+    SessionType,
 };
-pub use lun::Lun;
+pub use lun::LunField;
 pub use params::{OperationalConfig, SessionParameters};
-pub use target::{
-    AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
-    TargetConfig, TargetConnection, TargetEvent, TaskManagementRequest,
+pub use status::LoginStatus;
+pub use target_connection::{
+    AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetConfig, TargetConnection,
+    TargetEvent, TaskManagementRequest,
 };
 pub use task::{Direction, RxData, TaskId};
 pub use text::TargetRecord;

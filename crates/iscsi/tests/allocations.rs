@@ -100,7 +100,7 @@ fn reads_and_writes_allocate_nothing_in_the_steady_state() {
                 for _ in 0..8 {
                     let cdb = &[0; 16];
                     let command = Command {
-                        lun: Lun(0),
+                        lun: LunField(0),
                         cdb,
                         attribute: 1,
                         direction,

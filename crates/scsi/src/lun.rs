@@ -20,6 +20,12 @@ pub enum LunError {
     Method(u64),
 }
 
+impl From<u16> for Lun {
+    fn from(number: u16) -> Lun {
+        Lun(number.into())
+    }
+}
+
 impl Lun {
     /// The largest number: 24 bits, extended flat addressing.
     pub const MAX: u32 = 0xFF_FFFF;

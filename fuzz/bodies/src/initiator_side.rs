@@ -5,7 +5,7 @@
 use iscsi::frame::FrameLimits;
 use iscsi::{
     CloseReason, Command, Direction, Error, InitiatorConfig, InitiatorConnection, InitiatorEvent,
-    Lun, RxData, SessionParameters, TaskId, TaskResult, Transmit, TransmitData,
+    LunField, RxData, SessionParameters, TaskId, TaskResult, Transmit, TransmitData,
 };
 
 use crate::held::held;
@@ -301,7 +301,7 @@ impl InitiatorSide {
     ) -> Option<TaskId> {
         let could = self.machine.can_submit();
         let command = Command {
-            lun: Lun(0),
+            lun: LunField(0),
             cdb,
             attribute: 1,
             direction,
@@ -353,7 +353,7 @@ impl InitiatorSide {
     }
 
     pub(crate) fn task_management(&mut self, function: u8) {
-        if let Ok(task) = self.machine.task_management(function, Lun(0)) {
+        if let Ok(task) = self.machine.task_management(function, LunField(0)) {
             self.functions.push(task);
         }
     }

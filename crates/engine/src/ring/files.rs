@@ -16,8 +16,8 @@ use std::{
 };
 
 use crate::{
-    fs::OpenOptions,
-    reactor::{Handle, Keeper, Opened},
+    handle::{Handle, Keeper},
+    reactor::{OpenOptions, Opened},
 };
 
 /// Opens `path`.

@@ -8,10 +8,9 @@ use std::{
     rc::Rc,
 };
 
-use super::{Fault, state::HostId, world::Inner};
+use super::{Fault, driver::Driver, keys::HostId};
 use crate::{
-    inbox::LaneHandle,
-    share::Share,
+    lane::{LaneHandle, Share},
     task::{self, JoinHandle},
 };
 
@@ -19,7 +18,7 @@ use crate::{
 /// called from outside and from any task of the world.
 #[derive(Clone)]
 pub struct Host {
-    pub(super) world: Rc<Inner>,
+    pub(super) world: Rc<Driver>,
     pub(super) id: HostId,
 }
 

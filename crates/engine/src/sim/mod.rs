@@ -30,16 +30,17 @@
 //! ```
 
 mod config;
+mod connection;
 mod disk;
+mod driver;
+mod files;
 mod host;
-mod medium;
-mod names;
+mod keys;
 mod net;
 mod random;
 mod reactor;
 mod seeds;
 mod socket;
-mod sparse;
 mod state;
 mod store;
 mod world;

@@ -8,112 +8,21 @@
 //! answered with a reset, or by its own time limit.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     net::SocketAddr,
     time::Duration,
 };
 
-use super::state::{Event, FlightKey, HostId, State};
-use crate::time::Instant;
+use super::{
+    connection::{Flow, FlowKey, Packet, Socket, Stream},
+    keys::HostId,
+    state::{Event, State},
+};
+use crate::instant::Instant;
 
 /// Connections that wait to be accepted; a further one is asked to try again.
 const BACKLOG_MAX: usize = 128;
 const RETRY: Duration = Duration::from_secs(1);
-
-/// From one socket to another; of a connection request, to none yet (0).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct FlowKey {
-    from: i32,
-    to: i32,
-}
-
-#[derive(Default)]
-pub(super) struct Net {
-    pub(super) sockets: BTreeMap<i32, (HostId, Socket)>,
-    pub(super) listeners: BTreeMap<(HostId, SocketAddr), i32>,
-    flows: BTreeMap<FlowKey, Flow>,
-    /// Arrivals that met a blocked way, in order.
-    held: Vec<FlowKey>,
-    partitions: BTreeSet<(HostId, HostId)>,
-}
-
-struct Flow {
-    from_host: HostId,
-    to_host: HostId,
-    last_arrival: Instant,
-    packets: VecDeque<Packet>,
-}
-
-pub(super) enum Packet {
-    /// A connection request to this address, from that one.
-    Syn(SocketAddr, SocketAddr),
-    /// The connection stands; the other end is this socket.
-    Accepted(i32),
-    Refused,
-    Data(Vec<u8>),
-    /// The receiver has taken this many bytes out of its buffer.
-    Credit(usize),
-    End,
-    Reset,
-}
-
-pub(super) enum Socket {
-    Fresh,
-    Listener {
-        addr: SocketAddr,
-        backlog: VecDeque<i32>,
-        accepts: VecDeque<FlightKey>,
-    },
-    Stream(Stream),
-}
-
-pub(super) struct Stream {
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    /// The other end: its machine, and its socket (0 while connecting).
-    pub(super) peer: (HostId, i32),
-    pub(super) connecting: Option<FlightKey>,
-    pub(super) received: VecDeque<u8>,
-    /// The peer has said that it sends no more.
-    pub(super) ended: bool,
-    /// This end has been shut down.
-    pub(super) shut: bool,
-    /// No packet will pass any more.
-    pub(super) dead: bool,
-    /// To be told once.
-    pub(super) error: Option<i32>,
-    pub(super) receive: Option<FlightKey>,
-    pub(super) send: Option<FlightKey>,
-    /// Room in the peer's buffer, in bytes.
-    pub(super) room: usize,
-    /// Since when what was sent has met a blocked way.
-    pub(super) waits_since: Option<Instant>,
-}
-
-impl Stream {
-    pub(super) fn new(
-        local: SocketAddr,
-        remote: SocketAddr,
-        peer: (HostId, i32),
-        room: usize,
-    ) -> Self {
-        Stream {
-            local,
-            remote,
-            peer,
-            connecting: None,
-            received: VecDeque::new(),
-            ended: false,
-            shut: false,
-            dead: false,
-            error: None,
-            receive: None,
-            send: None,
-            room,
-            waits_since: None,
-        }
-    }
-}
 
 fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
     (a.min(b), a.max(b))

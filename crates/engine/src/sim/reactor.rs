@@ -9,14 +9,16 @@ use std::{
     time::Duration,
 };
 
-use super::state::{HostId, LaneKey, State};
+use super::{
+    keys::{HostId, LaneKey},
+    state::State,
+};
 use crate::{
     extent,
-    fs::OpenOptions,
+    handle::Handle,
+    instant::Instant,
     op::Op,
-    reactor::{Completion, Handle, OpId, Opened, Reactor, Wait},
-    store::Store,
-    time::Instant,
+    reactor::{Completion, OpId, OpenOptions, Opened, Reactor, Store, Wait},
 };
 
 pub(super) struct SimReactor {

@@ -8,10 +8,11 @@ use std::{
 };
 
 use super::{
-    net::{Packet, Socket, Stream},
-    state::{FlightKey, HostId, State},
+    connection::{Packet, Socket, Stream},
+    keys::{FlightKey, HostId},
+    state::State,
 };
-use crate::{op::Op, reactor::Handle};
+use crate::{handle::Handle, op::Op};
 
 /// Pieces that one send takes, as Linux has it (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;

@@ -15,26 +15,16 @@ use std::{
 
 use super::{
     Config, Random,
-    disk::{Disk, DiskEvent, OpenFile},
-    net::{FlowKey, Net},
+    connection::{FlowKey, Net},
+    disk::{Disk, DiskEvent},
+    keys::{FlightKey, HostId, LaneKey},
 };
 use crate::{
+    handle::{Handle, Keeper},
+    instant::Instant,
     op::Op,
-    reactor::{Completion, Handle, Keeper, OpId},
-    time::Instant,
+    reactor::{Completion, OpId, OpenOptions},
 };
-
-/// A machine, by the order in which they were made.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct HostId(pub(super) usize);
-
-/// A lane of one boot of a machine; never used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct LaneKey(pub(super) u32);
-
-/// An operation in flight; never used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct FlightKey(pub(super) u64);
 
 pub(super) struct Flight {
     pub(super) host: HostId,
@@ -61,6 +51,14 @@ pub(super) struct HostState {
     pub(super) next_port: u16,
     /// When its network card will have sent what it was given.
     pub(super) egress_free: Instant,
+}
+
+/// An open file.
+pub(super) struct OpenFile {
+    pub(super) host: HostId,
+    /// Its number on the disk.
+    pub(super) file: usize,
+    pub(super) options: OpenOptions,
 }
 
 /// The world between two turns.

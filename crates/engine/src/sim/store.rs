@@ -7,11 +7,13 @@ use std::{
 };
 
 use super::{
-    disk::Disk,
-    names::{Change, normal},
+    disk::{
+        Disk,
+        names::{Change, normal},
+    },
     reactor::SimReactor,
 };
-use crate::store::{Kind, Look, Store, TAIL_BYTES_MAX};
+use crate::reactor::{Kind, Look, Store, TAIL_BYTES_MAX};
 
 impl SimReactor {
     /// Runs `f` on the disk, if there is power.

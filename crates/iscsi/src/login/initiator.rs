@@ -3,12 +3,11 @@
 //! to a bound.
 
 use super::chap::{self, Authentication, InitiatorChap, Next};
-use super::{
-    CONTINUE, FULL_FEATURE, LoginStatus, OPERATIONAL, SECURITY, SessionType, TRANSIT, Transition,
-};
+use super::{CONTINUE, FULL_FEATURE, OPERATIONAL, SECURITY, SessionType, TRANSIT, Transition};
 use crate::error::{CloseReason, Error};
 use crate::params::Negotiation;
 use crate::pdu::LoginResponse;
+use crate::status::LoginStatus;
 use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Response.

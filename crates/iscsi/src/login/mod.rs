@@ -4,12 +4,12 @@
 
 mod chap;
 mod initiator;
-mod status;
+mod request;
 mod target;
 
 pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret};
 pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
-pub use status::LoginStatus;
+pub use request::{LoginReport, LoginRequest};
 pub(crate) use target::{Step as TargetStep, TargetLogin};
 
 pub(crate) use crate::pdu::CONTINUE;

@@ -5,12 +5,12 @@
 
 use super::chap::{self, Authentication, TargetChap};
 use super::{
-    CONTINUE, FULL_FEATURE, Isid, LOGIN_TEXT_LEN_MAX, LoginStatus, OPERATIONAL, SECURITY,
-    SessionType, TRANSIT, Transition,
+    CONTINUE, FULL_FEATURE, Isid, LOGIN_TEXT_LEN_MAX, LoginReport, LoginRequest, OPERATIONAL,
+    SECURITY, SessionType, TRANSIT, Transition,
 };
 use crate::params::{Negotiation, OperationalConfig};
 use crate::pdu;
-use crate::target::{LoginReport, LoginRequest};
+use crate::status::LoginStatus;
 use crate::text::{self, TextBuffer};
 
 /// What comes after a Login Request.

@@ -620,7 +620,7 @@ proptest! {
             }
             if round % 17 == 0 {
                 pair.initiator.machine.ping(pair.now, 1_000_000_000);
-                let _ = pair.initiator.machine.task_management(5, Lun(0));
+                let _ = pair.initiator.machine.task_management(5, LunField(0));
             }
             pair.step();
         }

@@ -184,7 +184,7 @@ fn the_window_moves_forwards_only() {
     nop.max_cmd_sn = 1_000_000.into();
     victim.tell(nop.to_bytes(), 0);
     let command = Command {
-        lun: Lun(0),
+        lun: LunField(0),
         cdb: &[0],
         attribute: 1,
         direction: Direction::None,

@@ -520,7 +520,7 @@ impl Pair {
         } else {
             buffer.len() as u32
         };
-        let lun = Lun::from_number(0).unwrap();
+        let lun = LunField(0);
         let command = Command {
             lun,
             cdb: &cdb,

@@ -280,7 +280,11 @@ fn a_reset_ends_all_tasks_of_the_unit() {
     pair.log_in();
     let tasks: Vec<_> = (0..5).map(|_| pair.read(0, 512).unwrap()).collect();
     pair.until("all there", |pair| pair.target.jobs.len() == 5);
-    let function = pair.initiator.machine.task_management(5, Lun(0)).unwrap();
+    let function = pair
+        .initiator
+        .machine
+        .task_management(5, LunField(0))
+        .unwrap();
     assert_eq!(function_done(&mut pair, function), 0);
     for task in tasks {
         assert_eq!(pair.initiator.done.remove(&task), Some(TaskResult::Aborted));
@@ -302,7 +306,7 @@ fn functions_that_fill_the_table_leave_no_room_for_commands() {
     };
     let mut pair = Pair::new(initiator, TargetConfig::default(), 1);
     pair.log_in();
-    let lun = Lun::from_number(0).unwrap();
+    let lun = LunField(0);
     let machine = &mut pair.initiator.machine;
     assert!(machine.can_submit());
     while machine.task_management(5, lun).is_ok() {}

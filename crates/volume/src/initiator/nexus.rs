@@ -14,7 +14,7 @@ use std::{
 };
 
 use engine::{Duration, LaneFuture, sync::Notify, time};
-use iscsi::Lun;
+use iscsi::LunField;
 
 use super::{
     cdb::{self, Cdb},
@@ -36,7 +36,7 @@ pub(super) type Establish<'a> = dyn Fn(Rc<Session>) -> LaneFuture<'a, Result<()>
 pub(super) struct Nexus {
     config: IscsiConfig,
     portal: Portal,
-    lun: Lun,
+    lun: LunField,
     session: RefCell<Rc<Session>>,
     /// Somebody logs in right now; others wait for the outcome.
     reconnecting: Cell<bool>,
@@ -52,12 +52,9 @@ impl Nexus {
     /// Logs in.
     ///
     /// # Errors
-    /// When the target cannot be reached or refuses us, or there can be no such LUN.
+    /// When the target cannot be reached or refuses us.
     pub(super) async fn open(config: IscsiConfig) -> Result<Nexus> {
-        let lun = Lun::from_number(config.lun).ok_or_else(|| {
-            let message = format!("LUN {} is beyond 16383", config.lun);
-            Error::new(ErrorKind::Configuration, message)
-        })?;
+        let lun = LunField::from(scsi::Lun::from(config.lun).encode());
         let portal = Portal::new(config.address);
         let pace = Pace::begin();
         let session = portal.log_in(&config, None).await?;
@@ -78,7 +75,7 @@ impl Nexus {
         &self.config
     }
 
-    pub(super) fn lun(&self) -> Lun {
+    pub(super) fn lun(&self) -> LunField {
         self.lun
     }
 

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
-use iscsi::{Command, Direction, InitiatorConnection, Lun, TaskId, TaskResult};
+use iscsi::{Command, Direction, InitiatorConnection, LunField, TaskId, TaskResult};
 
 use super::cdb::Cdb;
 
@@ -28,7 +28,7 @@ pub(super) struct Task {
 
 /// What a command asks for.
 pub(super) struct Request {
-    pub(super) lun: Lun,
+    pub(super) lun: LunField,
     pub(super) cdb: Cdb,
     pub(super) direction: Direction,
     pub(super) data_len: u32,

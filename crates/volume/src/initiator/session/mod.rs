@@ -13,7 +13,7 @@ use std::{
 
 use engine::{Duration, Gather, Instant, Payload, net::TcpStream, spawn, sync::Notify, time};
 use iscsi::{
-    Direction, InitiatorConfig, InitiatorConnection, Lun, TaskId, TaskResult, TransmitData,
+    Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult, TransmitData,
     frame::DataDigest,
 };
 
@@ -176,7 +176,12 @@ impl Session {
     }
 
     /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
-    pub(super) async fn execute(self: &Rc<Self>, lun: Lun, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(
+        self: &Rc<Self>,
+        lun: LunField,
+        cdb: &Cdb,
+        data: Data,
+    ) -> Result<Reply> {
         let (direction, len, data) = match data {
             Data::None => (Direction::None, 0, TaskData::None),
             Data::In(len) => (Direction::Read, len, TaskData::None),
@@ -238,7 +243,7 @@ impl Session {
     }
 
     /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
-    pub(super) async fn reset_logical_unit(&self, lun: Lun) -> Result<u8> {
+    pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
         const LOGICAL_UNIT_RESET: u8 = 5;
         let function = self
             .machine

@@ -3,14 +3,14 @@
 
 use super::event::{Command, Residual};
 use crate::error::Error;
-use crate::lun::Lun;
+use crate::lun::LunField;
 use crate::params::SessionParameters;
 use crate::pdu::{self, RESERVED_TAG};
 use crate::task::Direction;
 
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) lun: Lun,
+    pub(super) lun: LunField,
     pub(super) cmd_sn: u32,
     pub(super) cdb: [u8; 16],
     pub(super) attribute: u8,

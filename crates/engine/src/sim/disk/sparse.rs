@@ -8,23 +8,23 @@ const PAGE: u64 = 4096;
 
 /// The content of a file and its length.
 #[derive(Clone, Default)]
-pub(super) struct Sparse {
+pub(in crate::sim) struct Sparse {
     pages: BTreeMap<u64, Box<[u8]>>,
     len: u64,
 }
 
 impl Sparse {
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::sim) fn len(&self) -> u64 {
         self.len
     }
 
     /// Makes it at least `len` bytes long.
-    pub(super) fn extend(&mut self, len: u64) {
+    pub(in crate::sim) fn extend(&mut self, len: u64) {
         self.len = self.len.max(len);
     }
 
     /// The run of pages that are there, or are not, around byte `at`.
-    pub(super) fn extent(&self, at: u64) -> Extent {
+    pub(in crate::sim) fn extent(&self, at: u64) -> Extent {
         let page = at / PAGE;
         let mut next = page;
         let is_allocated = self.pages.contains_key(&page);
@@ -42,7 +42,7 @@ impl Sparse {
         Extent { is_allocated, end }
     }
 
-    pub(super) fn read(&self, at: u64, into: &mut [u8]) {
+    pub(in crate::sim) fn read(&self, at: u64, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
             let (page, from, n) = piece(at + done as u64, into.len() - done);
@@ -55,7 +55,7 @@ impl Sparse {
         }
     }
 
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(in crate::sim) fn write(&mut self, at: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
             let (page, from, n) = piece(at + done as u64, bytes.len() - done);
@@ -70,7 +70,7 @@ impl Sparse {
     }
 
     /// Makes a range read as zeroes; the length stays.
-    pub(super) fn zero(&mut self, at: u64, len: u64) {
+    pub(in crate::sim) fn zero(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
         // Cut whole pages out, and clear the parts of the two at the edges.
         let (first_whole, last_whole) = (at.div_ceil(PAGE), end / PAGE);

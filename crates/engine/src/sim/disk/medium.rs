@@ -12,18 +12,19 @@
 
 use std::collections::VecDeque;
 
-use super::{Random, sparse::Sparse};
+use super::sparse::Sparse;
+use crate::sim::Random;
 
 /// What a power cut never tears, in bytes.
-pub(super) const SECTOR: usize = 512;
+pub(in crate::sim) const SECTOR: usize = 512;
 
 #[derive(Default)]
-pub(super) struct FileState {
-    pub(super) current: Sparse,
+pub(in crate::sim) struct FileState {
+    pub(in crate::sim) current: Sparse,
     medium: Sparse,
     log: VecDeque<Change>,
     /// What it is marked with, now and on the medium.
-    pub(super) mark: Option<Vec<u8>>,
+    pub(in crate::sim) mark: Option<Vec<u8>>,
     durable_mark: Option<Vec<u8>>,
 }
 
@@ -35,7 +36,7 @@ struct Change {
     kept: bool,
 }
 
-pub(super) enum What {
+pub(in crate::sim) enum What {
     /// Nothing is left of what it held.
     Truncate,
     Write(Vec<u8>),
@@ -53,7 +54,7 @@ enum Fate {
 }
 
 impl FileState {
-    pub(super) fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
+    pub(in crate::sim) fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
         play(&mut self.current, at, &what);
         self.log.push_back(Change {
             serial,
@@ -65,13 +66,13 @@ impl FileState {
     }
 
     /// Holds `bytes` and nothing else.
-    pub(super) fn restart(&mut self, serial: u64, bytes: &[u8]) {
+    pub(in crate::sim) fn restart(&mut self, serial: u64, bytes: &[u8]) {
         self.apply(serial, 0, What::Truncate, false);
         self.apply(serial, 0, What::Write(bytes.to_vec()), false);
     }
 
     /// Brings the mark to the medium.
-    pub(super) fn keep_mark(&mut self) {
+    pub(in crate::sim) fn keep_mark(&mut self) {
         self.durable_mark = self.mark.clone();
     }
 
@@ -84,7 +85,7 @@ impl FileState {
         }
     }
 
-    pub(super) fn keep_before(&mut self, serial: u64) {
+    pub(in crate::sim) fn keep_before(&mut self, serial: u64) {
         for change in &mut self.log {
             change.kept |= change.serial < serial;
         }
@@ -92,7 +93,7 @@ impl FileState {
     }
 
     /// A sync failed: of what it should have kept, only what chance leaves gets to the medium.
-    pub(super) fn lose_before(&mut self, serial: u64, random: &mut Random) {
+    pub(in crate::sim) fn lose_before(&mut self, serial: u64, random: &mut Random) {
         let mut log = VecDeque::new();
         for change in self.log.drain(..) {
             if change.kept || change.serial >= serial {
@@ -105,7 +106,7 @@ impl FileState {
         self.fold();
     }
 
-    pub(super) fn cut_power(&mut self, random: &mut Random) {
+    pub(in crate::sim) fn cut_power(&mut self, random: &mut Random) {
         let fate = match random.below(4) {
             0 => Fate::Nothing,
             1 => Fate::Everything,

@@ -4,7 +4,7 @@
 use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
 use crate::error::Error;
 use crate::frame::Digests;
-use crate::lun::Lun;
+use crate::lun::LunField;
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::task::{Direction, TaskId};
 use crate::transmit::{Transmit, TransmitData};
@@ -109,7 +109,7 @@ impl InitiatorConnection {
     pub(super) fn push_function(
         &mut self,
         function: u8,
-        lun: Lun,
+        lun: LunField,
         referenced: Option<TaskId>,
         ref_cmd_sn: u32,
     ) -> Result<TaskId, Error> {

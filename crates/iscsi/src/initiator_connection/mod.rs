@@ -18,7 +18,7 @@ use task::Task;
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
 use crate::login::{InitiatorLogin, LOGIN_TEXT_LEN_MAX, SessionType};
-use crate::lun::Lun;
+use crate::lun::LunField;
 use crate::params::{Negotiation, SessionParameters};
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::sequence::before;
@@ -69,7 +69,7 @@ enum Entry {
     Command(Task),
     Function {
         function: u8,
-        lun: Lun,
+        lun: LunField,
         referenced: Option<TaskId>,
         cmd_sn: u32,
     },
@@ -247,7 +247,7 @@ impl InitiatorConnection {
     ///
     /// # Errors
     /// [`Error::WindowClosed`] if the task table is full; [`Error::WrongState`] before login.
-    pub fn task_management(&mut self, function: u8, lun: Lun) -> Result<TaskId, Error> {
+    pub fn task_management(&mut self, function: u8, lun: LunField) -> Result<TaskId, Error> {
         self.require_full_feature(SessionType::Normal)?;
         self.push_function(function, lun, None, 0)
     }

@@ -3,9 +3,10 @@
 use super::event::{InitiatorEvent, Residual, TaskResult};
 use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
 use crate::error::{CloseReason, Error};
-use crate::login::{InitiatorStep, LoginStatus};
+use crate::login::InitiatorStep;
 use crate::pdu::{self, FINAL, RESERVED_TAG, ResponsePdu, opcode};
 use crate::sequence::before;
+use crate::status::LoginStatus;
 use crate::task::{RxData, TaskId};
 use crate::text;
 

@@ -8,10 +8,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::Random;
+use crate::sim::Random;
 
 #[derive(Default)]
-pub(super) struct Names {
+pub(in crate::sim) struct Names {
     current: Tree,
     medium: Tree,
     log: Vec<Change>,
@@ -24,7 +24,7 @@ struct Tree {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Change {
+pub(in crate::sim) enum Change {
     Link(PathBuf, usize),
     Unlink(PathBuf),
     /// Within one directory.
@@ -60,7 +60,7 @@ impl Tree {
 }
 
 /// A path as the disk knows it: from its root on, without detours.
-pub(super) fn normal(path: &Path) -> PathBuf {
+pub(in crate::sim) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -73,23 +73,23 @@ pub(super) fn normal(path: &Path) -> PathBuf {
 }
 
 impl Names {
-    pub(super) fn file(&self, path: &Path) -> Option<usize> {
+    pub(in crate::sim) fn file(&self, path: &Path) -> Option<usize> {
         self.current.files.get(&normal(path)).copied()
     }
 
-    pub(super) fn is_directory(&self, path: &Path) -> bool {
+    pub(in crate::sim) fn is_directory(&self, path: &Path) -> bool {
         let path = normal(path);
         path == Path::new("/") || self.current.directories.contains(&path)
     }
 
     /// Whether something may get this name.
-    pub(super) fn has_place_for(&self, path: &Path) -> bool {
+    pub(in crate::sim) fn has_place_for(&self, path: &Path) -> bool {
         let path = normal(path);
         path.parent()
             .is_some_and(|parent| self.is_directory(parent))
     }
 
-    pub(super) fn list(&self, directory: &Path) -> Vec<PathBuf> {
+    pub(in crate::sim) fn list(&self, directory: &Path) -> Vec<PathBuf> {
         let directory = normal(directory);
         let all = self.current.files.keys().chain(&self.current.directories);
         all.filter(|path| path.parent() == Some(&*directory))
@@ -98,7 +98,7 @@ impl Names {
     }
 
     /// What is at `path`, and all below, directories first.
-    pub(super) fn all_from(&self, path: &Path) -> Vec<PathBuf> {
+    pub(in crate::sim) fn all_from(&self, path: &Path) -> Vec<PathBuf> {
         let all = self.current.directories.iter();
         let all = all.chain(self.current.files.keys());
         all.filter(|below| below.starts_with(path))
@@ -107,25 +107,25 @@ impl Names {
     }
 
     /// Something changes, on the medium when its directory is synced. Paths are normal.
-    pub(super) fn change(&mut self, change: Change) {
+    pub(in crate::sim) fn change(&mut self, change: Change) {
         self.current.play(&change);
         self.log.push(change);
     }
 
     /// Something changes, on the medium too.
-    pub(super) fn change_durably(&mut self, change: Change) {
+    pub(in crate::sim) fn change_durably(&mut self, change: Change) {
         self.change(change);
         for change in self.log.drain(..) {
             self.medium.play(&change);
         }
     }
 
-    pub(super) fn sync_directory(&mut self, directory: &Path) {
+    pub(in crate::sim) fn sync_directory(&mut self, directory: &Path) {
         let directory = normal(directory);
         self.keep(&directory, usize::MAX);
     }
 
-    pub(super) fn sync_file(&mut self, file: usize) {
+    pub(in crate::sim) fn sync_file(&mut self, file: usize) {
         let is_link =
             |change: &Change| matches!(change, Change::Link(_, linked) if *linked == file);
         let Some(last) = self.log.iter().rposition(is_link) else {
@@ -148,7 +148,7 @@ impl Names {
         });
     }
 
-    pub(super) fn cut_power(&mut self, random: &mut Random) {
+    pub(in crate::sim) fn cut_power(&mut self, random: &mut Random) {
         let kept = random.below(self.log.len() as u64 + 1) as usize;
         for change in self.log.drain(..).take(kept) {
             self.medium.play(&change);

@@ -5,8 +5,6 @@
 //! waking a task of one's own lane touches no shared memory.
 
 use std::{
-    fmt,
-    future::Future,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -15,18 +13,11 @@ use std::{
     task::{RawWaker, RawWakerVTable, Waker},
 };
 
-use crate::{cross, lane, share::Share, task};
+use super::{shares::Share, tasks::TaskRef, try_with};
 
 /// Names a lane of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub(crate) struct LaneId(pub(crate) u16);
-
-/// Names a task of a lane; a stale name wakes nobody.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TaskRef {
-    pub(crate) index: u32,
-    pub(crate) generation: u16,
-}
 
 pub(crate) enum Message {
     Wake(TaskRef),
@@ -160,7 +151,7 @@ fn wake(word: u64) {
         index: word as u32,
         generation: (word >> 32) as u16,
     };
-    let local = lane::try_with(|lane| {
+    let local = try_with(|lane| {
         let own = lane.inbox.id == id;
         if own {
             lane.tasks.borrow_mut().schedule(task);
@@ -171,45 +162,5 @@ fn wake(word: u64) {
         if let Some(inbox) = Inbox::find(id) {
             inbox.push(Message::Wake(task));
         }
-    }
-}
-
-/// Reaches a lane from any thread.
-#[derive(Clone)]
-pub struct LaneHandle(pub(crate) Arc<Inbox>);
-
-impl LaneHandle {
-    /// Starts a task on that lane: `make` runs there and gives the future.
-    pub fn spawn<F: Future<Output = ()> + 'static>(
-        &self,
-        make: impl FnOnce() -> F + Send + 'static,
-    ) {
-        let run = Box::new(move || task::begin(make()));
-        self.0.push(Message::Run(Share::current(), run));
-    }
-
-    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
-    pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
-        &self,
-        make: impl FnOnce() -> F + Send + 'static,
-    ) -> Option<T> {
-        let (sender, receiver) = cross::oneshot();
-        let run = Box::new(move || {
-            let future = make();
-            task::begin(async move { sender.send(future.await) });
-        });
-        self.0.push(Message::Run(Share::current(), run));
-        receiver.await
-    }
-
-    /// Whether this is the lane that runs now.
-    pub fn is_current(&self) -> bool {
-        lane::try_with(|lane| lane.inbox.id == self.0.id) == Some(true)
-    }
-}
-
-impl fmt::Debug for LaneHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LaneHandle({})", self.0.id.0)
     }
 }

@@ -12,8 +12,7 @@ mod task;
 
 pub use config::TargetConfig;
 pub use event::{
-    AsyncMessage, Cdb, CommandRequest, LoginReport, LoginRequest, Outcome, SendTargets,
-    TargetEvent, TaskManagementRequest,
+    AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetEvent, TaskManagementRequest,
 };
 
 use std::collections::{HashMap, VecDeque};
@@ -25,10 +24,11 @@ use task::{Ending, Task};
 
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
-use crate::login::{Authentication, LOGIN_TEXT_LEN_MAX, LoginStatus, SessionType, TargetLogin};
+use crate::login::{Authentication, LOGIN_TEXT_LEN_MAX, LoginReport, SessionType, TargetLogin};
 use crate::params::SessionParameters;
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::sequence::{CommandWindow, before};
+use crate::status::LoginStatus;
 use crate::task::{Direction, RxData, Slab, TaskId};
 use crate::text::TargetRecord;
 use crate::transmit::Transmit;

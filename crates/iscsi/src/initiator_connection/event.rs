@@ -1,7 +1,7 @@
 //! What an initiator's connection takes from its driver and tells it.
 
 use crate::error::CloseReason;
-use crate::lun::Lun;
+use crate::lun::LunField;
 use crate::params::SessionParameters;
 use crate::task::{Direction, TaskId};
 use crate::text::TargetRecord;
@@ -10,7 +10,7 @@ use crate::text::TargetRecord;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
     /// The logical unit.
-    pub lun: Lun,
+    pub lun: LunField,
     /// 1 to 16 bytes.
     pub cdb: &'a [u8],
     /// Task attribute: 1 simple, 2 ordered, 3 head of queue.

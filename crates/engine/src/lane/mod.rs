@@ -4,6 +4,13 @@
 //! takes what has completed. When there is nothing to do, a lane that has lately been woken after
 //! short pauses spins for about as long as such a pause, then sleeps; an idle lane sleeps at once.
 
+mod handle;
+mod inbox;
+mod ops;
+mod shares;
+mod tasks;
+mod timers;
+
 use std::{
     cell::{Cell, RefCell},
     fmt,
@@ -12,20 +19,25 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
+use self::{inbox::Message, ops::OpTable, shares::Shares, tasks::TaskRef, timers::Timers};
 use crate::{
     future::LaneFuture,
-    inbox::{Inbox, LaneHandle, Message, TaskRef, waker},
+    instant::Instant,
     op::Op,
-    reactor::{Completion, OpId, Reactor, Wait},
+    reactor::{Completion, Reactor, Wait},
     ring::Ring,
-    share::{Share, Shares},
-    task::Tasks,
-    time::{Instant, Timers},
 };
+
+pub use handle::LaneHandle;
+pub(crate) use inbox::{Inbox, waker};
+pub(crate) use ops::{Submitted, submit};
+pub use shares::{Counts, Share, TURN_BYTES};
+pub(crate) use tasks::Tasks;
+pub(crate) use timers::TimerId;
 
 /// Tasks polled in one turn before the reactor is looked at again.
 const TASKS_PER_TURN: usize = 256;
@@ -269,6 +281,18 @@ impl LaneInner {
         }
     }
 
+    /// Adds a task and polls it at once if it may run now.
+    pub(crate) fn begin(&self, future: LaneFuture<'static, ()>) {
+        let mut tasks = self.tasks.borrow_mut();
+        let share = self.shares.current();
+        if tasks.chooser.is_some() || self.shares.is_spent() {
+            return tasks.add(share, future);
+        }
+        let task = tasks.reserve(share);
+        drop(tasks);
+        self.poll_task(task, share, future);
+    }
+
     pub(crate) fn fire_timers(&self) {
         if self.timers.borrow_mut().next_deadline().is_none() {
             return;
@@ -346,115 +370,5 @@ impl LaneInner {
             }
         }
         *self.messages.borrow_mut() = messages;
-    }
-}
-
-/// The operations in flight and who waits for each.
-#[derive(Default)]
-struct OpTable {
-    slots: Vec<OpSlot>,
-    free: Vec<u32>,
-}
-
-enum OpSlot {
-    Free,
-    Waiting(Option<Waker>),
-    Done(Op, i32),
-    /// Nobody waits any more; the completion frees the slot.
-    Detached,
-}
-
-impl OpTable {
-    fn add(&mut self) -> OpId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(OpSlot::Free);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
-        });
-        self.slots[index as usize] = OpSlot::Waiting(None);
-        OpId(index)
-    }
-
-    /// Gives the waker to call, and the operation if nobody wants it back.
-    fn complete(&mut self, id: OpId, op: Op, result: i32) -> (Option<Waker>, Option<Op>) {
-        let slot = &mut self.slots[id.0 as usize];
-        match std::mem::replace(slot, OpSlot::Free) {
-            OpSlot::Waiting(waker) => {
-                *slot = OpSlot::Done(op, result);
-                (waker, None)
-            }
-            OpSlot::Detached => {
-                self.free.push(id.0);
-                (None, Some(op))
-            }
-            OpSlot::Free | OpSlot::Done(..) => unreachable!("an operation completes once"),
-        }
-    }
-}
-
-/// Hands `op` to the reactor; ends with the operation and its result (a count or minus an errno).
-pub(crate) fn submit(op: Op) -> Submitted {
-    let cancellable = op.is_cancellable();
-    with(|lane| {
-        let id = lane.ops.borrow_mut().add();
-        lane.reactor.borrow_mut().submit(id, op);
-        Submitted {
-            id,
-            cancellable,
-            taken: false,
-        }
-    })
-}
-
-/// An operation in flight. Dropping it detaches: the reactor finishes the operation (early, if
-/// that may be) and frees what it holds.
-#[derive(Debug)]
-pub(crate) struct Submitted {
-    id: OpId,
-    cancellable: bool,
-    taken: bool,
-}
-
-impl Future for Submitted {
-    type Output = (Op, i32);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Op, i32)> {
-        with(|lane| {
-            let mut ops = lane.ops.borrow_mut();
-            let slot = &mut ops.slots[self.id.0 as usize];
-            match std::mem::replace(slot, OpSlot::Free) {
-                OpSlot::Done(op, result) => {
-                    ops.free.push(self.id.0);
-                    self.taken = true;
-                    Poll::Ready((op, result))
-                }
-                OpSlot::Waiting(_) => {
-                    *slot = OpSlot::Waiting(Some(cx.waker().clone()));
-                    Poll::Pending
-                }
-                OpSlot::Free | OpSlot::Detached => unreachable!("polled after its end"),
-            }
-        })
-    }
-}
-
-impl Drop for Submitted {
-    fn drop(&mut self) {
-        if self.taken {
-            return;
-        }
-        try_with(|lane| {
-            let mut ops = lane.ops.borrow_mut();
-            let slot = &mut ops.slots[self.id.0 as usize];
-            match std::mem::replace(slot, OpSlot::Detached) {
-                OpSlot::Done(op, result) => {
-                    *slot = OpSlot::Free;
-                    ops.free.push(self.id.0);
-                    drop(ops);
-                    lane.discard(op, result);
-                }
-                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
-                _ => {}
-            }
-        });
     }
 }

@@ -5,10 +5,11 @@ use super::queue::{Outgoing, StatSn};
 use super::task::Task;
 use super::{Entry, Owed, Phase, TargetConnection};
 use crate::error::{CloseReason, Error};
-use crate::login::{FULL_FEATURE, LoginStatus, SessionType, TRANSIT, TargetStep};
-use crate::lun::Lun;
+use crate::login::{FULL_FEATURE, SessionType, TRANSIT, TargetStep};
+use crate::lun::LunField;
 use crate::pdu::{self, AdditionalHeaders, FINAL, RESERVED_TAG, RequestPdu, opcode, reject_reason};
 use crate::sequence::{Admission, CommandWindow};
+use crate::status::LoginStatus;
 use crate::task::{Direction, RxData, TaskId};
 use crate::text;
 
@@ -261,7 +262,7 @@ impl TargetConnection {
         };
         self.events.push_back(TargetEvent::Command(CommandRequest {
             task,
-            lun: Lun(request.lun.get()),
+            lun: LunField(request.lun.get()),
             cdb: Cdb::new(request.cdb, shape.extended_cdb),
             attribute: request.flags & pdu::ScsiCommand::ATTRIBUTE,
             direction: shape.direction,
@@ -380,7 +381,7 @@ impl TargetConnection {
             .push_back(TargetEvent::TaskManagement(TaskManagementRequest {
                 task,
                 function: request.function & 0x7f,
-                lun: Lun(request.lun.get()),
+                lun: LunField(request.lun.get()),
                 referenced,
                 immediate,
             }));

@@ -1,8 +1,8 @@
 //! What a target's connection tells its driver, and what the driver answers with.
 
 use crate::error::CloseReason;
-use crate::login::{Isid, SessionType};
-use crate::lun::Lun;
+use crate::login::LoginRequest;
+use crate::lun::LunField;
 use crate::params::SessionParameters;
 use crate::task::{Direction, TaskId};
 
@@ -74,39 +74,6 @@ pub enum TargetEvent {
     Closed(CloseReason),
 }
 
-/// What is known of a login, for the target's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoginReport<'a> {
-    /// Names are empty or missing until they have come.
-    pub request: &'a LoginRequest,
-    /// A Login Request has come.
-    pub has_begun: bool,
-    /// What the initiator did wrong, where the status alone does not say it.
-    pub complaint: Option<&'static str>,
-    /// The target has proven to the initiator who it is. If that did not convince it, it leaves.
-    pub has_proven: bool,
-}
-
-/// Who logs in to what (RFC 7143 §11.12, §13).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoginRequest {
-    /// InitiatorName.
-    pub initiator_name: String,
-    /// InitiatorAlias, if given.
-    pub initiator_alias: Option<String>,
-    /// TargetName: always there in a normal session.
-    pub target_name: Option<String>,
-    /// Normal or discovery.
-    pub session_type: SessionType,
-    /// Initiator part of the session identifier.
-    pub isid: Isid,
-    /// 0 for a new session; otherwise the session that this connection wants to join: refuse
-    /// with `SESSION_DOES_NOT_EXIST` or `TOO_MANY_CONNECTIONS`.
-    pub tsih: u16,
-    /// Connection ID.
-    pub cid: u16,
-}
-
 /// Which targets a discovery request names (RFC 7143 Appendix C).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTargets {
@@ -157,7 +124,7 @@ pub struct CommandRequest {
     /// Its identity until it ends.
     pub task: TaskId,
     /// The logical unit as the wire has it.
-    pub lun: Lun,
+    pub lun: LunField,
     /// At least 16 bytes.
     pub cdb: Cdb,
     /// Task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
@@ -188,7 +155,7 @@ pub struct TaskManagementRequest {
     /// unit reset, 6 target warm reset, 7 target cold reset, 8 task reassign.
     pub function: u8,
     /// The logical unit concerned.
-    pub lun: Lun,
+    pub lun: LunField,
     /// The task to abort; `None` if it does not exist (any more): answer 1, "task does not
     /// exist".
     pub referenced: Option<TaskId>,

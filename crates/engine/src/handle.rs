@@ -1,0 +1,35 @@
+//! Open files and sockets of either world, and what closes them.
+
+use std::{fmt, os::fd::OwnedFd, sync::Arc};
+
+/// An open file or socket. It is closed when the last operation on it has completed and the last
+/// holder has let go.
+pub struct Handle {
+    pub(crate) raw: i32,
+    pub(crate) keeper: Keeper,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({})", self.raw)
+    }
+}
+
+/// What closes a handle when it is dropped.
+#[derive(Clone)]
+#[expect(dead_code, reason = "held only to be dropped")]
+pub(crate) enum Keeper {
+    /// A file descriptor, shared between lanes.
+    Fd(Arc<OwnedFd>),
+    /// Something of the simulated world, which closes it in its own `Drop`.
+    Simulated(Arc<dyn Send + Sync>),
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Keeper::Fd(_) => "Fd",
+            Keeper::Simulated(_) => "Simulated",
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! How other threads, other lanes among them, have a lane do something.
+
+use std::{fmt, future::Future, sync::Arc};
+
+use super::{
+    current,
+    inbox::{Inbox, Message},
+    shares::Share,
+    try_with,
+};
+use crate::{cross, future::LaneFuture};
+
+/// Reaches a lane from any thread.
+#[derive(Clone)]
+pub struct LaneHandle(pub(crate) Arc<Inbox>);
+
+impl LaneHandle {
+    /// Starts a task on that lane: `make` runs there and gives the future.
+    pub fn spawn<F: Future<Output = ()> + 'static>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) {
+        let run = Box::new(move || current().begin(LaneFuture::new(make())));
+        self.0.push(Message::Run(Share::current(), run));
+    }
+
+    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
+    pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = cross::oneshot();
+        let run = Box::new(move || {
+            let future = make();
+            let answered = async move { sender.send(future.await) };
+            current().begin(LaneFuture::new(answered));
+        });
+        self.0.push(Message::Run(Share::current(), run));
+        receiver.await
+    }
+
+    /// Whether this is the lane that runs now.
+    pub fn is_current(&self) -> bool {
+        try_with(|lane| lane.inbox.id == self.0.id) == Some(true)
+    }
+}
+
+impl fmt::Debug for LaneHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LaneHandle({})", self.0.id.0)
+    }
+}

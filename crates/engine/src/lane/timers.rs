@@ -1,0 +1,68 @@
+//! The timers of one lane: a heap, of which the lane fires what is due between two looks at the
+//! reactor.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    task::Waker,
+};
+
+use crate::instant::Instant;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct TimerId(u64);
+
+/// The timers of one lane, ordered by deadline and then by creation, so that a seed replays them.
+#[derive(Default)]
+pub(crate) struct Timers {
+    next_id: u64,
+    heap: BinaryHeap<Reverse<(Instant, TimerId)>>,
+    wakers: BTreeMap<TimerId, Waker>,
+}
+
+impl Timers {
+    pub(crate) fn add(&mut self) -> TimerId {
+        self.next_id += 1;
+        TimerId(self.next_id)
+    }
+
+    pub(crate) fn set_waker(&mut self, id: TimerId, deadline: Instant, waker: &Waker) {
+        if self.wakers.insert(id, waker.clone()).is_none() {
+            self.heap.push(Reverse((deadline, id)));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: TimerId) {
+        self.wakers.remove(&id);
+        // Entries whose waker is gone are skipped when due; rebuild before they outweigh the rest.
+        if self.heap.len() > 64 && self.heap.len() > 4 * self.wakers.len() {
+            let wakers = &self.wakers;
+            self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
+        }
+    }
+
+    /// The deadline of the earliest timer that somebody still waits for.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
+            if self.wakers.contains_key(&id) {
+                return Some(deadline);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Takes one timer that is due; the caller wakes it outside the borrow.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
+        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
+            if deadline > now && self.wakers.contains_key(&id) {
+                return None;
+            }
+            self.heap.pop();
+            if let Some(waker) = self.wakers.remove(&id) {
+                return Some(waker);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,104 @@
+//! What the simulated network is made of: sockets, the packets between them, and the ways that are cut.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::SocketAddr,
+};
+
+use super::keys::{FlightKey, HostId};
+use crate::instant::Instant;
+
+/// From one socket to another; of a connection request, to none yet (0).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct FlowKey {
+    pub(super) from: i32,
+    pub(super) to: i32,
+}
+
+#[derive(Default)]
+pub(super) struct Net {
+    pub(super) sockets: BTreeMap<i32, (HostId, Socket)>,
+    pub(super) listeners: BTreeMap<(HostId, SocketAddr), i32>,
+    pub(super) flows: BTreeMap<FlowKey, Flow>,
+    /// Arrivals that met a blocked way, in order.
+    pub(super) held: Vec<FlowKey>,
+    pub(super) partitions: BTreeSet<(HostId, HostId)>,
+}
+
+pub(super) struct Flow {
+    pub(super) from_host: HostId,
+    pub(super) to_host: HostId,
+    pub(super) last_arrival: Instant,
+    pub(super) packets: VecDeque<Packet>,
+}
+
+pub(super) enum Packet {
+    /// A connection request to this address, from that one.
+    Syn(SocketAddr, SocketAddr),
+    /// The connection stands; the other end is this socket.
+    Accepted(i32),
+    Refused,
+    Data(Vec<u8>),
+    /// The receiver has taken this many bytes out of its buffer.
+    Credit(usize),
+    End,
+    Reset,
+}
+
+pub(super) enum Socket {
+    Fresh,
+    Listener {
+        addr: SocketAddr,
+        backlog: VecDeque<i32>,
+        accepts: VecDeque<FlightKey>,
+    },
+    Stream(Stream),
+}
+
+pub(super) struct Stream {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    /// The other end: its machine, and its socket (0 while connecting).
+    pub(super) peer: (HostId, i32),
+    pub(super) connecting: Option<FlightKey>,
+    pub(super) received: VecDeque<u8>,
+    /// The peer has said that it sends no more.
+    pub(super) ended: bool,
+    /// This end has been shut down.
+    pub(super) shut: bool,
+    /// No packet will pass any more.
+    pub(super) dead: bool,
+    /// To be told once.
+    pub(super) error: Option<i32>,
+    pub(super) receive: Option<FlightKey>,
+    pub(super) send: Option<FlightKey>,
+    /// Room in the peer's buffer, in bytes.
+    pub(super) room: usize,
+    /// Since when what was sent has met a blocked way.
+    pub(super) waits_since: Option<Instant>,
+}
+
+impl Stream {
+    pub(super) fn new(
+        local: SocketAddr,
+        remote: SocketAddr,
+        peer: (HostId, i32),
+        room: usize,
+    ) -> Self {
+        Stream {
+            local,
+            remote,
+            peer,
+            connecting: None,
+            received: VecDeque::new(),
+            ended: false,
+            shut: false,
+            dead: false,
+            error: None,
+            receive: None,
+            send: None,
+            room,
+            waits_since: None,
+        }
+    }
+}

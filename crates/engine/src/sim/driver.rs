@@ -1,0 +1,227 @@
+//! The loop that drives every lane of a world, and moves the clock when all are idle.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    Config,
+    keys::{HostId, LaneKey},
+    reactor::SimReactor,
+    state::State,
+};
+use crate::{
+    instant::Instant,
+    lane::{Inbox, Lane},
+};
+
+pub(super) struct Driver {
+    pub(super) state: Rc<RefCell<State>>,
+    hosts: RefCell<Vec<HostLanes>>,
+    lanes: RefCell<BTreeMap<LaneKey, Rc<Lane>>>,
+    /// The inboxes of all lanes that ever were: while they are held here, no other lane of the
+    /// process gets their names, and no late waker of this world disturbs another one.
+    inboxes: RefCell<Vec<Arc<Inbox>>>,
+    next_lane: Cell<u32>,
+    steps: Cell<u64>,
+    pub(super) running: Cell<Option<HostId>>,
+    /// Machines to stop once the turn that asked for it is over, and whether by a power cut.
+    stops: RefCell<Vec<(HostId, bool)>>,
+    config: Config,
+}
+
+struct HostLanes {
+    count: usize,
+    lanes: Vec<LaneKey>,
+}
+
+impl Driver {
+    pub(super) fn new(seed: u64, config: Config) -> Driver {
+        Driver {
+            state: Rc::new(RefCell::new(State::new(seed, config.clone()))),
+            hosts: RefCell::default(),
+            lanes: RefCell::default(),
+            inboxes: RefCell::default(),
+            next_lane: Cell::new(0),
+            steps: Cell::new(0),
+            running: Cell::new(None),
+            stops: RefCell::default(),
+            config,
+        }
+    }
+
+    /// Adds a machine with `count` lanes, and switches it on.
+    pub(super) fn add_host(&self, name: &str, count: usize) -> HostId {
+        let id = self.state.borrow_mut().add_host(name);
+        self.hosts.borrow_mut().push(HostLanes {
+            count,
+            lanes: Vec::new(),
+        });
+        self.boot(id);
+        id
+    }
+
+    /// Ends every lane, and what is on its way.
+    pub(super) fn end(&self) {
+        let lanes = std::mem::take(&mut *self.lanes.borrow_mut());
+        for (key, lane) in lanes {
+            drop(lane);
+            self.state.borrow_mut().forget_lane(key);
+        }
+        let flights = std::mem::take(&mut self.state.borrow_mut().flights);
+        drop(flights);
+    }
+
+    /// Gives a machine fresh lanes.
+    pub(super) fn boot(&self, host: HostId) {
+        let mut hosts = self.hosts.borrow_mut();
+        let host_lanes = &mut hosts[host.0];
+        for _ in 0..host_lanes.count {
+            let key = LaneKey(self.next_lane.get());
+            self.next_lane.set(key.0 + 1);
+            let reactor = SimReactor {
+                state: self.state.clone(),
+                host,
+                lane: key,
+            };
+            let inbox = Inbox::register(None);
+            self.inboxes.borrow_mut().push(inbox.clone());
+            let lane = Lane::with_reactor(Box::new(reactor), inbox, 0);
+            let mut random = self.state.borrow_mut().random.fork();
+            lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
+            self.lanes.borrow_mut().insert(key, Rc::new(lane));
+            host_lanes.lanes.push(key);
+        }
+    }
+
+    pub(super) fn is_on(&self, host: HostId) -> bool {
+        !self.hosts.borrow()[host.0].lanes.is_empty()
+    }
+
+    pub(super) fn lane(&self, host: HostId, n: usize) -> Rc<Lane> {
+        let key = self.hosts.borrow()[host.0].lanes.get(n).copied();
+        let lane = key.and_then(|key| self.lanes.borrow().get(&key).cloned());
+        match lane {
+            Some(lane) => lane,
+            None => self.fail(&format!(
+                "{} has no lane {n} now: it has fewer, or is switched off",
+                self.state.borrow().hosts[host.0].name
+            )),
+        }
+    }
+
+    pub(super) fn fail(&self, what: &str) -> ! {
+        let (seed, now, waiting) = {
+            let state = self.state.borrow();
+            (state.seed, state.now.as_ns(), state.describe_waiting())
+        };
+        let mut tasks = String::new();
+        for (host, lanes) in self.hosts.borrow().iter().enumerate() {
+            for key in &lanes.lanes {
+                if let Some(lane) = self.lanes.borrow().get(key) {
+                    let alive = lane.0.tasks.borrow().alive();
+                    let name = &self.state.borrow().hosts[host].name;
+                    tasks.push_str(&format!("\n  {name} has {alive} tasks"));
+                }
+            }
+        }
+        panic!("seed {seed}, at {now} ns: {what}{tasks}{waiting}")
+    }
+
+    /// Ends a machine's software: at once, or after the turn if it is the one that runs.
+    pub(super) fn stop(&self, host: HostId, power_cut: bool) {
+        self.stops.borrow_mut().push((host, power_cut));
+        if self.running.get() != Some(host) {
+            self.stop_due();
+        }
+    }
+
+    pub(super) fn stop_due(&self) {
+        loop {
+            let due = {
+                let mut stops = self.stops.borrow_mut();
+                let found = stops
+                    .iter()
+                    .position(|(host, _)| self.running.get() != Some(*host));
+                found.map(|at| stops.remove(at))
+            };
+            let Some((host, power_cut)) = due else {
+                return;
+            };
+            self.state.borrow_mut().stop_host(host, power_cut);
+            let keys = std::mem::take(&mut self.hosts.borrow_mut()[host.0].lanes);
+            for key in keys {
+                let lane = self.lanes.borrow_mut().remove(&key);
+                drop(lane);
+                self.state.borrow_mut().forget_lane(key);
+            }
+        }
+    }
+
+    /// One turn of one lane, or a jump of the clock to what happens next, but not past `end`.
+    /// False: nothing is left that could happen.
+    pub(super) fn step(&self, end: Option<Instant>, main: Option<&Rc<Lane>>) -> bool {
+        self.steps.set(self.steps.get() + 1);
+        if self.steps.get() > self.config.steps_max {
+            self.fail("the world runs in circles: it has passed Config::steps_max");
+        }
+        self.state.borrow_mut().settle();
+        let now = self.state.borrow().now;
+        if now.as_ns() > self.config.time_max.as_nanos() as u64 {
+            self.fail("the world has passed Config::time_max");
+        }
+        let mut due = Vec::new();
+        let mut next = self.state.borrow().next_event();
+        for (&key, lane) in &*self.lanes.borrow() {
+            if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
+                // A late waker of an earlier block_on.
+                lane.0.tasks.borrow_mut().main_woken = false;
+            }
+            let deadline = lane.0.next_deadline();
+            if !lane.0.is_idle()
+                || self.state.borrow().has_completions(key)
+                || deadline.is_some_and(|deadline| deadline <= now)
+            {
+                due.push((key, lane.clone()));
+            }
+            next = [next, deadline].into_iter().flatten().min();
+        }
+        if due.is_empty() {
+            let next = match (next, end) {
+                (Some(next), Some(end)) => next.min(end),
+                (None, Some(end)) => end,
+                (Some(next), None) => next,
+                (None, None) => return false,
+            };
+            self.state.borrow_mut().advance(next);
+            return true;
+        }
+        let (host, lane) = {
+            let mut state = self.state.borrow_mut();
+            let chosen = state.random.index(due.len());
+            let (key, lane) = due.swap_remove(chosen);
+            drop(due);
+            state.note(&[8, u64::from(key.0)]);
+            let hosts = self.hosts.borrow();
+            let host = hosts.iter().position(|host| host.lanes.contains(&key));
+            (host.map(HostId), lane)
+        };
+        {
+            let _entered = lane.0.enter();
+            let before = self.running.replace(host);
+            lane.0.turn(false);
+            self.running.set(before);
+        }
+        drop(lane);
+        self.stop_due();
+        let mut state = self.state.borrow_mut();
+        let takes = state.random.within(&self.config.turn_ns);
+        let now = state.now + Duration::from_nanos(takes);
+        state.advance(now);
+        true
+    }
+}
