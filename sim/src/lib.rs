@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 pub mod content;
+pub mod daemon_machine;
+pub mod daemons;
 pub mod model;
 pub mod node_machine;
 pub mod raw;
