@@ -178,6 +178,7 @@ fn load() -> Result<Config, Failure> {
 
 /// Starts a daemon on the current machine, `host`; as often as it takes.
 async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon {
+    let mut last = String::new();
     for _ in 0..ATTEMPTS_MAX {
         let config = load().unwrap_or_else(|failure| panic!("{failure}"));
         let lanes: Vec<LaneHandle> = (0..config.lanes().unwrap_or(1))
@@ -187,11 +188,14 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
             Ok(daemon) => return daemon,
             // The configuration and the disks fit together: only what is elsewhere can be missing.
             Err(Failure::Wrong(message)) => panic!("{message}"),
-            Err(Failure::Failed(_)) => refused.set(refused.get() + 1),
+            Err(Failure::Failed(message)) => {
+                refused.set(refused.get() + 1);
+                last = message;
+            }
         }
         time::sleep(RESTART_AFTER).await;
     }
-    panic!("{host:?} does not start");
+    panic!("{host:?} does not start: {last}");
 }
 
 /// Serves until told to stop. What cannot be flushed then is told to the log: whoever wrote it learns of
