@@ -10,9 +10,7 @@ use std::{
 };
 
 use engine::{LaneFuture, LaneHandle, blocking};
-use target::{
-    Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, StageReport, StopError, TargetSpec,
-};
+use target::{Allow, Keep, LunSpec, OpenVolume, Server, ServerConfig, StopError, TargetSpec};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
@@ -61,7 +59,7 @@ impl Daemon {
     /// What leads to the state directory is made too `with_parents`.
     ///
     /// # Errors
-    /// What keeps it from serving; nothing is open or claimed any more then.
+    /// What keeps it from serving; nothing stays claimed then.
     pub async fn start(
         config: Config,
         process: &Process,
@@ -98,9 +96,9 @@ impl Daemon {
         &self.disks
     }
 
-    /// Where the time of commands has gone since the start.
-    pub fn stage_times(&self) -> StageReport {
-        self.server.stage_times()
+    /// Where the time of commands has gone since the start, in tables for people.
+    pub fn report(&self) -> String {
+        self.server.stage_times().to_string()
     }
 
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
