@@ -95,6 +95,15 @@ fn gateway_text(lanes: usize, is_cached: bool) -> String {
     )
 }
 
+/// One of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// It has the disks.
+    Storage,
+    /// It has the stripe of them.
+    Gateway,
+}
+
 /// The two daemons, with their client.
 pub struct Daemons {
     /// The world.
@@ -169,6 +178,25 @@ impl Daemons {
             session.end();
         }
         self.open().await
+    }
+
+    /// It, and the other one.
+    pub fn both(&self, which: Which) -> (&DaemonMachine, &DaemonMachine) {
+        match which {
+            Which::Storage => (&self.storage, &self.gateway),
+            Which::Gateway => (&self.gateway, &self.storage),
+        }
+    }
+
+    /// Brings one of them down, and tells the model what that may have lost: what a daemon that was told
+    /// to stop had acknowledged is durable, a system that lives on keeps its page cache, and the gateway
+    /// holds nothing itself.
+    pub async fn end(&self, which: Which, how: End) {
+        let (machine, _) = self.both(which);
+        machine.end(how).await;
+        if (which, how) == (Which::Storage, End::PowerCut) {
+            self.model.borrow_mut().crashed(|_| true);
+        }
     }
 
     /// Who keeps a registration.

@@ -10,8 +10,8 @@ use engine::{
     spawn, task, time,
 };
 use sim::{
-    daemon_machine::{DaemonMachine, End},
-    daemons::Daemons,
+    daemon_machine::End,
+    daemons::{Daemons, Which},
     workload::{self, Load, Tally, check_all, random_time},
 };
 use volume::{ErrorKind, SharedVolume};
@@ -20,23 +20,6 @@ use crate::MS;
 
 const SEEDS: u64 = 20;
 const ROUNDS: usize = 3;
-
-/// One of the two.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Storage,
-    Gateway,
-}
-
-impl Which {
-    /// It, and the other one.
-    fn of(self, site: &Daemons) -> (&DaemonMachine, &DaemonMachine) {
-        match self {
-            Which::Storage => (&site.storage, &site.gateway),
-            Which::Gateway => (&site.gateway, &site.storage),
-        }
-    }
-}
 
 /// How often what is hard has happened, over all seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -48,8 +31,12 @@ struct Met {
     stops_in_flight: usize,
     /// Power cuts of the storage while it held what was acknowledged and not flushed.
     cuts_unflushed: usize,
+    /// Power cuts of a daemon that had not finished its start.
+    cuts_while_starting: usize,
     /// Both were down at once.
     both: usize,
+    /// The connections between the two were reset while both ran.
+    resets: usize,
     /// Daemons that did not start, because the other one was away, and did later.
     refused: usize,
     /// The storage was down, and the leaves of a gateway that was not have logged in again.
@@ -68,6 +55,8 @@ struct Fall {
     how: End,
     after: Duration,
     down: Duration,
+    /// Another power cut, so long after the start has begun, if it has not ended until then.
+    again: Option<Duration>,
 }
 
 impl Fall {
@@ -77,6 +66,7 @@ impl Fall {
             how: ends[random.index(ends.len())],
             after: random_time(random, 60 * MS),
             down: random_time(random, 1_500 * MS),
+            again: random.chance(0.3).then(|| random_time(random, 8 * MS)),
         }
     }
 }
@@ -84,7 +74,7 @@ impl Fall {
 /// Lets one machine fall and get up again.
 async fn fall(site: Rc<Daemons>, which: Which, fall: Fall, met: Rc<RefCell<Met>>) {
     time::sleep(fall.after).await;
-    let (machine, other) = which.of(&site);
+    let (machine, other) = site.both(which);
     let (in_flight, unflushed) = {
         let model = site.model.borrow();
         (model.in_flight() > 0, model.unflushed() > 0)
@@ -99,16 +89,32 @@ async fn fall(site: Rc<Daemons>, which: Which, fall: Fall, met: Rc<RefCell<Met>>
         };
         *counter += usize::from(in_flight);
     }
-    machine.end(fall.how).await;
-    // What a daemon that was told to stop had acknowledged is durable; and a gateway holds nothing.
-    if (fall.how, which) == (End::PowerCut, Which::Storage) {
-        met.borrow_mut().cuts_unflushed += usize::from(unflushed);
-        site.model.borrow_mut().crashed(|_| true);
-    }
+    let is_cut = (fall.how, which) == (End::PowerCut, Which::Storage);
+    met.borrow_mut().cuts_unflushed += usize::from(is_cut && unflushed);
+    site.end(which, fall.how).await;
     met.borrow_mut().both += usize::from(!other.host.is_on());
     time::sleep(fall.down).await;
     machine.restart();
+    if let Some(after) = fall.again {
+        time::sleep(after).await;
+        if !machine.serves() {
+            met.borrow_mut().cuts_while_starting += 1;
+            site.end(which, End::PowerCut).await;
+            time::sleep(fall.down).await;
+            machine.restart();
+        }
+    }
     machine.ready().await;
+}
+
+/// Breaks the connections between the two now and then.
+async fn reset(site: Rc<Daemons>, mut random: Random, met: Rc<RefCell<Met>>) {
+    for _ in 0..3 {
+        time::sleep(random_time(&mut random, 40 * MS)).await;
+        let both_run = site.storage.serves() && site.gateway.serves();
+        met.borrow_mut().resets += usize::from(both_run);
+        site.gateway.host.reset_connections(&site.storage.host);
+    }
 }
 
 /// Rounds of load in each of which the storage falls, the gateway, or both. A volume whose flush has
@@ -127,12 +133,17 @@ async fn rounds(site: &Rc<Daemons>, met: &Rc<RefCell<Met>>) -> Tally {
         let falls: Vec<_> = falls
             .map(|(which, how)| spawn(fall(site.clone(), which, how, met.clone())))
             .collect();
+        let resets = random.chance(0.3).then(|| {
+            let random = site.world.random();
+            spawn(reset(site.clone(), random, met.clone()))
+        });
         let load = Load {
             errors: true,
             ..Load::default()
         };
         let tally = workload::run(site, &volume, load).await;
         task::join_all(falls).await;
+        task::join_all(resets).await;
         check_all(site, &volume).await;
         site.check_identities().await;
         {
@@ -167,10 +178,9 @@ async fn end(site: &Rc<Daemons>, volume: SharedVolume) {
     workload::flush(site, &volume)
         .await
         .expect("nothing has fallen since the last one");
-    for machine in [&site.storage, &site.gateway] {
-        machine.end(End::PowerCut).await;
+    for which in [Which::Storage, Which::Gateway] {
+        site.end(which, End::PowerCut).await;
     }
-    site.model.borrow_mut().crashed(|_| true);
     site.gateway.restart();
     site.storage.restart();
     site.storage.ready().await;
@@ -200,7 +210,9 @@ fn two_daemons_keep_what_they_promised_whatever_falls_when() {
         met.kills_in_flight,
         met.stops_in_flight,
         met.cuts_unflushed,
+        met.cuts_while_starting,
         met.both,
+        met.resets,
         met.refused,
         met.logins_redone,
         met.claims_replaced,
