@@ -17,12 +17,9 @@ use engine::{
     task::JoinHandle,
     time,
 };
-use node::{Config, Daemon, Failure, Process, State};
+use node::{Config, Daemon, Failure, Process};
 use uuid::Uuid;
-use volume::{
-    claim::Owner,
-    graph::{Graph, NewStripe},
-};
+use volume::graph::NewStripe;
 
 /// Where every machine has its configuration.
 const CONFIG: &str = "/srv/daemon.toml";
@@ -84,18 +81,12 @@ impl DaemonMachine {
         let process = self.process();
         let home = self.host.lane(0);
         let created = self.host.spawn(async move {
-            let config = load()?;
-            let state = State::open(&config.state_directory(), true)?;
-            let mut graph: Graph = config.graph()?;
-            graph.set_owner(Owner::new(state.owner()?, process.boot, process.name));
             let new = NewStripe {
                 uuid: Uuid::from_u128(0x57),
                 created_unix_s: 0,
                 force: false,
             };
-            let created = graph.create_stripe(volume, &home, &new).await;
-            assert_eq!(graph.close().await, [""; 0]);
-            created.map_err(|error| config.failed(&error))
+            node::create_stripe(&load()?, &process, volume, &home, &new).await
         });
         created.await.unwrap_or_else(|failure| panic!("{failure}"));
     }

@@ -214,7 +214,7 @@ async fn serve(
 
 /// Gives up what the volumes have claimed. What cannot be given up tells the next one whose it was,
 /// and that is us.
-async fn close(graph: &mut Graph) {
+pub(crate) async fn close(graph: &mut Graph) {
     for failed in graph.close().await {
         tracing::warn!("{failed}");
     }

@@ -8,6 +8,7 @@
 //! served.
 
 mod config;
+mod create;
 mod daemon;
 mod device;
 mod error;
@@ -22,6 +23,7 @@ use std::path::Path;
 use volume::config::Volumes;
 
 pub use config::Config;
+pub use create::create_stripe;
 pub use daemon::{Daemon, Process};
 pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
