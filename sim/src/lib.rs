@@ -10,9 +10,12 @@
 //!
 //! Nothing of the product is replaced: the code that runs here is the code that runs on a ring. A
 //! [`Site`] is one such world, drawn from a seed; the scenarios in `tests/` are what happens to it.
+//! [`daemons::Daemons`] is another, of whole daemons that are started from configuration files.
 #![forbid(unsafe_code)]
 
 pub mod content;
+pub mod daemon_machine;
+pub mod daemons;
 pub mod model;
 pub mod node_machine;
 pub mod raw;

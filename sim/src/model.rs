@@ -314,6 +314,21 @@ impl Model {
         }
     }
 
+    /// How many sectors have a write on its way.
+    pub fn in_flight(&self) -> usize {
+        self.having(Fate::Pending)
+    }
+
+    /// How many sectors have a write that was acknowledged and not made durable.
+    pub fn unflushed(&self) -> usize {
+        self.having(Fate::Acknowledged)
+    }
+
+    fn having(&self, fate: Fate) -> usize {
+        let has = |sector: &&Sector| sector.entries.iter().any(|entry| entry.fate == fate);
+        self.sectors.iter().filter(has).count()
+    }
+
     /// Whether a flush has failed since the volume was opened.
     pub fn flush_failed(&self) -> bool {
         self.flush_failed.is_some()

@@ -311,3 +311,28 @@ async fn receive(session: &RawSession) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL: the unit keeps `key` for this
+/// initiator over a loss of power.
+pub async fn register_lasting(session: &RawSession, key: u8) {
+    past_attentions(session).await;
+    let mut list = [0; 24];
+    (list[15], list[20]) = (key, 1);
+    let cdb = [0x5F, 6, 0, 0, 0, 0, 0, 0, 24, 0];
+    let answer = session.execute(&cdb, &list, 0).await.expect("an answer");
+    assert_eq!(answer.status, Some(0));
+}
+
+/// The keys that PERSISTENT RESERVE IN tells, of one byte each.
+pub async fn registered_keys(session: &RawSession) -> Vec<u8> {
+    past_attentions(session).await;
+    let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    let reply = session.execute(&cdb, &[], 256).await.expect("a reply");
+    let len = usize::from(reply.data[7]);
+    reply.data[8..8 + len].chunks(8).map(|key| key[7]).collect()
+}
+
+/// Hears what the unit has to tell first: a power-on.
+async fn past_attentions(session: &RawSession) {
+    session.execute(&[0; 6], &[], 0).await.expect("an answer");
+}

@@ -23,6 +23,7 @@ use crate::{
     content::SECTOR_BYTES,
     model::Model,
     target_machine::{PORT, Served, TargetMachine},
+    workload::Watched,
 };
 
 /// What each target stores.
@@ -212,6 +213,16 @@ impl Site {
         self.model
             .borrow_mut()
             .crashed(|sector| child_of(sector) == index);
+    }
+}
+
+impl Watched for Site {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn model(&self) -> &RefCell<Model> {
+        &self.model
     }
 }
 

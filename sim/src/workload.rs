@@ -3,13 +3,16 @@
 
 use std::{cell::RefCell, ops::Range, rc::Rc, time::Duration};
 
-use engine::{Buf, sim::Random, spawn, task, time};
+use engine::{
+    Buf,
+    sim::{Random, World},
+    spawn, task, time,
+};
 use volume::{Durability, Error, ErrorKind, SharedVolume};
 
 use crate::{
     content::SECTOR_BYTES,
     model::{Ending, Model},
-    site::Site,
 };
 
 /// How much a client does.
@@ -49,15 +52,23 @@ pub struct Tally {
     pub longest: Duration,
 }
 
-struct Client {
-    site: Rc<Site>,
+/// A world with a client whose volume is held against a model.
+pub trait Watched {
+    /// The world.
+    fn world(&self) -> &World;
+    /// What the client may see.
+    fn model(&self) -> &RefCell<Model>;
+}
+
+struct Client<S> {
+    site: Rc<S>,
     volume: SharedVolume,
     load: Load,
     tally: RefCell<Tally>,
 }
 
 /// Runs `load` on `volume` and gives what it met.
-pub async fn run(site: &Rc<Site>, volume: &SharedVolume, load: Load) -> Tally {
+pub async fn run<S: Watched + 'static>(site: &Rc<S>, volume: &SharedVolume, load: Load) -> Tally {
     let client = Rc::new(Client {
         site: site.clone(),
         volume: volume.clone(),
@@ -65,7 +76,7 @@ pub async fn run(site: &Rc<Site>, volume: &SharedVolume, load: Load) -> Tally {
         tally: RefCell::default(),
     });
     let workers = (0..load.workers).map(|_| {
-        let (client, random) = (client.clone(), site.world.random());
+        let (client, random) = (client.clone(), site.world().random());
         spawn(async move { client.work(random).await })
     });
     let workers: Vec<_> = workers.collect();
@@ -74,23 +85,23 @@ pub async fn run(site: &Rc<Site>, volume: &SharedVolume, load: Load) -> Tally {
 }
 
 /// Reads all of `volume` and holds it against the model.
-pub async fn check_all(site: &Rc<Site>, volume: &SharedVolume) {
-    let all = site.model.borrow().sectors_len();
+pub async fn check_all(site: &Rc<impl Watched>, volume: &SharedVolume) {
+    let all = site.model().borrow().sectors_len();
     for start in (0..all).step_by(128) {
         let sectors = start..(start + 128).min(all);
-        let read = site.model.borrow_mut().begin_read(sectors.clone());
+        let read = site.model().borrow_mut().begin_read(sectors.clone());
         let len = sectors.len() * SECTOR_BYTES;
         let data = volume.read((start * SECTOR_BYTES) as u64, len).await;
         let data = data.unwrap_or_else(|error| panic!("a read of a healthy site: {error}"));
-        hold(site.model.borrow_mut().end_read(read, &data.to_vec()));
+        hold(site.model().borrow_mut().end_read(read, &data.to_vec()));
     }
 }
 
 /// Flushes `volume`; whether it was good.
-pub async fn flush(site: &Rc<Site>, volume: &SharedVolume) -> Result<(), Error> {
-    let flush = site.model.borrow_mut().begin_flush();
+pub async fn flush(site: &Rc<impl Watched>, volume: &SharedVolume) -> Result<(), Error> {
+    let flush = site.model().borrow_mut().begin_flush();
     let result = volume.flush().await;
-    hold(site.model.borrow_mut().end_flush(&flush, result.is_ok()));
+    hold(site.model().borrow_mut().end_flush(&flush, result.is_ok()));
     result
 }
 
@@ -101,7 +112,7 @@ fn hold(result: Result<(), String>) {
     }
 }
 
-impl Client {
+impl<S: Watched> Client<S> {
     async fn work(&self, mut random: Random) {
         for _ in 0..self.load.requests {
             time::sleep(random_time(&mut random, self.load.pause_max)).await;
@@ -135,7 +146,7 @@ impl Client {
     }
 
     fn model(&self) -> std::cell::RefMut<'_, Model> {
-        self.site.model.borrow_mut()
+        self.site.model().borrow_mut()
     }
 
     /// Whole blocks: mostly few, mostly where others work as well.

@@ -10,7 +10,7 @@ use std::{
 
 use engine::{LaneFuture, LaneHandle, blocking};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
-use unit::{DiskSpec, FlushError, Keep, OpenVolume, StageReport, Units, UnitsConfig};
+use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
@@ -61,7 +61,7 @@ impl Daemon {
     /// What leads to the state directory is made too `with_parents`.
     ///
     /// # Errors
-    /// What keeps it from serving; nothing is open or claimed any more then.
+    /// What keeps it from serving; nothing stays claimed then.
     pub async fn start(
         config: Config,
         process: &Process,
@@ -100,9 +100,9 @@ impl Daemon {
         &self.disks
     }
 
-    /// Where the time of commands has gone since the start.
-    pub fn stage_times(&self) -> StageReport {
-        self.units.stage_times()
+    /// Where the time of commands has gone since the start, in tables for people.
+    pub fn report(&self) -> String {
+        self.units.stage_times().to_string()
     }
 
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
@@ -226,7 +226,7 @@ async fn serve(
 
 /// Gives up what the volumes have claimed. What cannot be given up tells the next one whose it was,
 /// and that is us.
-async fn close(graph: &mut Graph) {
+pub(crate) async fn close(graph: &mut Graph) {
     for failed in graph.close().await {
         tracing::warn!("{failed}");
     }

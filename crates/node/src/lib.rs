@@ -1,12 +1,14 @@
-//! What a daemon is made of, between the configuration and the fronts: the disks that are served,
-//! each under an identity that stays with it, and the directory that holds what outlives a restart.
-//! `serve` runs it and the simulator does; nothing here knows which.
+//! A whole daemon, from its configuration to its end: the disks that are served, each under an identity
+//! that stays with it, the targets that serve them, and the directory that holds what outlives a
+//! restart. `serve` runs it and the simulator does; nothing here knows which.
 //!
-//! [`look`] says what the disks of a configuration are and changes nothing, which is what `check`
-//! asks; [`prepare`] makes and locks the state directory; [`open`] opens the disks, and ends before
-//! anybody may be served.
+//! [`Config`] is read and checked; [`Daemon::start`] makes all of it serve. Within that, [`look`] says
+//! what the disks of a configuration are and changes nothing, which is what `check` asks; [`prepare`]
+//! makes and locks the state directory; [`open`](fn@open) opens the disks, and ends before anybody may be
+//! served.
 
 mod config;
+mod create;
 mod daemon;
 mod device;
 mod error;
@@ -21,6 +23,7 @@ use std::path::Path;
 use volume::config::Volumes;
 
 pub use config::Config;
+pub use create::create_stripe;
 pub use daemon::{Daemon, Process};
 pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};

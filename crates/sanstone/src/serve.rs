@@ -93,7 +93,7 @@ async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
     loop {
         match told.receive().await {
             Some(Told::Report) => {
-                tracing::info!("where the time went\n{}", daemon.stage_times());
+                tracing::info!("where the time went\n{}", daemon.report());
             }
             Some(Told::LookAgain) => {
                 if !daemon.look_again() {

@@ -4,6 +4,7 @@
 
 mod claims;
 mod crowds;
+mod daemons;
 mod determinism;
 mod disks;
 mod identity;

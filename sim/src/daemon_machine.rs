@@ -1,0 +1,197 @@
+//! A machine that runs a whole daemon from the text of its configuration, as `sanstone serve` does. Its
+//! software can be told to stop, killed, left without power and started again; its files, the state
+//! directory among them, are what its disk has kept.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    path::PathBuf,
+    rc::Rc,
+    time::Duration,
+};
+
+use engine::{
+    LaneHandle,
+    cross::{Receiver, Sender, channel},
+    sim::Host,
+    task::JoinHandle,
+    time,
+};
+use node::{Config, Daemon, Failure, Process};
+use uuid::Uuid;
+use volume::graph::NewStripe;
+
+/// Where every machine has its configuration.
+const CONFIG: &str = "/srv/daemon.toml";
+/// Whoever restarts a daemon that does not start waits so long before the next attempt.
+const RESTART_AFTER: Duration = Duration::from_millis(100);
+/// A daemon that does not start for so long never will.
+const ATTEMPTS_MAX: usize = 1_000;
+
+/// How a machine is brought down.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum End {
+    /// Its daemon is told to stop, as by SIGTERM, and when it has, the power goes.
+    Stopped,
+    /// Its daemon is killed; what it had written is in the page cache of a system that lives on.
+    Killed,
+    /// The power goes.
+    PowerCut,
+}
+
+/// One machine.
+pub struct DaemonMachine {
+    /// The machine.
+    pub host: Host,
+    /// How often it has been switched on.
+    boots: Cell<u128>,
+    /// Starts that failed; each was followed by another one.
+    refused: Rc<Cell<usize>>,
+    /// Of the daemon that serves, if one does.
+    serving: Rc<RefCell<Option<Serving>>>,
+    running: RefCell<Option<Running>>,
+}
+
+/// A daemon that serves.
+struct Serving {
+    disks: BTreeMap<String, Uuid>,
+}
+
+/// A daemon, serving or on its way there.
+struct Running {
+    stop: Sender<()>,
+    ended: JoinHandle<()>,
+}
+
+impl DaemonMachine {
+    /// Writes `text` to the configuration of `host`, and runs nothing yet.
+    pub fn new(host: Host, text: &str) -> DaemonMachine {
+        host.put_file(CONFIG, text.as_bytes());
+        DaemonMachine {
+            host,
+            boots: Cell::new(1),
+            refused: Rc::default(),
+            serving: Rc::default(),
+            running: RefCell::default(),
+        }
+    }
+
+    /// Does what `sanstone volume create` does for the stripe called `volume`.
+    pub async fn create_stripe(&self, volume: &'static str) {
+        let process = self.process();
+        let home = self.host.lane(0);
+        let created = self.host.spawn(async move {
+            let new = NewStripe {
+                uuid: Uuid::from_u128(0x57),
+                created_unix_s: 0,
+                force: false,
+            };
+            node::create_stripe(&load()?, &process, volume, &home, &new).await
+        });
+        created.await.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    /// Starts the daemon, on a machine that is on and runs none, and again for as long as it does not
+    /// start.
+    pub fn start(&self) {
+        let (stop, told) = channel();
+        let (process, host) = (self.process(), self.host.clone());
+        let (refused, serving) = (self.refused.clone(), self.serving.clone());
+        let ended = self.host.spawn(async move {
+            let daemon = start(&host, &process, &refused).await;
+            let disks = daemon.disks().iter();
+            let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
+            serving.replace(Some(Serving {
+                disks: disks.collect(),
+            }));
+            serve(daemon, told).await;
+        });
+        self.running.replace(Some(Running { stop, ended }));
+    }
+
+    fn process(&self) -> Process {
+        Process {
+            boot: Uuid::from_u128(self.boots.get()),
+            name: format!("a daemon on {:?}", self.host),
+        }
+    }
+
+    /// Brings it down.
+    pub async fn end(&self, how: End) {
+        let running = self.running.take().expect("it runs a daemon");
+        if how == End::Stopped {
+            running.stop.send(()).expect("it listens until it is told");
+            running.ended.await;
+        }
+        self.serving.take();
+        match how {
+            End::Killed => self.host.kill(),
+            End::Stopped | End::PowerCut => {
+                self.host.power_cut();
+                self.boots.set(self.boots.get() + 1);
+            }
+        }
+    }
+
+    /// Starts machine and daemon again.
+    pub fn restart(&self) {
+        self.host.restart();
+        self.start();
+    }
+
+    /// Waits until it serves.
+    pub async fn ready(&self) {
+        while !self.serves() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Whether its daemon serves.
+    pub fn serves(&self) -> bool {
+        self.serving.borrow().is_some()
+    }
+
+    /// The identities of the disks that it serves, by the names of their volumes.
+    pub fn disks(&self) -> BTreeMap<String, Uuid> {
+        let serving = self.serving.borrow();
+        serving.as_ref().expect("it serves").disks.clone()
+    }
+
+    /// How often its daemon did not start.
+    pub fn refused(&self) -> usize {
+        self.refused.get()
+    }
+}
+
+fn load() -> Result<Config, Failure> {
+    Config::load(&PathBuf::from(CONFIG))
+}
+
+/// Starts a daemon on the current machine, `host`; as often as it takes.
+async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon {
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS_MAX {
+        let config = load().unwrap_or_else(|failure| panic!("{failure}"));
+        let lanes: Vec<LaneHandle> = (0..config.lanes().unwrap_or(1))
+            .map(|lane| host.lane(lane))
+            .collect();
+        match Daemon::start(config, process, &lanes, true).await {
+            Ok(daemon) => return daemon,
+            // The configuration and the disks fit together: only what is elsewhere can be missing.
+            Err(Failure::Wrong(message)) => panic!("{message}"),
+            Err(Failure::Failed(message)) => {
+                refused.set(refused.get() + 1);
+                last = message;
+            }
+        }
+        time::sleep(RESTART_AFTER).await;
+    }
+    panic!("{host:?} does not start: {last}");
+}
+
+/// Serves until told to stop. What cannot be flushed then is told to the log: whoever wrote it learns of
+/// it when the daemon is there again.
+async fn serve(daemon: Daemon, told: Receiver<()>) {
+    told.receive().await;
+    let _ = daemon.stop().await;
+}

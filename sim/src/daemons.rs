@@ -1,0 +1,274 @@
+//! Two whole daemons, each from the text of its configuration, and a client: the storage serves four file
+//! disks, the gateway serves a stripe of them, perhaps through a cache, and the client has that as its
+//! disk.
+//!
+//! ```text
+//!  client: iscsi ──► gateway: cache? ──► stripe ──► iscsi × 4 ──► storage: file × 4
+//! ```
+
+use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
+
+use engine::{
+    sim::{Host, Random, World},
+    time,
+};
+use uuid::Uuid;
+use volume::{IscsiConfig, IscsiDisk, SharedVolume};
+
+use crate::{
+    daemon_machine::{DaemonMachine, End},
+    model::Model,
+    raw::{RawSession, register_lasting, registered_keys},
+    workload::Watched,
+};
+
+const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
+/// A disk of the storage that no stripe has: its reservations are nobody else's.
+const NOTES: &str = "iqn.2026-11.io.sanstone:notes";
+const GATEWAY: &str = "iqn.2026-11.io.sanstone:gateway";
+const PORT: u16 = 3260;
+const DISKS: usize = 4;
+/// Of each disk, behind the superblock.
+const DATA_KIB: u64 = 96;
+/// What a client that keeps a registration at each of the two registers.
+const KEY: u8 = 7;
+
+/// How long the gateway waits for a storage that is away: longer than any is.
+const GATEWAY_WAITS: &str = "300s";
+/// How long the client waits for the gateway, which may wait itself.
+const CLIENT_WAITS: Duration = Duration::from_secs(900);
+
+/// What both configurations begin with: little room, so that bounds are met, and short patience.
+fn settings(lanes: usize) -> String {
+    format!(
+        "lanes = {lanes}\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n\
+         [limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n"
+    )
+}
+
+fn storage_text(random: &mut Random, lanes: usize) -> String {
+    // Volatile caches more often: they have more to lose.
+    let modes = [
+        "write-back",
+        "direct",
+        "write-back",
+        "direct",
+        "write-through",
+    ];
+    let mode = modes[random.index(modes.len())];
+    let mut text = settings(lanes);
+    for disk in 0..DISKS {
+        let size = 1024 + DATA_KIB;
+        text += &format!(
+            "[volume.d{disk}]\nfile = {{ path = \"d{disk}\", size = \"{size}KiB\", cache = \"{mode}\" }}\n"
+        );
+    }
+    text += "[volume.notes]\nfile = { path = \"notes\", size = \"64KiB\" }\n";
+    for (name, luns) in [
+        (STORAGE, "\"d0\", \"d1\", \"d2\", \"d3\""),
+        (NOTES, "\"notes\""),
+    ] {
+        text += &format!("[target.\"{name}\"]\nluns = [{luns}]\nallow = [\"*\"]\n");
+    }
+    text
+}
+
+fn gateway_text(lanes: usize, is_cached: bool) -> String {
+    let leaf = |lun: usize| {
+        format!(
+            "{{ iscsi = {{ url = \"iscsi://storage/{STORAGE}/{lun}\", initiator = \"{GATEWAY}\", \
+             connect_timeout = \"1s\", request_timeout = \"2s\", reconnect_timeout = \"{GATEWAY_WAITS}\" }} }}"
+        )
+    };
+    let leaves: Vec<String> = (0..DISKS).map(leaf).collect();
+    let stripe = format!(
+        "stripe = {{ unit = \"8KiB\", of = [{}] }}",
+        leaves.join(", ")
+    );
+    let db = match is_cached {
+        true => format!("cache = {{ size = \"1MiB\", of = {{ {stripe} }} }}"),
+        false => stripe,
+    };
+    let settings = settings(lanes);
+    format!(
+        "{settings}[volume.db]\n{db}\n[target.\"{GATEWAY}\"]\nluns = [\"db\"]\nallow = [\"*\"]\n"
+    )
+}
+
+/// One of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// It has the disks.
+    Storage,
+    /// It has the stripe of them.
+    Gateway,
+}
+
+/// The two daemons, with their client.
+pub struct Daemons {
+    /// The world.
+    pub world: World,
+    /// Where the disk is used.
+    pub client: Host,
+    /// Serves four disks.
+    pub storage: DaemonMachine,
+    /// Serves a stripe of them.
+    pub gateway: DaemonMachine,
+    /// What the client may see.
+    pub model: RefCell<Model>,
+    disk: RefCell<Option<Rc<IscsiDisk>>>,
+    /// What the disks were when they were served first.
+    known: RefCell<BTreeMap<String, Uuid>>,
+    /// What the client's disk called itself then.
+    name: RefCell<Option<String>>,
+}
+
+impl Watched for Daemons {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn model(&self) -> &RefCell<Model> {
+        &self.model
+    }
+}
+
+impl Daemons {
+    /// The daemons of `seed`; nothing runs yet.
+    pub fn new(seed: u64) -> Rc<Daemons> {
+        let world = World::new(seed);
+        let mut random = world.random();
+        let is_cached = random.chance(0.4);
+        let mut machine = |name: &str, text: &dyn Fn(&mut Random, usize) -> String| {
+            let lanes = 1 + random.index(2);
+            let host = world.host_with_lanes(name, lanes);
+            DaemonMachine::new(host, &text(&mut random, lanes))
+        };
+        let storage = machine("storage", &storage_text);
+        let gateway = machine("gateway", &|_, lanes| gateway_text(lanes, is_cached));
+        Rc::new(Daemons {
+            client: world.host("client"),
+            storage,
+            gateway,
+            model: RefCell::new(Model::new(DISKS as u64 * (DATA_KIB << 10), is_cached)),
+            disk: RefCell::default(),
+            known: RefCell::default(),
+            name: RefCell::default(),
+            world,
+        })
+    }
+
+    /// Runs `scenario` on the client until it ends.
+    pub fn run<T>(self: &Rc<Daemons>, scenario: impl Future<Output = T>) -> T {
+        self.world.block_on(&self.client, scenario)
+    }
+
+    /// Starts both daemons for the first time, creates the stripe, registers a key with each that they
+    /// have to keep, and gives the client's volume.
+    pub async fn begin(&self) -> SharedVolume {
+        self.storage.start();
+        self.storage.ready().await;
+        self.gateway.create_stripe("db").await;
+        self.gateway.start();
+        self.gateway.ready().await;
+        self.known.replace(self.served());
+        for (portal, target) in self.keepers() {
+            let session = RawSession::login_at(portal, target, "keeper").await;
+            register_lasting(&session, KEY).await;
+            session.end();
+        }
+        self.open().await
+    }
+
+    /// It, and the other one.
+    pub fn both(&self, which: Which) -> (&DaemonMachine, &DaemonMachine) {
+        match which {
+            Which::Storage => (&self.storage, &self.gateway),
+            Which::Gateway => (&self.gateway, &self.storage),
+        }
+    }
+
+    /// Brings one of them down, and tells the model what that may have lost: what a daemon that was told
+    /// to stop had acknowledged is durable, a system that lives on keeps its page cache, and the gateway
+    /// holds nothing itself.
+    pub async fn end(&self, which: Which, how: End) {
+        let (machine, _) = self.both(which);
+        machine.end(how).await;
+        if (which, how) == (Which::Storage, End::PowerCut) {
+            self.model.borrow_mut().crashed(|_| true);
+        }
+    }
+
+    /// Who keeps a registration.
+    fn keepers(&self) -> [(SocketAddr, &'static str); 2] {
+        [
+            (self.storage.host.addr(PORT), NOTES),
+            (self.gateway.host.addr(PORT), GATEWAY),
+        ]
+    }
+
+    fn served(&self) -> BTreeMap<String, Uuid> {
+        let mut served = self.storage.disks();
+        served.extend(self.gateway.disks());
+        served
+    }
+
+    /// Holds what is served against what was served first: the identities of the disks, and what their
+    /// units had to remember.
+    pub async fn check_identities(&self) {
+        assert_eq!(self.served(), *self.known.borrow(), "a disk is another one");
+        assert_eq!(self.served().len(), DISKS + 2);
+        for (portal, target) in self.keepers() {
+            let session = RawSession::login_at(portal, target, "keeper").await;
+            let keys = registered_keys(&session).await;
+            session.end();
+            assert_eq!(keys, [KEY], "what {target} has to remember");
+        }
+    }
+
+    /// Opens the client's volume; waits for the gateway if it is not there yet.
+    async fn open(&self) -> SharedVolume {
+        let config = IscsiConfig {
+            address: self.gateway.host.addr(PORT),
+            target_name: GATEWAY.into(),
+            lun: 0,
+            initiator_name: "iqn.2026-11.io.sanstone:client".into(),
+            // The same initiator port each time, so that a session that was left behind ends first.
+            isid: iscsi::Isid::random([0; 3], 1),
+            chap: None,
+            header_digest: false,
+            data_digest: false,
+            connect_timeout: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(5),
+            reconnect_timeout: CLIENT_WAITS,
+        };
+        for _ in 0..1_000 {
+            match IscsiDisk::open(config.clone()).await {
+                Ok(disk) => {
+                    let name = disk.identity().worldwide_name().expect("it has one");
+                    let known = self.name.borrow_mut().get_or_insert(name.clone()).clone();
+                    assert_eq!(name, known, "the client has another disk");
+                    self.disk.replace(Some(disk.clone()));
+                    return disk;
+                }
+                Err(_) => time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        panic!("the gateway does not come up");
+    }
+
+    /// Closes the client's `volume`, of which the caller keeps nothing, starts the gateway again and
+    /// opens the volume there: the cure for a flush that has failed.
+    pub async fn reopen(&self, volume: SharedVolume, how: End) -> SharedVolume {
+        drop(volume);
+        if let Some(disk) = self.disk.take() {
+            disk.close().await;
+        }
+        self.gateway.end(how).await;
+        self.gateway.restart();
+        self.gateway.ready().await;
+        let volume = self.open().await;
+        self.model.borrow_mut().reopened();
+        volume
+    }
+}
