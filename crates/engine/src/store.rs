@@ -194,7 +194,8 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// The mark that the file at `path` carries, if any.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no room for marks, else what the system says.
+/// `Unsupported` where the file system has no room for marks, `InvalidData` for one that is no mark of
+/// ours for its length, else what the system says.
 pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
     with(|store| store.mark(path))
 }
@@ -335,6 +336,10 @@ fn c_path(path: &Path) -> io::Result<CString> {
 fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOTSUP) => io::ErrorKind::Unsupported.into(),
+        Some(libc::ERANGE) => {
+            let what = format!("longer than {MARK_BYTES_MAX} bytes");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        }
         _ => error,
     }
 }
