@@ -98,7 +98,7 @@ impl State {
     pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
-            "the state directory {shown} cannot be made; name another with state = \"…\""
+            "the state directory {shown} cannot be made"
         )))?;
         let options = OpenOptions {
             write: true,
@@ -117,10 +117,7 @@ impl State {
                      with state = \"…\""
                 ))
             }
-            _ => Error::io(format!(
-                "the state directory {shown} cannot be written; give this user the right, or name \
-                 another with state = \"…\""
-            ))(error),
+            _ => Error::io(format!("the state directory {shown} cannot be written"))(error),
         })?;
         let ports_file = directory.join("ports.toml");
         let ports = read_toml(&ports_file)?.unwrap_or(Ports {

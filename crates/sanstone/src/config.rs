@@ -156,12 +156,22 @@ impl Config {
         path: &Path,
         may_choose_ports: bool,
     ) -> Result<(Config, Vec<Note>), Failure> {
+        let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
+        Config::inspect(path, may_choose_ports, tell)
+    }
+
+    /// As [`Config::load_to_serve`]; `tell` is given the notes.
+    pub(crate) fn inspect(
+        path: &Path,
+        may_choose_ports: bool,
+        tell: impl Fn(&dyn Display),
+    ) -> Result<(Config, Vec<Note>), Failure> {
         let (config, mut errors) = Config::read(path)?;
         if !may_choose_ports {
             let places = config.file.target.values().map(Target::place);
             errors.extend(portals::check_ports(places).err());
         }
-        errors.extend(machine::check(&config.file).err());
+        errors.extend(machine::check(&config.file, &config.text).err());
         let mut disks = Vec::new();
         // Volumes that could not be read have no files to look at.
         if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
@@ -184,7 +194,7 @@ impl Config {
                 .collect();
             errors.extend(found);
             for note in &findings.notes {
-                log::say(format_args!("note: {}", config.located(note)));
+                tell(&config.located(note));
             }
         }
         config.refuse(errors)?;
@@ -302,7 +312,21 @@ impl Config {
 
     /// What is right and did not work, with its place.
     pub(crate) fn failed(&self, error: &ConfigError) -> Failure {
-        Failure::Failed(anyhow!("{}", error.located(&self.path, &self.text)))
+        let message = error.located(&self.path, &self.text).to_string();
+        // A stripe's child knows neither in the command that mends it.
+        let call = format!("-c {} {}", self.path.display(), self.volume_of(error));
+        Failure::Failed(anyhow!("{}", message.replace("-c FILE NAME", &call)))
+    }
+
+    /// The volume that an error is about: the last one that begins before its place.
+    fn volume_of(&self, error: &ConfigError) -> &str {
+        let Some(place) = error.span() else {
+            return "NAME";
+        };
+        let volumes = self.file.volume.0.iter();
+        let before = volumes.filter(|(_, node)| node.span.start <= place.start);
+        let last = before.max_by_key(|(_, node)| node.span.start);
+        last.map_or("NAME", |(name, _)| name)
     }
 
     /// Why the disks are not served, with the place of what it is about.
@@ -384,7 +408,7 @@ impl Config {
         if let Some(time) = &self.file.peer_timeout {
             limits.peer_timeout = time.get_ref().duration();
         }
-        self.file.limits.apply(&mut limits)?;
+        self.file.limits.apply(&mut limits, &self.text)?;
         self.check_memory(&limits)?;
         Ok(limits)
     }
@@ -434,10 +458,9 @@ impl Config {
         let mut errors = Vec::new();
         if let Some(memory) = &self.file.memory {
             if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
-                let size = memory.get_ref();
-                let message = format!(
-                    "memory = \"{size}\" is too little to serve with; write \"32MiB\" or more"
-                );
+                let size = &self.text[memory.span()];
+                let message =
+                    format!("memory = {size} is too little to serve with; write \"32MiB\" or more");
                 errors.push(ConfigError::new(memory.span(), message));
             }
         }
@@ -447,9 +470,9 @@ impl Config {
         ] {
             let Some(value) = value else { continue };
             if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
-                let given = value.get_ref();
+                let given = &self.text[value.span()];
                 let message =
-                    format!("{name} = \"{given}\" is not possible; write \"1s\" to \"60min\"");
+                    format!("{name} = {given} is not possible; write \"1s\" to \"60min\"");
                 errors.push(ConfigError::new(value.span(), message));
             }
         }

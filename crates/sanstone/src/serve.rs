@@ -94,7 +94,7 @@ async fn serve(
                 tracing::info!("where the time went\n{}", server.stage_times());
             }
             Some(Told::LookAgain) => {
-                tell_changed_configuration(config);
+                tell_changed_configuration(config, supervised);
                 follow_lengths(graph, &disks);
                 tell_lost_paths(graph);
                 server.tell_lengths();
@@ -127,15 +127,24 @@ fn not_started(config: &Config, error: &StartError) -> Failure {
     config.failed(&ConfigError::new(place, error.to_string()))
 }
 
-/// Says when the configuration is another one than that which is served.
-fn tell_changed_configuration(config: &Config) {
+/// Says when the configuration is another one than that which is served, and what is wrong with it.
+fn tell_changed_configuration(config: &Config, supervised: bool) {
     let path = config.path.display();
     match config.has_changed() {
         Ok(false) => {}
-        Ok(true) => tracing::warn!(
-            %path,
-            "the configuration has changed since start; restart to apply it"
-        ),
+        Ok(true) => match Config::inspect(&config.path, supervised, |_| {}) {
+            Ok(_) => tracing::warn!(
+                %path,
+                "the configuration has changed since start; restart to apply it"
+            ),
+            Err(failure) => {
+                for line in failure.to_string().lines() {
+                    tracing::error!(
+                        "the configuration has changed, and a restart would fail: {line}"
+                    );
+                }
+            }
+        },
         Err(error) => tracing::warn!(
             %path,
             %error,
