@@ -291,6 +291,7 @@ mod tests {
                 store::replace(&file, b"version = 1\n").expect("room");
             };
             refused("volumes.toml", "version = 3\n", "reads version 2");
+            refused("volumes.toml", "version = 3\n", "state = \"…\"");
             refused("volumes.toml", "version = ", "restore it from a copy");
             let twice = "version = 1\n[volume]\na = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n\
                          b = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n";
