@@ -242,8 +242,10 @@ fn a_blank_child_of_a_stripe_is_refused_by_serve_and_named() {
     let ran = call_with("serve", &directory, &configuration);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("a.img"), "{ran}");
+    let file = directory.join("bad.toml");
+    let mend = format!("`sanstone volume create -c {} disk`", file.display());
     assert!(
-        ran.stderr.contains("volume create"),
+        ran.stderr.contains(&mend),
         "the message does not say what to do\n{ran}"
     );
     let untouched = std::fs::read(directory.join("a.img")).expect("it was there");
@@ -327,6 +329,9 @@ fn a_state_directory_that_is_none_is_told_with_its_line() {
             ran.stderr.contains("bad.toml:2:9: reading /etc/passwd/"),
             "{ran}"
         );
+        let mend =
+            "something else is in its place: move that away, or name another state directory";
+        assert!(ran.stderr.contains(mend), "{ran}");
     }
 }
 

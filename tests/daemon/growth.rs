@@ -280,6 +280,13 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
     server.daemon().signal("HUP");
     let said = "the configuration has changed since start; restart to apply it";
     server.daemon().log_with(said);
+    std::fs::write(&file, format!("lanez = 1\n{text}")).expect("another one");
+    server.daemon().signal("HUP");
+    let log = server.daemon().log_with("a restart would fail: ");
+    assert!(
+        log.contains("sanstone.toml:1:1: unknown key `lanez`"),
+        "{log}"
+    );
     std::fs::remove_file(&file).expect("it is there");
     server.daemon().signal("HUP");
     let log = server

@@ -263,11 +263,12 @@ fn a_copy_beside_its_original_is_refused() {
     fs::remove_file(served.at("copy.img")).expect("it is there");
     run("cp", &[served.at("db.img"), served.at("copy.img")]);
     fs::write(&file, &both).expect("room");
+    let (_, log) = serve(&file, served.port, names);
+    let told =
+        |log: &str| log.contains("copy.img has no mark") && log.contains("its original keeps");
+    assert!(told(&log), "{log}");
     let log = served.is_found_by(&file);
-    assert!(
-        !log.contains("not served before"),
-        "only the first time: {log}"
-    );
+    assert!(!told(&log), "only the first time: {log}");
 }
 
 #[test]
@@ -352,6 +353,76 @@ fn a_restored_file_is_the_disk_and_a_new_one_is_not() {
     assert_eq!(seen, served.names);
     assert!(log.contains("lost its mark"), "{log}");
     served.is_found_by(&config);
+}
+
+#[test]
+fn a_new_disk_in_place_of_one_that_is_gone_is_told_aloud() {
+    let served = Served::once(false);
+    let file = served.at("app.toml");
+    fs::rename(served.at("db.img"), served.at("moved.img")).expect("it is there");
+    let new = config(served.port, "accounts", Path::new("accounts.img"));
+    fs::write(&file, new).expect("room");
+    let check = call(&["check", "-c", &file.to_string_lossy()]).success();
+    let told = |text: &str| text.contains("\"db\"") && text.contains("is gone");
+    assert!(told(&check.stderr), "{check}");
+    let (seen, log) = serve(&file, served.port, names);
+    assert_ne!(seen, served.names);
+    let line = log.lines().find(|line| line.contains("WARN"));
+    assert!(line.is_some_and(told), "{log}");
+    // The mend, followed.
+    fs::write(&file, config(served.port, "db", Path::new("moved.img"))).expect("room");
+    served.is_found_by(&file);
+}
+
+#[test]
+fn a_state_directory_of_another_configuration_is_not_to_be_mended() {
+    let served = Served::once(true);
+    let (first, second) = (served.at("app.toml"), served.at("second.toml"));
+    let of_second = |path: &str| {
+        let config = config(served.port, "db", Path::new(path));
+        fs::write(&second, format!("state = \"app.state\"\n{config}")).expect("room");
+    };
+    of_second("second.img");
+    let first_shown = first.display().to_string();
+    let ran = served.is_refused_by(&second, &[&first_shown, "another state = "]);
+    assert!(!ran.stderr.contains("remove the table"), "{ran}");
+    // The same disk by another configuration: it is served, and told.
+    of_second("db.img");
+    let (seen, log) = serve(&second, served.port, names);
+    assert_eq!(seen, served.names);
+    let told = |line: &str| line.contains("WARN") && line.contains(&first_shown);
+    assert!(log.lines().any(told), "{log}");
+    // Once that one is gone, the directory is this one's.
+    fs::remove_file(&first).expect("it is there");
+    let (_, log) = serve(&second, served.port, names);
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn two_names_of_one_file_and_a_mark_that_is_none_are_told_with_the_mend() {
+    let served = Served::once(false);
+    let file = served.at("app.toml");
+    fs::hard_link(served.at("db.img"), served.at("hard.img")).expect("room");
+    std::os::unix::fs::symlink("db.img", served.at("soft.img")).expect("room");
+    for link in ["hard.img", "soft.img"] {
+        let both = format!(
+            "[volume.db]\nfile = {{ path = \"db.img\" }}\n[volume.x]\nfile = {{ path = {link:?} }}\n{}",
+            target_table(served.port, &["db", "x"])
+        );
+        fs::write(&file, both).expect("room");
+        let ran = served.is_refused_by(&file, &["db.img are one file", link]);
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran}");
+    }
+    fs::write(&file, config(served.port, "db", Path::new("db.img"))).expect("room");
+    let image = served.at("db.img").display().to_string();
+    let mend = format!("`setfattr -x user.sanstone.disk {image}`");
+    for mark in ["x".repeat(600), "1\n2".to_owned()] {
+        let set = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&image, "user.sanstone.disk", mark.as_bytes(), set).expect("room");
+        served.is_refused_by(&file, &[&mend]);
+    }
+    rustix::fs::removexattr(&image, "user.sanstone.disk").expect("it is there");
+    served.is_found_by(&file);
 }
 
 #[test]

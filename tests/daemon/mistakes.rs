@@ -203,6 +203,51 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
             "`commands` belongs in the table [limits]",
         ),
         (
+            2,
+            format!("[limits]\nlogin = \"5s\"\n{whole}"),
+            "unknown key `login`; write `login_time` for how long a login may take",
+        ),
+        (
+            2,
+            format!("[limits]\nlogin_timeout = \"5s\"\n{whole}"),
+            "unknown key `login_timeout`; write `login_time`",
+        ),
+        (
+            8,
+            format!("{whole}limits = {{ logins = 9 }}\n"),
+            "limits belongs above the first [table], or in a table [limits] of its own",
+        ),
+        (6, with("[\"disk\"]", "\"disk\""), "write it as [\"disk\"]"),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "type = \"file\"",
+            ),
+            "in place of type = \"file\" and path = \"…\" write file = { path = \"…\" }",
+        ),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "iscsi = { url = \"iscsi://fd00::1/iqn.x:y/0\" }",
+            ),
+            "an IPv6 address without brackets, which are written as iscsi://[fd00::1]:3260/",
+        ),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "iscsi = { url = \"iscsi://10.0.1.2/IQN.x:y/0\" }",
+            ),
+            "a target name that begins in upper case",
+        ),
+        (
+            1,
+            format!("memory = \"2048KiB\"\n{whole}"),
+            "memory = \"2048KiB\" is too little",
+        ),
+        (
             1,
             "{ \"volume\": {} }\n".to_owned(),
             "this looks like JSON; a configuration is TOML",

@@ -137,7 +137,8 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// The mark that the file at `path` carries, if any.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no room for marks, else what the system says.
+/// `Unsupported` where the file system has no room for marks, `InvalidData` for one that is no mark of
+/// ours for its length, else what the system says.
 pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
     with(|store| store.mark(path))
 }

@@ -61,6 +61,8 @@ pub struct Config {
     text: String,
     /// Whether all of it could be read.
     is_whole: bool,
+    /// Whether a portal may leave its port to the system.
+    may_choose_ports: bool,
     file: File,
 }
 
@@ -161,12 +163,13 @@ impl Config {
         may_choose_ports: bool,
         tell: impl Fn(&dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
-        let (config, mut errors) = Config::read(path)?;
+        let (mut config, mut errors) = Config::read(path)?;
+        config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
             let places = config.file.target.values().map(Target::place);
             errors.extend(portals::check_ports(places).err());
         }
-        errors.extend(machine::check(&config.file).err());
+        errors.extend(machine::check(&config.file, &config.text).err());
         let mut disks = Vec::new();
         // Volumes that could not be read have no files to look at.
         if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
@@ -194,6 +197,17 @@ impl Config {
         }
         config.refuse(errors)?;
         Ok((config, disks))
+    }
+
+    /// Whether the file has changed since it was read: `None` if not, otherwise whether it is right.
+    ///
+    /// # Errors
+    /// The file cannot be read any more.
+    pub fn changed(&self) -> std::io::Result<Option<Result<(), Failure>>> {
+        Ok(self.has_changed()?.then(|| {
+            let looked = Config::load_to_serve(&self.path, self.may_choose_ports, |_| {});
+            looked.map(drop)
+        }))
     }
 
     /// Looks what the disks are that are served: what is to be said of them, or what is wrong. A state
@@ -232,6 +246,7 @@ impl Config {
             path: path.to_owned(),
             text,
             is_whole: errors.is_empty(),
+            may_choose_ports: true,
             file,
         };
         errors.extend(config.errors());
@@ -328,7 +343,21 @@ impl Config {
 
     /// What is right and did not work, with its place.
     pub fn failed(&self, error: &ConfigError) -> Failure {
-        Failure::Failed(error.located(&self.path, &self.text).to_string())
+        let message = error.located(&self.path, &self.text).to_string();
+        // A stripe's child knows neither in the command that mends it.
+        let call = format!("-c {} {}", self.path.display(), self.volume_of(error));
+        Failure::Failed(message.replace("-c FILE NAME", &call))
+    }
+
+    /// The volume that an error is about: the last one that begins before its place.
+    fn volume_of(&self, error: &ConfigError) -> &str {
+        let Some(place) = error.span() else {
+            return "NAME";
+        };
+        let volumes = self.file.volume.0.iter();
+        let before = volumes.filter(|(_, node)| node.span.start <= place.start);
+        let last = before.max_by_key(|(_, node)| node.span.start);
+        last.map_or("NAME", |(name, _)| name)
     }
 
     /// Why the disks are not served, with the place of what it is about.
@@ -413,7 +442,7 @@ impl Config {
         if let Some(time) = &self.file.peer_timeout {
             limits.peer_timeout = time.get_ref().duration();
         }
-        self.file.limits.apply(&mut limits)?;
+        self.file.limits.apply(&mut limits, &self.text)?;
         Ok(limits)
     }
 
@@ -426,7 +455,7 @@ impl Config {
         if let Some(memory) = &self.file.memory {
             limits.memory_bytes = memory.get_ref().bytes() as usize;
         }
-        self.file.limits.apply_to_units(&mut limits)?;
+        self.file.limits.apply_to_units(&mut limits, &self.text)?;
         self.check_memory(&limits)?;
         Ok(limits)
     }
@@ -476,10 +505,9 @@ impl Config {
         let mut errors = Vec::new();
         if let Some(memory) = &self.file.memory {
             if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
-                let size = memory.get_ref();
-                let message = format!(
-                    "memory = \"{size}\" is too little to serve with; write \"32MiB\" or more"
-                );
+                let size = &self.text[memory.span()];
+                let message =
+                    format!("memory = {size} is too little to serve with; write \"32MiB\" or more");
                 errors.push(ConfigError::new(memory.span(), message));
             }
         }
@@ -489,9 +517,9 @@ impl Config {
         ] {
             let Some(value) = value else { continue };
             if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
-                let given = value.get_ref();
+                let given = &self.text[value.span()];
                 let message =
-                    format!("{name} = \"{given}\" is not possible; write \"1s\" to \"60min\"");
+                    format!("{name} = {given} is not possible; write \"1s\" to \"60min\"");
                 errors.push(ConfigError::new(value.span(), message));
             }
         }

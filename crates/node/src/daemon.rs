@@ -139,15 +139,22 @@ impl Daemon {
         flushed
     }
 
-    /// Says when the configuration is another one than that which is served.
+    /// Says when the configuration is another one than that which is served, and what is wrong with it.
     fn tell_changed_configuration(&self) {
         let path = self.config.path().display();
-        match self.config.has_changed() {
-            Ok(false) => {}
-            Ok(true) => tracing::warn!(
+        match self.config.changed() {
+            Ok(None) => {}
+            Ok(Some(Ok(()))) => tracing::warn!(
                 %path,
                 "the configuration has changed since start; restart to apply it"
             ),
+            Ok(Some(Err(failure))) => {
+                for line in failure.to_string().lines() {
+                    tracing::error!(
+                        "the configuration has changed, and a restart would fail: {line}"
+                    );
+                }
+            }
             Err(error) => tracing::warn!(
                 %path,
                 %error,

@@ -11,13 +11,32 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// The system refused. The cause is in the message, and so no source of it that is told again.
-    #[error("{what}: {cause}")]
+    #[error("{what}: {cause}{}", mend(cause))]
     Io {
         /// What was tried, with its path.
         what: String,
         /// What the system said.
         cause: io::Error,
     },
+}
+
+/// What to do about what the system says of a file in the state directory.
+fn mend(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; give this user the right, or name another state directory with state = \"…\""
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "; something else is in its place: move that away, or name another state directory with \
+             state = \"…\""
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; mount its file system to be written, or name another state directory with state = \"…\""
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room there",
+        io::ErrorKind::NotFound => "; make what leads there, or name another with state = \"…\"",
+        _ => "",
+    }
 }
 
 impl Error {

@@ -8,6 +8,7 @@
 //! and a state directory without what another one beside it knows.
 
 mod carried;
+mod orphans;
 #[cfg(test)]
 mod tests;
 
@@ -59,6 +60,8 @@ pub(crate) struct Known<'a> {
     /// The state directory, and whether it is there.
     pub(crate) state: &'a Path,
     pub(crate) state_exists: bool,
+    /// Another configuration that keeps its state in the same directory.
+    pub(crate) sharer: Option<&'a Path>,
     /// Whether the configuration has a volume of this name, served or not.
     pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
     /// What is at the path of a record.
@@ -167,6 +170,8 @@ impl Known<'_> {
             }
         }
         self.note_unmarkable(all, &mut judged);
+        self.note_orphans(all, &mut judged);
+        self.note_sharer(all, &mut judged);
         if !judged.errors.is_empty() {
             return Err(judged.errors);
         }
@@ -214,8 +219,9 @@ impl Known<'_> {
                 judged.refuse(
                     &leaf.span,
                     format!(
-                        "the mark of {path} names no disk (\"{text}\"): it is damaged or from a newer \
-                         sanstone; `setfattr -x {MARK} {path}` takes it away"
+                        "the mark of {path} names no disk ({text}): it is damaged or from a newer \
+                         sanstone; `setfattr -x {MARK} {path}` takes it away, and the file is known by its \
+                         path then"
                     ),
                 );
                 None
@@ -223,7 +229,8 @@ impl Known<'_> {
             Mark::Unreadable(error) => {
                 let path = leaf.path.display();
                 let message = format!(
-                    "which disk {path} is cannot be read from its mark, {MARK}: {error}; restore the file"
+                    "which disk {path} is cannot be read from its mark, {MARK}: {error}; restore the file, or \
+                     `setfattr -x {MARK} {path}` to have it known by its path"
                 );
                 judged.refuse(&leaf.span, message);
                 None
@@ -264,7 +271,7 @@ impl Known<'_> {
             .filter(|(is_here, _, record)| *is_here || record.volume == asked.volume)
             .max_by_key(|(is_here, ..)| *is_here);
         if let Some((is_here, uuid, record)) = other {
-            let forget = self.records.forget(uuid, record);
+            let forget = self.forget(uuid, record);
             let message = match (is_here, record.path()) {
                 (true, _) => format!(
                     "{path} is marked as disk {mark}, but disk {uuid} was served from there: restore the \
@@ -444,7 +451,7 @@ impl Known<'_> {
             return;
         };
         let path = leaf.path.display();
-        let forget = self.records.forget(uuid, record);
+        let forget = self.forget(uuid, record);
         let shorter = record.bytes.filter(|bytes| len_bytes < bytes);
         let is_new = record.marked && *is_blank;
         if is_new || shorter.is_some() {
@@ -452,7 +459,7 @@ impl Known<'_> {
                 Some(bytes) => format!("{path} has {len_bytes} bytes, and disk {uuid} had {bytes}"),
                 None => format!("{path} is blank and has no mark, and disk {uuid} had one"),
             };
-            return judged.refuse(
+            judged.refuse(
                 &leaf.span,
                 format!(
                     "{what}: volume \"{}\" has been served before, and this is another file; mount its \
@@ -461,6 +468,8 @@ impl Known<'_> {
                     record.volume
                 ),
             );
+            // All that is to be said of this file.
+            return judged.settle(index, Identity::Known(*uuid));
         }
         if record.marked && *mark == Mark::None {
             judged.note(
@@ -509,7 +518,7 @@ impl Known<'_> {
                      disk, {}{keep}",
                     asked.volume,
                     old.display(),
-                    self.records.forget(uuid, record)
+                    self.forget(uuid, record)
                 ),
             );
         }
@@ -552,7 +561,7 @@ impl Known<'_> {
                      which an older release has served as disk {uuid}: if it is that one, call it \"{old}\" \
                      for one start; if not, {}",
                     asked.volume,
-                    self.records.forget(uuid, record)
+                    self.forget(uuid, record)
                 ),
             );
         }
@@ -578,7 +587,7 @@ impl Known<'_> {
                     "{path} is missing or empty, but volume \"{}\" has been served before{from}, as disk \
                      {uuid}: mount its file system or restore the file; if a new, blank disk is wanted, {}",
                     record.volume,
-                    self.records.forget(uuid, record)
+                    self.forget(uuid, record)
                 ),
             );
         }
@@ -608,7 +617,7 @@ impl Known<'_> {
                 "volume \"{}\" has been served as disk {uuid}, which was another kind of volume: give this \
                  one another name; if it is to be served in place of that disk, {}",
                 asked.volume,
-                self.records.forget(uuid, record)
+                self.forget(uuid, record)
             ),
         );
     }

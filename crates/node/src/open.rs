@@ -3,7 +3,11 @@
 //! is durable before the next, and whoever calls serves after the last: a power cut in between leaves
 //! either a disk that has its identity, or one that no initiator has seen.
 
-use std::{collections::BTreeSet, io, path::Path};
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+};
 
 use engine::{LaneHandle, random, store};
 use uuid::Uuid;
@@ -18,7 +22,7 @@ use crate::{
     error::Refusal,
     identity::{Identity, Known, Level, Note},
     record::{Kind, Record, Records},
-    state::State,
+    state::{State, sharer},
     survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
 };
 
@@ -37,6 +41,7 @@ struct Survey<'a> {
     all: Vec<Asked>,
     siblings: Vec<Sibling>,
     state_exists: bool,
+    sharer: Option<PathBuf>,
     is_defined: Box<dyn Fn(&str) -> bool + 'a>,
 }
 
@@ -47,6 +52,7 @@ impl<'a> Survey<'a> {
             all: asked(site, records),
             siblings: siblings(site),
             state_exists: store::look(site.state).is_ok(),
+            sharer: sharer(site),
             is_defined: Box::new(|name| site.volumes.0.contains_key(name)),
         }
     }
@@ -57,6 +63,7 @@ impl<'a> Survey<'a> {
             siblings: &self.siblings,
             state: self.site.state,
             state_exists: self.state_exists,
+            sharer: self.sharer.as_deref(),
             is_defined: &self.is_defined,
             at: &found,
         }
@@ -152,7 +159,11 @@ pub async fn open(
             ) = (identity, &leaf.found)
             {
                 let path = leaf.path.display();
-                let text = format!("{path} was not served before: now it is disk {uuid}");
+                let text = format!(
+                    "{path} has no mark, and {} knows no disk there: it is a new one now, {uuid}; if it \
+                     is a copy, its original keeps its own identity",
+                    site.state.display()
+                );
                 let text = ConfigError::new(leaf.span.clone(), text);
                 notes.push(Note {
                     level: Level::Info,
@@ -177,6 +188,7 @@ pub async fn open(
     if state.records != records {
         state.records.save()?;
     }
+    state.serves(site)?;
     for note in &notes {
         match note.level {
             Level::Info => tracing::info!("{}", note.text),

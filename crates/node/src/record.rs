@@ -207,7 +207,8 @@ pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Err
 
 pub(crate) fn other_version(file: &Path, version: u32, ours: u32) -> Error {
     Error::Refused(format!(
-        "{} has version {version}; this sanstone reads version {ours}",
+        "{} has version {version}, and this sanstone reads version {ours}: use the release that wrote it, \
+         or name another state directory with state = \"…\"",
         file.display()
     ))
 }

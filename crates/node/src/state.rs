@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Error,
+    Error, Site,
     open::new_identity,
     record::{Records, other_version, read_toml, write_toml},
 };
 
 const PORTS_VERSION: u32 = 1;
 const OWNER_VERSION: u32 = 1;
+const OWNER_FILE: &str = "owner.toml";
 /// First line of a logical unit's file, with its version.
 const UNIT_HEADER: &str = "sanstone unit 1\n";
 
@@ -46,12 +47,46 @@ struct Ports {
     port: BTreeMap<String, u16>,
 }
 
-/// Who claims the children of stripes.
-#[derive(Debug, Serialize, Deserialize)]
+/// Who claims the children of stripes, and which configuration was served last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnerFile {
     version: u32,
     owner: Uuid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    configuration: Option<String>,
+    /// Where this directory was then: a copy of it is not shared with that configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    directory: Option<String>,
+}
+
+/// Where a configuration and its state directory are, without links of the directories that lead there.
+struct Places {
+    configuration: String,
+    directory: String,
+}
+
+impl Places {
+    fn of(site: &Site<'_>) -> Places {
+        let base = site.base();
+        let base = store::resolve(&base).unwrap_or(base);
+        let configuration = base.join(site.config.file_name().unwrap_or_default());
+        let directory = store::resolve(site.state).unwrap_or(site.state.to_owned());
+        Places {
+            configuration: configuration.to_string_lossy().into_owned(),
+            directory: directory.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// Another configuration that was served last from the state directory of `site`, if it is still there.
+pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
+    let known: OwnerFile = read_toml(&site.state.join(OWNER_FILE)).ok()??;
+    let ours = Places::of(site);
+    let other = PathBuf::from(known.configuration.filter(|it| *it != ours.configuration)?);
+    let is_same_file = store::resolve(&other).ok()? == store::resolve(site.config).ok()?;
+    (known.directory == Some(ours.directory) && !is_same_file && store::look(&other).is_ok())
+        .then_some(other)
 }
 
 impl State {
@@ -63,7 +98,7 @@ impl State {
     pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
-            "the state directory {shown} cannot be made; name another with state = \"…\""
+            "the state directory {shown} cannot be made"
         )))?;
         let options = OpenOptions {
             write: true,
@@ -73,13 +108,16 @@ impl State {
         };
         let lock = SharedFile::open(&directory.join("lock"), &options);
         let lock = lock.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Refused(format!(
-                "another daemon uses the state directory {shown}; give each its own with state = \"…\""
-            )),
-            _ => Error::io(format!(
-                "the state directory {shown} cannot be written; give this user the right, or name \
-                 another with state = \"…\""
-            ))(error),
+            io::ErrorKind::WouldBlock => {
+                let known: Option<OwnerFile> = read_toml(&directory.join(OWNER_FILE)).ok().flatten();
+                let of = known.and_then(|known| known.configuration);
+                let of = of.map_or(String::new(), |of| format!(", that of {of}"));
+                Error::Refused(format!(
+                    "another daemon{of} uses the state directory {shown}; stop it, or give each its own \
+                     with state = \"…\""
+                ))
+            }
+            _ => Error::io(format!("the state directory {shown} cannot be written"))(error),
         })?;
         let ports_file = directory.join("ports.toml");
         let ports = read_toml(&ports_file)?.unwrap_or(Ports {
@@ -104,20 +142,41 @@ impl State {
     /// # Errors
     /// When it cannot be read, or a new one cannot be kept.
     pub fn owner(&self) -> Result<Uuid, Error> {
-        let file = self.directory.join("owner.toml");
+        Ok(self.owner_file()?.owner)
+    }
+
+    /// Writes down that `site` is served from here.
+    pub(crate) fn serves(&self, site: &Site<'_>) -> Result<(), Error> {
+        let known = self.owner_file()?;
+        let places = Places::of(site);
+        let new = OwnerFile {
+            configuration: Some(places.configuration),
+            directory: Some(places.directory),
+            ..known.clone()
+        };
+        match new == known {
+            true => Ok(()),
+            false => write_toml(&self.directory.join(OWNER_FILE), &new),
+        }
+    }
+
+    fn owner_file(&self) -> Result<OwnerFile, Error> {
+        let file = self.directory.join(OWNER_FILE);
         let known: Option<OwnerFile> = read_toml(&file)?;
-        if let Some(OwnerFile { version, owner }) = known {
-            return match version {
-                OWNER_VERSION => Ok(owner),
-                _ => Err(other_version(&file, version, OWNER_VERSION)),
+        if let Some(known) = known {
+            return match known.version {
+                OWNER_VERSION => Ok(known),
+                version => Err(other_version(&file, version, OWNER_VERSION)),
             };
         }
         let new = OwnerFile {
             version: OWNER_VERSION,
             owner: new_identity()?,
+            configuration: None,
+            directory: None,
         };
         write_toml(&file, &new)?;
-        Ok(new.owner)
+        Ok(new)
     }
 
     /// The relative identifier of the target port called `name`; a new one gets the next, which is
@@ -232,6 +291,7 @@ mod tests {
                 store::replace(&file, b"version = 1\n").expect("room");
             };
             refused("volumes.toml", "version = 3\n", "reads version 2");
+            refused("volumes.toml", "version = 3\n", "state = \"…\"");
             refused("volumes.toml", "version = ", "restore it from a copy");
             let twice = "version = 1\n[volume]\na = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n\
                          b = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n";

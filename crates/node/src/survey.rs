@@ -69,7 +69,7 @@ pub(crate) enum Mark {
     Unsupported,
     None,
     Disk(Uuid),
-    /// No identity.
+    /// No identity: what it is, for people.
     Other(String),
     /// What it is cannot be told.
     Unreadable(String),
@@ -241,10 +241,11 @@ fn mark(path: &Path) -> Mark {
             let text = String::from_utf8_lossy(&bytes).trim().to_owned();
             match text.parse() {
                 Ok(uuid) => Mark::Disk(uuid),
-                Err(_) => Mark::Other(text),
+                Err(_) => Mark::Other(format!("{text:?}")),
             }
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Mark::Unsupported,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Mark::Other(error.to_string()),
         Err(error) => Mark::Unreadable(error.to_string()),
     }
 }

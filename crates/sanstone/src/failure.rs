@@ -1,5 +1,7 @@
 //! Why a verb did not do its work: the exit code tells the two apart.
 
+use std::fmt;
+
 /// What ends a verb early.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -7,6 +9,15 @@ pub(crate) enum Failure {
     Wrong(String),
     /// It was right and failed (exit code 1).
     Failed(anyhow::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Wrong(message) => f.write_str(message),
+            Failure::Failed(error) => write!(f, "{error:#}"),
+        }
+    }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {

@@ -100,6 +100,8 @@ pub(crate) enum Refusal {
     Conflict,
     /// ILLEGAL REQUEST, INVALID FIELD IN PARAMETER LIST at this byte.
     Parameter(u16),
+    /// ILLEGAL REQUEST, INVALID FIELD IN CDB: there is no reservation to move.
+    NothingToMove,
     /// ILLEGAL REQUEST, INVALID RELEASE OF PERSISTENT RESERVATION.
     WrongRelease,
     /// ILLEGAL REQUEST, INSUFFICIENT REGISTRATION RESOURCES.
@@ -365,10 +367,8 @@ impl Reservations {
         aptpl: bool,
     ) -> Result<Effects, Refusal> {
         self.check_key(name, key)?;
-        let Some(kind) = self.held().filter(|_| self.is_holder(name)) else {
-            return Err(Refusal::Conflict);
-        };
-        if kind.is_all_registrants() {
+        let kind = self.held().ok_or(Refusal::NothingToMove)?;
+        if !self.is_holder(name) || kind.is_all_registrants() {
             return Err(Refusal::Conflict);
         }
         if new_key == 0 {

@@ -138,6 +138,10 @@ fn c_path(path: &Path) -> io::Result<CString> {
 fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOTSUP) => io::ErrorKind::Unsupported.into(),
+        Some(libc::ERANGE) => {
+            let what = format!("longer than {MARK_BYTES_MAX} bytes");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        }
         _ => error,
     }
 }

@@ -21,8 +21,9 @@ pub(super) struct LimitsTable {
 }
 
 impl LimitsTable {
-    /// Writes what the table says into `limits`, whose `connections_max` is what it will be.
-    pub(super) fn apply(&self, limits: &mut Limits) -> Result<(), ConfigError> {
+    /// Writes what the table says into `limits`, whose `connections_max` is what it will be. The table
+    /// is from `text`, where its values are as the user has written them.
+    pub(super) fn apply(&self, limits: &mut Limits, text: &str) -> Result<(), ConfigError> {
         let connections = limits.connections_max as u32;
         limits.reserved = match count("reserved", &self.reserved, 0, connections)? {
             Some(reserved) => reserved as usize,
@@ -40,9 +41,9 @@ impl LimitsTable {
             let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
             let given = time.get_ref().duration();
             if !(least..=most).contains(&given) {
-                let given = time.get_ref();
+                let given = &text[time.span()];
                 let message =
-                    format!("login_time = \"{given}\" is not possible; write \"1s\" to \"300s\"");
+                    format!("login_time = {given} is not possible; write \"1s\" to \"300s\"");
                 return Err(ConfigError::new(time.span(), message));
             }
             limits.login_timeout = given;
@@ -51,6 +52,7 @@ impl LimitsTable {
             limits.command_window = commands as u16;
         }
         if let Some(bytes) = size(
+            text,
             "data_segment",
             &self.data_segment,
             ("8KiB", 8 << 10),
@@ -58,16 +60,26 @@ impl LimitsTable {
         )? {
             limits.data_segment_max_bytes = bytes;
         }
-        if let Some(bytes) = size("text", &self.text, ("8KiB", 8 << 10), ("1MiB", 1 << 20))? {
+        if let Some(bytes) = size(
+            text,
+            "text",
+            &self.text,
+            ("8KiB", 8 << 10),
+            ("1MiB", 1 << 20),
+        )? {
             limits.text_max_bytes = bytes as usize;
         }
         Ok(())
     }
 
     /// Writes what the table says about units into `limits`.
-    pub(super) fn apply_to_units(&self, limits: &mut unit::Limits) -> Result<(), ConfigError> {
+    pub(super) fn apply_to_units(
+        &self,
+        limits: &mut unit::Limits,
+        text: &str,
+    ) -> Result<(), ConfigError> {
         let range = (("64KiB", 64 << 10), ("16MiB", 16 << 20));
-        if let Some(bytes) = size("transfer", &self.transfer, range.0, range.1)? {
+        if let Some(bytes) = size(text, "transfer", &self.transfer, range.0, range.1)? {
             limits.transfer_max_bytes = bytes;
         }
         Ok(())
@@ -93,6 +105,7 @@ fn count(
 
 /// Sizes in whole pages, which is what memory is handed out in.
 fn size(
+    text: &str,
     name: &str,
     value: &Option<Spanned<Size>>,
     (least, least_bytes): (&str, u64),
@@ -101,13 +114,13 @@ fn size(
     let Some(value) = value else {
         return Ok(None);
     };
-    let size = value.get_ref();
-    let bytes = size.bytes();
+    let bytes = value.get_ref().bytes();
     if (least_bytes..=most_bytes).contains(&bytes) && bytes % 4096 == 0 {
         return Ok(Some(bytes as u32));
     }
+    let size = &text[value.span()];
     let message = format!(
-        "{name} = \"{size}\" is not possible; write \"{least}\" to \"{most}\", in steps of 4KiB"
+        "{name} = {size} is not possible; write \"{least}\" to \"{most}\", in steps of 4KiB"
     );
     Err(ConfigError::new(value.span(), message))
 }

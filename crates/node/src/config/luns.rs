@@ -5,6 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
+/// What `luns` may be.
+pub(super) const FORMS: &str =
+    "volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]";
+
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
 #[derive(Debug)]
 pub(super) enum Luns {
@@ -82,7 +86,7 @@ impl<'de> Deserialize<'de> for Luns {
             type Value = Luns;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]")
+                f.write_str(FORMS)
             }
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Luns, A::Error> {

@@ -6,13 +6,13 @@ use volume::config::{ConfigError, Kind, Node, What};
 use super::File;
 
 /// Looks whether every RAM disk, every cache and `memory` could be filled.
-pub(super) fn check(file: &File) -> Result<(), ConfigError> {
+pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
-    check_for(file, has_bytes)
+    check_for(file, text, has_bytes)
 }
 
-fn check_for(file: &File, has_bytes: u64) -> Result<(), ConfigError> {
+fn check_for(file: &File, text: &str, has_bytes: u64) -> Result<(), ConfigError> {
     let nodes = file.volume.0.values().flat_map(Node::all);
     let held = nodes.filter_map(|node| match &node.what {
         What::Inline(kind) => match &**kind {
@@ -25,8 +25,8 @@ fn check_for(file: &File, has_bytes: u64) -> Result<(), ConfigError> {
     for size in file.memory.iter().chain(held) {
         if size.get_ref().bytes() > has_bytes {
             let message = format!(
-                "\"{}\" is more than the {} MiB of memory that this machine has; write a smaller size",
-                size.get_ref(),
+                "{} is more than the {} MiB of memory that this machine has; write a smaller size",
+                &text[size.span()],
                 has_bytes >> 20
             );
             return Err(ConfigError::new(size.span(), message));
@@ -41,7 +41,7 @@ mod tests {
 
     fn found(text: &str) -> Result<(), String> {
         let file: File = toml::from_str(text).expect("a configuration");
-        check_for(&file, 1 << 30).map_err(|error| error.to_string())
+        check_for(&file, text, 1 << 30).map_err(|error| error.to_string())
     }
 
     #[test]

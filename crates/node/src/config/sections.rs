@@ -207,6 +207,14 @@ fn take_settings(table: &mut DeTable<'_>, shown: &str, errors: &mut Vec<ConfigEr
             );
             errors.push(ConfigError::new(key.span(), message));
             table.remove(&key);
+        } else if matches!(key.get_ref().as_ref(), "limits" | "discovery") {
+            let key_text = key.get_ref();
+            let message = format!(
+                "{key_text} belongs above the first [table], or in a table [{key_text}] of its own: here it \
+                 is a setting of [{shown}]; move it there"
+            );
+            errors.push(ConfigError::new(key.span(), message));
+            table.remove(&key);
         } else if let Some(inside) = table.get_mut(&key).and_then(inner_table) {
             take_settings(inside, shown, errors);
         }
@@ -310,6 +318,17 @@ mod tests {
                 wrong[0].starts_with("3: ")
                     && wrong[0].contains(" belongs above the first [table]: ")
                     && wrong[0].contains(table),
+                "{wrong:#?}"
+            );
+        }
+        for text in [
+            "[target.\"iqn.x:y\"]\nluns = []\nlimits = { logins = 9 }\nallow = []\n",
+            "[target.\"iqn.x:y\"]\nallow = []\n[target.\"iqn.x:y\".limits]\nlogins = 9\n",
+        ] {
+            let wrong = wrong(text);
+            assert!(
+                wrong.len() == 1
+                    && wrong[0].starts_with("3: limits belongs above the first [table]"),
                 "{wrong:#?}"
             );
         }

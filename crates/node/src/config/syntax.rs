@@ -108,7 +108,9 @@ fn with_mend(message: &str) -> String {
     }
     let list = format!("a list, as [\"{given}\"]");
     let file = format!("it as {{ path = \"{given}\" }}");
+    let of_luns = format!("it as [\"{given}\"]");
     for (expected, said, write) in [
+        (super::luns::FORMS, super::luns::FORMS, &*of_luns),
         ("a sequence", "a list", &*list),
         ("i64", "a whole number", "it without quotes, as 4"),
         ("a boolean", "true or false", "it without quotes"),
@@ -150,6 +152,10 @@ fn known_keys(message: &str) -> Vec<&str> {
 pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&'a str>) {
     let meant = nearest(key, known);
     let message = match meant {
+        None if known.contains(&"login_time") && key == "login" => format!(
+            "unknown key `{key}`; write `login_time` for how long a login may take, `logins` for how many \
+             there may be"
+        ),
         Some(meant) => format!("unknown key `{key}`; write `{meant}`"),
         None if known.contains(&"limits") && LIMITS.contains(&key) => {
             format!("`{key}` belongs in the table [limits]; write it there")
@@ -164,6 +170,13 @@ pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&
 }
 
 fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    let known_as = |name| known.iter().find(|other| **other == name).copied();
+    match key {
+        // As near to the number of them as to their time.
+        "login" if known_as("login_time").is_some() => return None,
+        "login_timeout" => return known_as("login_time"),
+        _ => {}
+    }
     let near = known.iter().map(|other| (distance(key, other), *other));
     let near = near.filter(|(distance, other)| *distance <= 2 && *distance * 2 < other.len());
     near.min().map(|(_, other)| other)
@@ -219,6 +232,10 @@ mod tests {
             (
                 "invalid type: string \"*\", expected a sequence",
                 "invalid type: string \"*\", expected a list; write a list, as [\"*\"]",
+            ),
+            (
+                "unknown field `login_timeout`, expected one of `logins`, `login_time`",
+                "unknown key `login_timeout`; write `login_time`",
             ),
             (
                 "invalid type: string \"4\", expected i64",

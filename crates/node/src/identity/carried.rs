@@ -70,7 +70,7 @@ impl Known<'_> {
                      {carried}: give this one another name; if it is to be served in place of that disk, \
                      {}; if it is the same disk, write carried = \"{carried}\" in that table",
                     asked.volume,
-                    self.records.forget(uuid, record)
+                    self.forget(uuid, record)
                 );
                 judged.refuse(&asked.span, message);
                 Identity::New
@@ -117,7 +117,7 @@ impl Known<'_> {
              another one: give it another name; if it is to be served in place of that disk, {}; if it \
              is the same disk, write place = \"{new}\" in that table",
             asked.volume,
-            self.records.forget(uuid, record)
+            self.forget(uuid, record)
         );
         judged.refuse(&asked.span, message);
     }

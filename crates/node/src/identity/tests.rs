@@ -106,6 +106,7 @@ struct Case<'a> {
     sibling: &'a [(Uuid, Record)],
     orphan: bool,
     there: &'a [(&'a str, Found)],
+    sharer: Option<&'a str>,
 }
 
 const NOTHING: Case<'_> = Case {
@@ -113,6 +114,7 @@ const NOTHING: Case<'_> = Case {
     sibling: &[],
     orphan: false,
     there: &[],
+    sharer: None,
 };
 
 impl Case<'_> {
@@ -135,6 +137,7 @@ impl Case<'_> {
             siblings: &[sibling],
             state: Path::new("/etc/new.state"),
             state_exists: false,
+            sharer: self.sharer.map(Path::new),
             is_defined: &|name| name == "defined",
             at: &at,
         })
@@ -168,6 +171,7 @@ fn a_mark_is_found_again_under_another_name_and_path() {
             (A, record("db", "/etc/db.img")),
             (B, record("log", "/etc/log.img")),
         ],
+        there: &[("/etc/log.img", other_file(Mark::Disk(B)))],
         ..NOTHING
     };
     let marked = |uuid| file(Mark::Disk(uuid));
@@ -614,4 +618,72 @@ fn a_device_without_a_name_is_found_through_a_link_to_where_it_was() {
         let expected = is_it.then_some(Identity::Known(A));
         assert_eq!(judge(recorded, &device(link)), expected, "{recorded}");
     }
+}
+
+#[test]
+fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
+    let gone = Case {
+        records: &[(A, record("db", "/srv/db.img"))],
+        ..NOTHING
+    };
+    // A volume and its file, both renamed: the old one nowhere, or copied without its mark.
+    for found in [Found::Nothing, file(Mark::None)] {
+        let (identities, warnings) = gone.served(&[asked("new", "/srv/new.img", found)]);
+        assert_eq!(identities, [Identity::New]);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let serial = A.simple().to_string();
+        for part in [
+            "\"new\"",
+            "\"db\"",
+            "/srv/db.img",
+            "/srv/new.img",
+            "`path`",
+            &serial,
+        ] {
+            assert!(warnings[0].contains(part), "no {part} in {warnings:?}");
+        }
+    }
+    // It is found under another name, or is where it was, or nothing new is made.
+    let moved = asked("old", "/srv/moved.img", file(Mark::Disk(A)));
+    let new = asked("new", "/srv/new.img", Found::Nothing);
+    assert_eq!(gone.served(&[moved.clone(), new.clone()]).1, [""; 0]);
+    assert_eq!(gone.served(&[moved]).1, [""; 0]);
+    let there = Case {
+        there: &[("/srv/db.img", file(Mark::Disk(A)))],
+        ..gone
+    };
+    assert_eq!(there.served(&[new]).1, [""; 0]);
+}
+
+#[test]
+fn a_directory_that_another_configuration_uses_forgets_none_of_its_disks() {
+    let shared = Case {
+        records: &[(A, record("db", "/etc/db.img"))],
+        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        sharer: Some("/etc/other.toml"),
+        ..NOTHING
+    };
+    let missing = asked("db", "/srv/db.img", Found::Nothing);
+    shared.refused(&[missing], &["another state = ", "/etc/other.toml"]);
+    let judged = shared.with(|known| known.judge(&[asked("db", "/srv/db.img", Found::Nothing)]));
+    let errors = judged.expect_err("it is recorded");
+    assert!(!errors[0].message().contains("remove the"), "{errors:?}");
+    let (_, warnings) = shared.served(&[asked("db", "/etc/db.img", file(Mark::Disk(A)))]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for part in ["/etc/new.state", "/etc/other.toml", "another state = "] {
+        assert!(warnings[0].contains(part), "no {part} in {warnings:?}");
+    }
+}
+
+#[test]
+fn a_blank_file_in_a_disks_place_is_one_error() {
+    let case = Case {
+        records: &[(A, record("db", "/srv/db.img"))],
+        there: &[("/srv/db.img", blank(Mark::None))],
+        ..NOTHING
+    };
+    let all = [asked("db", "/srv/db.img", blank(Mark::None))];
+    let errors = case.with(|known| known.judge(&all));
+    let errors = errors.expect_err("another file");
+    assert_eq!(errors.len(), 1, "{errors:?}");
 }

@@ -113,6 +113,7 @@ impl Request {
             .map_err(|refusal| match refusal {
                 Refusal::Conflict => Ending::CONFLICT,
                 Refusal::Parameter(byte) => Ending::check(Sense::invalid_parameter(byte, None)),
+                Refusal::NothingToMove => Ending::check(Sense::invalid_cdb_field(1, Some(4))),
                 Refusal::WrongRelease => illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION),
                 Refusal::Resources => illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES),
             })

@@ -162,6 +162,21 @@ fn a_move_gives_the_reservation_to_another_port() {
 }
 
 #[test]
+fn a_move_is_the_holders_and_needs_a_reservation() {
+    let mut reservations = three();
+    let moved = |reservations: &mut Reservations, from: u16, key| {
+        let moved = reservations.move_to(&name(from), key, &name(9), 99, true, true);
+        moved.expect_err("nothing moves")
+    };
+    assert_eq!(moved(&mut reservations, 1, 1), Refusal::NothingToMove);
+    assert_eq!(moved(&mut reservations, 1, 2), Refusal::Conflict, "its key");
+    reservations
+        .reserve(&name(1), 1, Kind::ExclusiveAccess)
+        .expect("a reservation");
+    assert_eq!(moved(&mut reservations, 2, 2), Refusal::Conflict);
+}
+
+#[test]
 fn aptpl_decides_what_a_restart_leaves() {
     let mut reservations = three();
     reservations

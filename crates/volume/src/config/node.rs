@@ -104,6 +104,10 @@ macro_rules! kinds {
                             _ => "file = { path = \"…\" }",
                         }
                     ))),
+                    "type" | "kind" => map.next_value_seed(Refuse(format!(
+                        "a volume's {name} is the key of its settings; in place of {name} = \"file\" and \
+                         path = \"…\" write file = {{ path = \"…\" }}"
+                    ))),
                     other => map.next_value_seed(Refuse(format!(
                         "\"{other}\" is not a kind of volume; the kinds are {}",
                         [$($name),*].join(", ")

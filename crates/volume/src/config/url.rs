@@ -56,8 +56,15 @@ impl FromStr for IscsiUrl {
             .split_once('/')
             .ok_or_else(|| wrong("names no target"))?;
         let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
-        let (host, port) =
-            split_portal(portal).ok_or_else(|| wrong("has no valid host and port"))?;
+        let (host, port) = split_portal(portal).ok_or_else(|| match is_bare_ipv6(portal) {
+            true => wrong("has an IPv6 address without brackets, which are written as iscsi://[fd00::1]:3260/…"),
+            false => wrong("has no valid host and port"),
+        })?;
+        if !is_iscsi_name(target) && is_iscsi_name(&target.to_ascii_lowercase()) {
+            return Err(wrong(
+                "has a target name that begins in upper case, and iqn., eui. or naa. is lower case",
+            ));
+        }
         if !is_iscsi_name(target) {
             return Err(wrong(
                 "has a target name that does not begin with iqn., eui. or naa., has a space in it \
@@ -76,6 +83,13 @@ impl FromStr for IscsiUrl {
             lun,
         })
     }
+}
+
+/// Whether this is an IPv6 address, perhaps with a port, that lacks its brackets.
+fn is_bare_ipv6(portal: &str) -> bool {
+    let is_v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let host = portal.rsplit_once(':').map(|(host, _)| host);
+    is_v6(portal) || host.is_some_and(is_v6)
 }
 
 fn split_portal(portal: &str) -> Option<(String, u16)> {

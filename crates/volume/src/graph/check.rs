@@ -37,7 +37,7 @@ pub(super) enum Medium {
 /// The volume that uses what only one may use.
 #[derive(Debug, Default)]
 struct Users {
-    media: BTreeMap<Medium, String>,
+    media: BTreeMap<Medium, (String, PathBuf)>,
     disks: HashMap<IscsiUrl, String>,
 }
 
@@ -137,19 +137,24 @@ impl Graph {
         &self,
         name: &str,
         file: &File,
-        paths: &mut BTreeMap<Medium, String>,
+        users: &mut BTreeMap<Medium, (String, PathBuf)>,
     ) -> Result<(), ConfigError> {
         let path = self.resolve(file);
-        match paths.insert(Medium::of(&path), name.to_owned()) {
-            None => Ok(()),
-            Some(other) => Err(ConfigError::new(
-                file.path.span(),
-                format!(
-                    "{} is used by \"{other}\" already, and \"{name}\" would overwrite it; {MEND}",
-                    path.display()
-                ),
-            )),
-        }
+        let user = (name.to_owned(), path.clone());
+        let Some((other, its_path)) = users.insert(Medium::of(&path), user) else {
+            return Ok(());
+        };
+        let shown = path.display();
+        let same = match its_path == path {
+            true => String::new(),
+            false => format!(" and {} are one file, which", its_path.display()),
+        };
+        Err(ConfigError::new(
+            file.path.span(),
+            format!(
+                "{shown}{same} is used by \"{other}\" already, and \"{name}\" would overwrite it; {MEND}"
+            ),
+        ))
     }
 
     fn check_file(&self, file: &File) -> Result<(), ConfigError> {

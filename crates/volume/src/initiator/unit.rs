@@ -232,8 +232,16 @@ impl Unit {
                     false => String::new(),
                 }
             }
+            // The session is lost, as when the target stops: it is asked when there is another one.
+            Err(_) if self.may_have_grown.get() => return,
             Err(error) => {
-                format!("the disk may have grown, and its capacity is not known: {error}")
+                let problem =
+                    format!("the disk may have grown, and its capacity is not known: {error}");
+                if problem != *self.problem.borrow() {
+                    tracing::warn!(target_name, "{problem}");
+                }
+                self.problem.replace(problem);
+                return;
             }
         };
         // A target that gives the same answer over and over does not fill the log with it.

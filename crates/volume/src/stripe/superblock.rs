@@ -63,13 +63,13 @@ struct OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "it is blank; if it is to become part of a new stripe, run `sanstone volume create`, \
+        "it is blank; if it is to become part of a new stripe, run `sanstone volume create -c FILE NAME`, \
          else look for the child that belongs here"
     )]
     Blank,
     #[error(
         "it holds something that is no Sanstone superblock; look for the child that belongs here \
-         (`sanstone volume create --force` would overwrite this one)"
+         (`sanstone volume create -c FILE NAME --force` would overwrite this one)"
     )]
     Foreign,
     #[error(

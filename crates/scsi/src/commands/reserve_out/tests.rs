@@ -48,6 +48,21 @@ fn a_reservation_made_on_one_lane_holds_on_another_at_once() {
 }
 
 #[test]
+fn a_move_without_a_reservation_is_a_wrong_service_action() {
+    let (mut unit, _) = two_views(thick());
+    assert_eq!(out(&mut unit, NEXUS, 6, (0, 1), 0), Ending::GOOD);
+    let port = b"iqn.x:y,i,0x000000000001\0\0\0\0";
+    let mut list = [1u64.to_be_bytes(), 2u64.to_be_bytes()].concat();
+    list.extend([0, 0, 0, 1, 0, 0, 0, 4 + port.len() as u8]);
+    list.extend([0x45, 0, 0, port.len() as u8]);
+    list.extend(port);
+    let len = list.len() as u32;
+    let ending = settle(&mut unit, NEXUS, &cdb(7, 0, len), &list);
+    // SPC-4 5.12.8
+    assert_eq!(ending, Ending::check(Sense::invalid_cdb_field(1, Some(4))));
+}
+
+#[test]
 fn a_write_that_waited_for_its_data_is_fenced_off() {
     let (mut first, mut second) = two_views(thick());
     assert_eq!(out(&mut first, NEXUS, 6, (0, 1), 0), Ending::GOOD);

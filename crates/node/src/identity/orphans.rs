@@ -1,0 +1,80 @@
+//! What may have been meant when a new disk is made: one that is recorded and whose file is gone. And
+//! whose directory the records are, when another configuration uses it too.
+
+use uuid::Uuid;
+
+use super::{Identity, Judged, Known, Level};
+use crate::{
+    record::{Kind, Record},
+    survey::{Asked, Found},
+};
+
+impl Known<'_> {
+    /// When a new disk is about to be made: names the recorded ones whose files are gone from where they
+    /// were. A volume and its file that are both renamed look like that.
+    pub(super) fn note_orphans(&self, all: &[Asked], judged: &mut Judged) {
+        let is_new = |index: &usize| judged.identities.get(index) == Some(&Identity::New);
+        let Some(asked) = (0..all.len())
+            .filter(is_new)
+            .map(|index| &all[index])
+            .find(|asked| asked.kind == Kind::File)
+        else {
+            return;
+        };
+        let Some(leaf) = asked.leaves.first() else {
+            return;
+        };
+        let records = self.records.disks.iter();
+        let orphans = records.filter(|(uuid, record)| {
+            let gone = record.path().filter(|old| (self.at)(old) == Found::Nothing);
+            record.kind == Some(Kind::File) && judged.is_free(uuid) && gone.is_some()
+        });
+        let orphans: Vec<_> = orphans.collect();
+        for (uuid, record) in orphans {
+            let old = record.path().unwrap_or(&leaf.path).display();
+            let (new, path) = (&asked.volume, leaf.path.display());
+            let text = format!(
+                "volume \"{new}\" is a new disk, and a recorded one is gone: disk {uuid} (serial number {}), \
+                 which was served as volume \"{}\" from {old}; if \"{new}\" is to be that disk, stop, take \
+                 the new {path} away if it is blank, and name with `path` where the file of disk {uuid} is \
+                 now, or move it back to {old}",
+                uuid.simple(),
+                record.volume
+            );
+            judged.note(Level::Warn, &leaf.span, text);
+        }
+    }
+
+    /// Says that another configuration uses the same state directory.
+    pub(super) fn note_sharer(&self, all: &[Asked], judged: &mut Judged) {
+        if let (Some(other), Some(asked)) = (self.sharer, all.first()) {
+            let text = format!(
+                "the state directory {} is that of {}, too, which is still there: disks, reservations \
+                 and volumes' names of both would be taken for each other's; {}",
+                self.state.display(),
+                other.display(),
+                self.own_state()
+            );
+            judged.note(Level::Warn, &asked.span, text);
+        }
+    }
+
+    /// The mend that makes this configuration independent of a recorded disk. One that another
+    /// configuration may be serving is not to be forgotten.
+    pub(super) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
+        match self.sharer {
+            Some(other) => format!(
+                "{} ({} is that of {}, too)",
+                self.own_state(),
+                self.state.display(),
+                other.display()
+            ),
+            None => self.records.forget(uuid, record),
+        }
+    }
+
+    fn own_state(&self) -> &'static str {
+        "give this configuration a state directory of its own: write another state = \"…\" above its \
+         first [table]"
+    }
+}
