@@ -37,7 +37,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 /// the allocators that count for tests.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
-    "crates/volume/src/leaf/ram",
+    "crates/volume/src/kinds/ram",
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",

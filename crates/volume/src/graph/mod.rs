@@ -27,21 +27,18 @@ use engine::{LaneFuture, LaneHandle};
 
 use self::part::Part;
 use crate::{
-    Claim, ErrorKind, Result, Shape, SharedVolume,
+    Claim, ErrorKind, IscsiDisk, Result, Shape, SharedVolume,
     cache::{Cache, CacheConfig},
     claim::{Others, Owner},
     config::{
         self, ConfigError, FaultAction, FaultKind, FaultOperation, File, Kind, Node, Volumes, What,
     },
-    initiator::IscsiDisk,
-    layer::{
+    kinds::{
         fault::{Action, Fault, FaultHandle, Operation, Rule},
-        stats::{Stats, StatsHandle},
-        throttle::Throttle,
-    },
-    leaf::{
         file::{FileOptions, Grown, OpenFile},
         ram::Region,
+        stats::{Stats, StatsHandle},
+        throttle::Throttle,
     },
     recorder::{Recorder, Recording},
     stripe,

@@ -7,7 +7,7 @@ use engine::blocking::look_up;
 use crate::{
     Error, ErrorKind, Result,
     config::Iscsi,
-    initiator::{IscsiConfig, next_isid},
+    kinds::iscsi::{IscsiConfig, next_isid},
 };
 
 /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,

@@ -13,7 +13,7 @@ use std::{
 use engine::{Buf, Lane, LaneConfig, Payload, time};
 
 use super::*;
-use crate::{Durability, claim::MARK_AT, contract, layer::stats::RequestKind, scratch::Scratch};
+use crate::{Durability, claim::MARK_AT, contract, kinds::stats::RequestKind, scratch::Scratch};
 
 fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("it can be meant")

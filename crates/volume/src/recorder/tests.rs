@@ -11,7 +11,7 @@ use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
 use crate::{
     Durability, SharedVolume,
     config::Caching,
-    leaf::file::{FileOptions, Medium, OpenFile},
+    kinds::file::{FileOptions, Medium, OpenFile},
     scratch::Scratch,
 };
 

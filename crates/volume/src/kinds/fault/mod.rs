@@ -253,7 +253,7 @@ mod tests {
     use engine::{Lane, LaneConfig, task};
 
     use super::*;
-    use crate::{contract, leaf::ram::Region};
+    use crate::{contract, kinds::ram::Region};
 
     fn faulty() -> (Rc<Fault>, FaultHandle) {
         let ram = Region::new(1 << 20, 512).expect("memory").on_lane();

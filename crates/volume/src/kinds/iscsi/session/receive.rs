@@ -11,7 +11,7 @@ use iscsi::{
 use smallvec::SmallVec;
 
 use super::{Port, Session, protocol};
-use crate::{Error, ErrorKind, Result, initiator::ended};
+use crate::{Error, ErrorKind, Result, kinds::iscsi::ended};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// PDUs that are received in one turn of the lane.

@@ -231,8 +231,8 @@ mod tests {
     use super::*;
     use crate::{
         ErrorKind, contract,
-        layer::fault::{Action, Fault, FaultHandle, Rule},
-        leaf::ram::Region,
+        kinds::fault::{Action, Fault, FaultHandle, Rule},
+        kinds::ram::Region,
     };
 
     #[test]

@@ -169,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{contract, leaf::ram::Region};
+    use crate::{contract, kinds::ram::Region};
 
     fn throttled(len: u64, rate: &str, latency: Duration) -> SharedVolume {
         let ram = Region::new(len, 512).expect("memory").on_lane();
