@@ -2,7 +2,7 @@
 //! graph that builds a tree of them from the configuration.
 //!
 //! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
-//! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the graph knows every kind.
+//! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the table in `kinds/mod.rs` knows every kind.
 
 pub mod claim;
 pub mod config;
@@ -15,6 +15,7 @@ pub mod kinds;
 mod len;
 #[cfg(test)]
 mod measure;
+#[cfg(any(test, feature = "testing"))]
 pub mod recorder;
 #[cfg(test)]
 mod scratch;

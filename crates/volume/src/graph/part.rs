@@ -24,7 +24,7 @@ pub enum Carried {
 type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + Sync;
 
 /// An open node, shared by all lanes.
-pub(super) struct Part {
+pub(crate) struct Part {
     shape: Shape,
     place: Place,
     /// The name that it has itself.
@@ -107,12 +107,12 @@ impl Part {
         }))
     }
 
-    pub(super) fn shape(&self) -> &Shape {
+    pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Says which name it has itself.
-    pub(super) fn carry(&self, name: Carried) {
+    pub(crate) fn carry(&self, name: Carried) {
         let _ = self.carried.set(name);
     }
 
@@ -126,7 +126,7 @@ impl Part {
     }
 
     /// The volume for the current lane.
-    pub(super) async fn on_lane(&self) -> Result<SharedVolume> {
+    pub(crate) async fn on_lane(&self) -> Result<SharedVolume> {
         match &self.place {
             Place::EveryLane(instance) => instance().await,
             Place::Home(home) => home.on_lane(),

@@ -19,6 +19,7 @@ mod block_map;
 mod blocks;
 mod in_flight;
 mod read_ahead;
+pub mod settings;
 mod store;
 #[cfg(test)]
 mod stream_tests;

@@ -1,6 +1,8 @@
 //! The `fault` layer, for tests: a volume that fails, waits or hangs as told by rules. The rules
 //! can be changed from anywhere while the volume is in use.
 
+pub mod settings;
+
 use std::{
     future::poll_fn,
     ops::Range,
@@ -10,11 +12,13 @@ use std::{
 };
 
 use engine::{LaneFuture, Payload, time};
+use serde::Deserialize;
 
 use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
 
 /// What a request asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// A read.
     Read,

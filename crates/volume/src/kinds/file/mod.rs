@@ -11,6 +11,7 @@
 //! of both, and where direct I/O needs units larger than a block, so that a block is written by
 //! reading and writing its unit.
 
+mod check;
 mod extents;
 #[cfg(test)]
 mod fault_tests;
@@ -18,6 +19,7 @@ mod flushes;
 mod growth;
 mod medium;
 mod open;
+pub mod settings;
 #[cfg(test)]
 mod tests;
 

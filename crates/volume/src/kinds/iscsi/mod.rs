@@ -1,6 +1,7 @@
 //! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
 //!
 //! ```text
+//!  settings  a node of the configuration; url: its address; resolve: what it comes to; disks: in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
 //!  claim     whose the disk is: the mark and the fence, established again on each session
@@ -16,6 +17,7 @@ mod claim;
 mod claimed;
 mod config;
 mod disk;
+mod disks;
 mod ended;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
@@ -24,13 +26,16 @@ mod inquiry;
 mod login;
 mod nexus;
 mod patience;
+mod resolve;
 mod sense;
 mod session;
+pub mod settings;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod unflushed;
 mod unit;
+pub mod url;
 
 pub use config::{IscsiConfig, next_isid};
 pub use disk::IscsiDisk;

@@ -13,6 +13,7 @@
 //! one cache line beside its blocks.
 
 mod past_cache;
+pub mod settings;
 #[cfg(test)]
 mod tests;
 

@@ -3,6 +3,8 @@
 //! Each lane has counters of its own that only it writes, so that counting costs a few plain loads
 //! and stores; a snapshot reads all lanes' from any thread and adds them up.
 
+pub mod settings;
+
 use std::{
     fmt,
     sync::{

@@ -11,10 +11,12 @@ mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
+mod in_graph;
 mod join;
 mod map;
 mod open;
 mod rope;
+pub mod settings;
 mod superblock;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use uuid::Uuid;
 pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
+    in_graph::NewStripe,
     open::Opened,
 };
 use self::{

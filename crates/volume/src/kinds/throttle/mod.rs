@@ -8,6 +8,8 @@
 //! A link that was idle lends at most [`CREDIT`] of its time, so that small requests in a row need
 //! no timer each and still no burst is longer than that.
 
+pub mod settings;
+
 use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};

@@ -9,11 +9,11 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::part::Part;
-use crate::{DiskIdentity, Error, ErrorKind, Result, config::IscsiUrl};
-
-/// What is told to who names a disk twice.
-pub(super) const MEND: &str = "to use it twice, name one volume in two places";
+use super::{DiskIdentity, url::IscsiUrl};
+use crate::{
+    Error, ErrorKind, Result,
+    graph::{Part, USE_IT_TWICE},
+};
 
 /// The disks that are open.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl OpenDisk {
             return Ok(());
         };
         let message = format!(
-            "{} in \"{}\" and {} in \"{}\" are one disk, {name}, and would overwrite each other; {MEND}",
+            "{} in \"{}\" and {} in \"{}\" are one disk, {name}, and would overwrite each other; {USE_IT_TWICE}",
             self.url, self.volume, open.url, open.volume
         );
         Err(Error::new(ErrorKind::Configuration, message))

@@ -4,15 +4,12 @@ use std::path::Path;
 
 use engine::blocking::look_up;
 
-use crate::{
-    Error, ErrorKind, Result,
-    config::Iscsi,
-    kinds::iscsi::{IscsiConfig, next_isid},
-};
+use super::{IscsiConfig, next_isid, settings::Iscsi};
+use crate::{Error, ErrorKind, Result};
 
 /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
 /// for as long as a connection may take.
-pub(super) async fn config(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
+pub(super) async fn resolve(iscsi: &Iscsi, base: &Path) -> Result<IscsiConfig> {
     let url = iscsi.url.get_ref();
     let refused = |why: String| {
         Error::new(

@@ -126,3 +126,38 @@ impl<'de> Deserialize<'de> for IscsiUrl {
             .map_err(de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_every_form_are_read_and_shown() {
+        for (text, shown) in [
+            ("iscsi://h/iqn.a:b/0", "iscsi://h:3260/iqn.a:b/0"),
+            (
+                "iscsi://10.0.0.1:860/eui.0123/7",
+                "iscsi://10.0.0.1:860/eui.0123/7",
+            ),
+            (
+                "iscsi://[::1]/naa.5/16383",
+                "iscsi://[::1]:3260/naa.5/16383",
+            ),
+        ] {
+            let url: IscsiUrl = text.parse().expect(text);
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(url));
+        }
+        for text in [
+            "iscsi:///iqn.a/0",
+            "iscsi://h:0/iqn.a/0",
+            "iscsi://[::1/iqn.a/0",
+            "iscsi://[::1]x/iqn.a/0",
+            "iscsi://u%p@h/iqn.a/0",
+            "iscsi://h/foo/0",
+            "iscsi://h/iqn.a",
+        ] {
+            text.parse::<IscsiUrl>().expect_err(text);
+        }
+    }
+}
