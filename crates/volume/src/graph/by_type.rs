@@ -22,6 +22,11 @@ impl ByType {
             None => unreachable!("{} is kept under its own type", type_name::<T>()),
         }
     }
+
+    /// The value of type `T`, if anybody has changed it.
+    pub(super) fn get<T: 'static>(&self) -> Option<&T> {
+        self.0.get(&TypeId::of::<T>())?.downcast_ref()
+    }
 }
 
 impl fmt::Debug for ByType {
