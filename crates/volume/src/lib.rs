@@ -10,6 +10,7 @@ pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod error;
+pub mod fallback;
 pub mod graph;
 pub mod histogram;
 mod initiator;
@@ -21,6 +22,8 @@ mod measure;
 pub mod recorder;
 #[cfg(test)]
 mod scratch;
+#[cfg(test)]
+mod seam_tests;
 pub mod stripe;
 #[cfg(test)]
 mod test_volume;

@@ -88,6 +88,28 @@ fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
 }
 
 #[test]
+fn every_tree_takes_atomic_writes_that_its_leaf_takes_at_home_and_from_another_lane() {
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let cached = r#"
+        cached.cache = { size = "4MiB", of = "measured" }
+        measured.stats = { of = { throttle = { rate = "40Gbit/s", of = "faulty" } } }
+        faulty.fault = { rules = [], of = { ram = { size = "1MiB" } } }
+    "#;
+    lane.block_on(async {
+        for home in [lane.handle(), other.handle.clone()] {
+            for name in ["faulty", "measured", "cached"] {
+                let tree = graph(cached, Path::new("/")).open(name, &home).await;
+                let volume = tree.expect(name).on_lane().await.expect(name);
+                let atomic = volume.atomic_writes().expect("memory has them");
+                assert_eq!((atomic.unit_bytes, atomic.max_bytes), (512, None), "{name}");
+                contract::hold(volume, 1).await;
+            }
+        }
+    });
+}
+
+#[test]
 fn lanes_share_what_a_tree_holds() {
     let scratch = Scratch::new();
     let (a, b) = (OtherLane::start(), OtherLane::start());

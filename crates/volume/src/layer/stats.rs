@@ -15,7 +15,7 @@ use engine::{LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Allocation, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
 };
 
@@ -202,6 +202,21 @@ impl Volume for Stats {
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write_atomic(at, data, durability);
+        LaneFuture::new(self.counted(RequestKind::Write, len, request))
     }
 
     fn write_zeroes(
