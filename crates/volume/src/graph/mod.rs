@@ -36,7 +36,7 @@ use crate::{
     initiator::IscsiDisk,
     layer::{
         fault::{Action, Fault, FaultHandle, Operation, Rule},
-        stats::{Stats, StatsHandle},
+        stats::{NodeReport, StatsHandle},
         throttle::Throttle,
     },
     leaf::{
@@ -71,7 +71,7 @@ pub struct Graph {
 /// `db/cache/stripe/0/throttle/stats`.
 #[derive(Clone, Debug, Default)]
 pub struct Handles {
-    /// Of `stats` layers.
+    /// Of all nodes: what was asked of them since they were opened.
     pub stats: BTreeMap<String, StatsHandle>,
     /// Of `fault` layers.
     pub faults: BTreeMap<String, FaultHandle>,
@@ -152,6 +152,16 @@ impl Graph {
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
         &self.handles
+    }
+
+    /// What was asked of each node of the open trees, by its path.
+    pub fn report(&self) -> NodeReport {
+        let nodes = self.handles.stats.iter();
+        NodeReport(
+            nodes
+                .map(|(path, counters)| (path.clone(), counters.snapshot()))
+                .collect(),
+        )
     }
 
     /// Opens the volume called `name`, or gives it again if it is open. What needs a home gets
@@ -263,17 +273,20 @@ impl Graph {
                     children.push(self.open_node(child, &child_path, home).await?);
                 }
             }
-            self.open_kind(kind, children, path, home)
-                .await
-                .map_err(|error| {
-                    let span = match &**kind {
-                        Kind::File(file) => file.path.span(),
-                        Kind::Stripe(stripe) => stripe.of.span(),
-                        Kind::Iscsi(iscsi) => iscsi.url.span(),
-                        _ => node.span.clone(),
-                    };
-                    ConfigError::new(span, error.to_string())
-                })
+            let opened = self.open_kind(kind, children, path.clone(), home).await;
+            if let Ok(part) = &opened {
+                let counters = part.counters().clone();
+                self.handles.stats.insert(path, counters);
+            }
+            opened.map_err(|error| {
+                let span = match &**kind {
+                    Kind::File(file) => file.path.span(),
+                    Kind::Stripe(stripe) => stripe.of.span(),
+                    Kind::Iscsi(iscsi) => iscsi.url.span(),
+                    _ => node.span.clone(),
+                };
+                ConfigError::new(span, error.to_string())
+            })
         })
     }
 
@@ -360,14 +373,8 @@ impl Graph {
                 })
                 .await
             }
-            Kind::Stats(_) => {
-                let handle = self.handles.stats.entry(path).or_default().clone();
-                Part::layer_on_every_lane(children, move |inner| {
-                    let inner = only(inner)?;
-                    Ok(Rc::new(Stats::new(inner, &handle)))
-                })
-                .await
-            }
+            // As every node is counted, it has nothing of its own to do.
+            Kind::Stats(_) => Part::layer_on_every_lane(children, only).await,
             Kind::Iscsi(iscsi) => {
                 let config = remote::config(iscsi, &self.base).await?;
                 let identity = Arc::new(OnceLock::new());
