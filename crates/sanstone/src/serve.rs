@@ -91,7 +91,11 @@ async fn serve(
     loop {
         match told.receive().await {
             Some(Told::Report) => {
-                tracing::info!("where the time went\n{}", server.stage_times());
+                tracing::info!(
+                    "where the time went\n{}{}",
+                    server.stage_times(),
+                    graph.report()
+                );
             }
             Some(Told::LookAgain) => {
                 tell_changed_configuration(config);

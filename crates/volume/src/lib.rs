@@ -9,6 +9,7 @@ pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 mod error;
+pub mod fallback;
 pub mod graph;
 pub mod histogram;
 pub mod kinds;
@@ -19,6 +20,8 @@ mod measure;
 pub mod recorder;
 #[cfg(test)]
 mod scratch;
+#[cfg(test)]
+mod seam_tests;
 #[cfg(test)]
 mod test_volume;
 mod volume;

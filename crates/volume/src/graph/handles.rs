@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::by_type::ByType;
 
 /// Handles of any type by the path of kinds from the name on, as
-/// `db/cache/stripe/0/throttle/stats`. They outlive the volumes: one that is opened again has the
-/// same.
+/// `db/cache/stripe/0/throttle/stats`. They outlive the volumes.
 #[derive(Debug, Default)]
 pub struct Handles(ByType);
 
@@ -25,5 +24,11 @@ impl Handles {
     pub(super) fn given<H: Clone + Default + Send + 'static>(&mut self, path: &str) -> H {
         let handles: &mut BTreeMap<String, H> = self.0.of();
         handles.entry(path.to_owned()).or_default().clone()
+    }
+
+    /// Makes `handle` the one of the volume at `path`.
+    pub(super) fn put<H: Send + 'static>(&mut self, path: String, handle: H) {
+        let handles: &mut BTreeMap<String, H> = self.0.of();
+        handles.insert(path, handle);
     }
 }

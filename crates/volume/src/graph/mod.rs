@@ -31,7 +31,10 @@ use crate::{
     Result, Shape, SharedVolume,
     claim::{Others, Owner},
     config::{ConfigError, Node, Volumes, What},
-    kinds::file::{Grown, OpenFile},
+    kinds::{
+        file::{Grown, OpenFile},
+        stats::{NodeReport, StatsHandle},
+    },
 };
 
 pub use self::{handles::Handles, look::Findings, part::Carried};
@@ -133,6 +136,16 @@ impl Graph {
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
         &self.handles
+    }
+
+    /// What was asked of each node of the open trees, by its path.
+    pub fn report(&self) -> NodeReport {
+        let nodes = self.handles.all::<StatsHandle>().into_iter();
+        NodeReport(
+            nodes
+                .map(|(path, counters)| (path, counters.snapshot()))
+                .collect(),
+        )
     }
 
     /// Logs what the file leaf at `path`, as `db/cache/file`, asks of its medium from its opening on.
@@ -252,10 +265,13 @@ impl Graph {
             let opening = Opening {
                 graph: self,
                 home,
-                path,
+                path: path.clone(),
                 children,
             };
             let opened = settings.open(opening).await;
+            if let Ok(part) = &opened {
+                self.handles.put(path, part.counters().clone());
+            }
             opened.map_err(|error| {
                 let span = settings.span().unwrap_or_else(|| node.span.clone());
                 ConfigError::new(span, error.to_string())

@@ -100,6 +100,28 @@ fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
 }
 
 #[test]
+fn every_tree_takes_atomic_writes_that_its_leaf_takes_at_home_and_from_another_lane() {
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let cached = r#"
+        cached.cache = { size = "4MiB", of = "measured" }
+        measured.stats = { of = { throttle = { rate = "40Gbit/s", of = "faulty" } } }
+        faulty.fault = { rules = [], of = { ram = { size = "1MiB" } } }
+    "#;
+    lane.block_on(async {
+        for home in [lane.handle(), other.handle.clone()] {
+            for name in ["faulty", "measured", "cached"] {
+                let tree = graph(cached, Path::new("/")).open(name, &home).await;
+                let volume = tree.expect(name).on_lane().await.expect(name);
+                let atomic = volume.atomic_writes().expect("memory has them");
+                assert_eq!((atomic.unit_bytes, atomic.max_bytes), (512, None), "{name}");
+                contract::hold(volume, 1).await;
+            }
+        }
+    });
+}
+
+#[test]
 fn lanes_share_what_a_tree_holds() {
     let scratch = Scratch::new();
     let (a, b) = (OtherLane::start(), OtherLane::start());
@@ -239,6 +261,64 @@ fn a_volume_named_twice_is_opened_once_and_closed_with_the_last() {
         assert_eq!(stats.snapshot().of(RequestKind::Read).requests, 1);
         drop((volume, seen));
         second.open("disk", &home).await.expect("it is free again");
+    });
+}
+
+#[test]
+fn every_node_counts_under_its_path_on_all_lanes() {
+    let scratch = Scratch::new();
+    let text = r#"
+        db.cache = { size = "4MiB", of = { throttle = { rate = "40Gbit/s", of = { stripe = { unit = "64KiB", of = [
+            { file = { path = "a", size = "2MiB" } }, "b",
+        ] } } } } }
+        b.file = { path = "b", size = "2MiB" }
+    "#;
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, scratch.path());
+        let options = NewStripe {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            force: false,
+        };
+        let created = graph.create_stripe("db", &other.handle, &options).await;
+        created.expect("blank files");
+        let tree = graph.open("db", &other.handle).await.expect("it opens");
+        let volume = tree.on_lane().await.expect("a volume");
+        let data = Payload::zeroes(128 << 10);
+        let written = volume.write(0, data, Durability::Cached).await;
+        written.expect("it writes");
+        volume.read(0, 4096).await.expect("it is cached");
+        volume
+            .read(9, 512)
+            .await
+            .expect_err("it is not whole blocks");
+        let report = graph.report();
+        let counted = |path: &str, kind| {
+            let counts = report.0[path].of(kind);
+            assert_eq!(counts.latency_ns.len(), counts.requests, "{path}");
+            (counts.requests, counts.bytes, counts.errors)
+        };
+        use RequestKind::{Read, Write};
+        assert_eq!(counted("db/cache", Write), (1, 128 << 10, 0));
+        assert_eq!(counted("db/cache", Read), (2, 4096, 1));
+        let link = "db/cache/throttle";
+        assert_eq!(counted(link, Write), (1, 128 << 10, 0));
+        let stripe = "db/cache/throttle/stripe";
+        assert_eq!(counted(stripe, Write), (1, 128 << 10, 0));
+        for leaf in ["db/cache/throttle/stripe/0/file", "b/file"] {
+            let (requests, bytes, errors) = counted(leaf, Write);
+            assert!(requests >= 1 && bytes >= 64 << 10 && errors == 0, "{leaf}");
+        }
+        let shown = report.to_string();
+        assert!(
+            shown.contains(
+                "node b/file
+  read "
+            ),
+            "{shown}"
+        );
     });
 }
 

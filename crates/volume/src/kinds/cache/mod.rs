@@ -37,7 +37,10 @@ use self::{
     read_ahead::ReadAhead,
     store::Store,
 };
-use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume,
+};
 
 /// The fewest blocks that a cache is of use with.
 const BLOCKS_MIN: u64 = 64;
@@ -192,15 +195,9 @@ impl Volume for Cache {
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move {
-            let len = data.len() as u64;
-            self.0.shape.check_write(at, len)?;
-            spend(self.0.look_cost(&(at..at + len))).await;
-            let write = Write::begin(&self.0, at..at + len);
-            self.0.child.write(at, data.clone(), durability).await?;
-            write.end_with(&data).await;
-            Ok(())
-        })
+        LaneFuture::new(self.written(at, data, move |child, data| {
+            child.write(at, data, durability)
+        }))
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
@@ -238,6 +235,21 @@ impl Volume for Cache {
         self.0.child.allocation(at, len)
     }
 
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.0.child.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.written(at, data, move |child, data| {
+            child.write_atomic(at, data, durability)
+        }))
+    }
+
     fn write_zeroes(
         &self,
         at: u64,
@@ -267,6 +279,24 @@ const LOOK_COST_BYTES: u64 = 64;
 fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     let starts = (at..at + len).step_by(FORGOTTEN_BYTES as usize);
     starts.map(move |start| (start, FORGOTTEN_BYTES.min(at + len - start)))
+}
+
+impl Cache {
+    /// Has the child write `data` at byte `at`, and keeps what the cache has of these bytes true.
+    async fn written<'a>(
+        &'a self,
+        at: u64,
+        data: Payload,
+        write: impl FnOnce(&'a dyn Volume, Payload) -> LaneFuture<'a, Result<()>>,
+    ) -> Result<()> {
+        let len = data.len() as u64;
+        self.0.shape.check_write(at, len)?;
+        spend(self.0.look_cost(&(at..at + len))).await;
+        let noted = Write::begin(&self.0, at..at + len);
+        write(&*self.0.child, data.clone()).await?;
+        noted.end_with(&data).await;
+        Ok(())
+    }
 }
 
 impl Inner {

@@ -14,7 +14,10 @@ use std::{
 use engine::{LaneFuture, Payload, time};
 use serde::Deserialize;
 
-use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume,
+};
 
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -230,6 +233,21 @@ impl Volume for Fault {
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write_atomic(at, data, durability);
+        LaneFuture::new(self.under_rules(Operation::Write, at, len, request))
     }
 
     fn write_zeroes(

@@ -25,10 +25,7 @@ pub trait Medium: 'static {
         at: u64,
         data: Payload,
         durable: bool,
-    ) -> impl Future<Output = io::Result<()>> {
-        let _ = (at, data, durable);
-        async { Err(io::ErrorKind::Unsupported.into()) }
-    }
+    ) -> impl Future<Output = io::Result<()>>;
 
     /// Whether byte `at` takes space, and where the run of such bytes ends.
     fn extent(&self, at: u64) -> impl Future<Output = io::Result<Extent>>;

@@ -357,13 +357,7 @@ impl<M: Medium> Volume for FileVolume<M> {
                     "the file system takes no atomic writes",
                 ));
             };
-            let unit = u64::from(atomic.unit_bytes);
-            if at % unit != 0 || len != unit {
-                return Err(Error::new(
-                    ErrorKind::Misaligned,
-                    format!("an atomic write of {len} bytes at {at} is not one unit of {unit}"),
-                ));
-            }
+            atomic.check(at, len)?;
             let durable = self.file.synchronous || durability == Durability::Fua;
             // In one piece of memory: the system takes one segment.
             let data: Payload = data.into_buf().into();

@@ -283,8 +283,7 @@ pub(super) fn atomic_unit(
     lengths: &RangeInclusive<u32>,
     block_size_bytes: u32,
 ) -> Option<AtomicWrites> {
-    const DATABASE_PAGE_BYTES: u32 = 16 << 10;
-    let longest = DATABASE_PAGE_BYTES
+    let longest = crate::volume::DATABASE_PAGE_BYTES
         .min(*lengths.end())
         .max(*lengths.start());
     let fits = longest.is_power_of_two() && longest >= block_size_bytes;

@@ -328,6 +328,10 @@ impl Medium for Counting {
         self.medium.write(at, data, durable).await
     }
 
+    async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        self.medium.write_atomic(at, data, durable).await
+    }
+
     async fn extent(&self, at: u64) -> io::Result<Extent> {
         self.medium.extent(at).await
     }
@@ -442,6 +446,9 @@ fn a_full_file_system_is_told_apart() {
             async fn write(&self, _: u64, _: Payload, _: bool) -> io::Result<()> {
                 Err(io::Error::from_raw_os_error(libc::ENOSPC))
             }
+            async fn write_atomic(&self, _: u64, _: Payload, _: bool) -> io::Result<()> {
+                Err(io::Error::from_raw_os_error(libc::ENOSPC))
+            }
             async fn extent(&self, at: u64) -> io::Result<Extent> {
                 self.0.extent(at).await
             }
@@ -514,6 +521,10 @@ impl Medium for Slow {
         engine::time::sleep(SLOW).await;
         let rest = data.slice(half..data.len());
         self.0.write(at + half as u64, rest, durable).await
+    }
+
+    async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        self.0.write_atomic(at, data, durable).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {

@@ -17,7 +17,9 @@ use super::{
     session::{Data, Reply},
     unit::Unit,
 };
-use crate::{Claim, Durability, Error, ErrorKind, Result, Shape, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
+};
 
 /// How many commands a request has at the target at once: one that takes short ones only does not
 /// make a long request take more memory.
@@ -230,6 +232,21 @@ impl Volume for IscsiDisk {
             }
             Ok(())
         })
+    }
+
+    /// GET LBA STATUS is not asked: few targets have it, and none has to tell the truth.
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        fallback::allocation(self, at, len)
+    }
+
+    /// Sending a write again after a lost session would be all right, but no target is asked yet what
+    /// it writes all or nothing.
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        None
+    }
+
+    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
+        fallback::write_atomic()
     }
 
     fn write_zeroes(

@@ -184,7 +184,7 @@ impl Unit {
             0x08 | 0x28 | 0x40 => (Verdict::RetryLater, "the target stays busy".to_owned()),
             RESERVATION_CONFLICT => {
                 let why = "another initiator has reserved the disk".to_owned();
-                (Verdict::Fail(ErrorKind::Claimed), why)
+                (Verdict::Fail(ErrorKind::ReservationConflict), why)
             }
             status => {
                 let why = format!("the target answers with the unknown SCSI status {status:02x}h");

@@ -1,23 +1,27 @@
-//! The `stats` layer: counts, bytes, errors and latencies of each kind of request.
+//! Counts, bytes, errors and latencies of each kind of request. Every node of the graph is counted, under
+//! its path and always; a `stats` node adds one where there is none.
 //!
-//! Each lane has counters of its own that only it writes, so that counting costs a few plain loads
-//! and stores; a snapshot reads all lanes' from any thread and adds them up.
+//! Each thread has counters of its own that only it writes, so that counting costs a few plain loads
+//! and stores; a snapshot reads all threads' and adds them up. A table of times takes memory when the
+//! first request of its kind ends.
 
 pub mod settings;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    thread::{self, ThreadId},
 };
 
-use engine::{LaneFuture, Payload, time};
+use engine::{Duration, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Allocation, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
 };
 
@@ -46,9 +50,12 @@ impl RequestKind {
     ];
 }
 
-/// The counters of a `stats` layer on all lanes; clones are the same.
+/// The counters of a node on all lanes; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct StatsHandle(Arc<Mutex<Vec<Arc<LaneCounters>>>>);
+pub struct StatsHandle(Arc<Mutex<Threads>>);
+
+/// One entry a thread, however often it opens the volume.
+type Threads = Vec<(ThreadId, Arc<LaneCounters>)>;
 
 impl StatsHandle {
     /// Nothing counted yet.
@@ -63,27 +70,78 @@ impl StatsHandle {
             let mut sum = KindSnapshot {
                 requests: 0,
                 errors: 0,
+                unanswered: 0,
                 bytes: 0,
                 latency_ns: histogram::empty(),
             };
-            for counters in lanes.iter().map(|lane| &lane.0[kind as usize]) {
+            for counters in lanes.iter().map(|(_, lane)| &lane.0[kind as usize]) {
                 sum.requests += counters.requests.load(Ordering::Relaxed);
                 sum.errors += counters.errors.load(Ordering::Relaxed);
+                sum.unanswered += counters.unanswered.load(Ordering::Relaxed);
                 sum.bytes += counters.bytes.load(Ordering::Relaxed);
-                counters.latency.add_to(&mut sum.latency_ns);
+                if let Some(latency) = counters.latency.get() {
+                    latency.add_to(&mut sum.latency_ns);
+                }
             }
             sum
         }))
     }
 
     fn on_lane(&self) -> Arc<LaneCounters> {
+        let here = thread::current().id();
+        let mut threads = self.lock();
+        if let Some((_, counters)) = threads.iter().find(|(thread, _)| *thread == here) {
+            return counters.clone();
+        }
         let counters = Arc::new(LaneCounters::default());
-        self.lock().push(counters.clone());
+        threads.push((here, counters.clone()));
         counters
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<LaneCounters>>> {
+    fn lock(&self) -> MutexGuard<'_, Threads> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What nodes have counted, by their paths: shown as a line for each kind of request that there was.
+#[derive(Clone, Debug)]
+pub struct NodeReport(pub BTreeMap<String, Snapshot>);
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (path, snapshot) in &self.0 {
+            let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
+            let mut kinds = kinds
+                .iter()
+                .filter(|(_, counts)| counts.requests + counts.unanswered > 0)
+                .peekable();
+            if kinds.peek().is_none() {
+                continue;
+            }
+            writeln!(f, "node {path}")?;
+            for (kind, counts) in kinds {
+                let name = format!("{kind:?}").to_lowercase();
+                writeln!(f, "  {name:<8} {counts}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for KindSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        write!(
+            f,
+            "{:>12} requests, {} MiB, {} errors, {} unanswered, µs: {:.1} median, {:.1} 99 %, {:.1} longest",
+            self.requests,
+            self.bytes >> 20,
+            self.errors,
+            self.unanswered,
+            us(self.latency_ns.value_at_quantile(0.5)),
+            us(self.latency_ns.value_at_quantile(0.99)),
+            us(self.latency_ns.max()),
+        )
     }
 }
 
@@ -105,6 +163,8 @@ pub struct KindSnapshot {
     pub requests: u64,
     /// Those of them that ended with an error.
     pub errors: u64,
+    /// Those that nobody waited for to their end: what became of them is not known.
+    pub unanswered: u64,
     /// Bytes that were read, written or discarded without an error.
     pub bytes: u64,
     /// How long they took, in nanoseconds.
@@ -118,8 +178,9 @@ struct LaneCounters([KindCounters; KINDS]);
 struct KindCounters {
     requests: AtomicU64,
     errors: AtomicU64,
+    unanswered: AtomicU64,
     bytes: AtomicU64,
-    latency: LaneHistogram<5>,
+    latency: OnceLock<LaneHistogram<3>>,
 }
 
 impl fmt::Debug for KindCounters {
@@ -129,14 +190,15 @@ impl fmt::Debug for KindCounters {
 }
 
 impl KindCounters {
-    fn record(&self, ok: bool, bytes: u64, took_ns: u64) {
+    fn record(&self, ok: bool, bytes: u64, took: Duration) {
         add(&self.requests, 1);
         if ok {
             add(&self.bytes, bytes);
         } else {
             add(&self.errors, 1);
         }
-        self.latency.record(took_ns);
+        let latency = self.latency.get_or_init(LaneHistogram::default);
+        latency.record(took.as_nanos() as u64);
     }
 }
 
@@ -162,10 +224,29 @@ impl Stats {
         request: LaneFuture<'_, Result<T>>,
     ) -> Result<T> {
         let began = time::now();
+        let counters = &self.counters.0[kind as usize];
+        let answer = Answer(Some(counters));
         let result = request.await;
-        let took = time::now().since(began).as_nanos() as u64;
-        self.counters.0[kind as usize].record(result.is_ok(), bytes, took);
+        answer.came();
+        counters.record(result.is_ok(), bytes, time::now().since(began));
         result
+    }
+}
+
+/// A request that is waited for: it counts as unanswered unless its answer came.
+struct Answer<'a>(Option<&'a KindCounters>);
+
+impl Answer<'_> {
+    fn came(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        if let Some(counters) = self.0 {
+            add(&counters.unanswered, 1);
+        }
     }
 }
 
@@ -206,6 +287,21 @@ impl Volume for Stats {
         self.inner.allocation(at, len)
     }
 
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write_atomic(at, data, durability);
+        LaneFuture::new(self.counted(RequestKind::Write, len, request))
+    }
+
     fn write_zeroes(
         &self,
         at: u64,
@@ -226,7 +322,7 @@ impl fmt::Debug for Stats {
 
 #[cfg(test)]
 mod tests {
-    use std::{rc::Rc, time::Duration};
+    use std::rc::Rc;
 
     use engine::{Lane, LaneConfig};
 
@@ -289,7 +385,48 @@ mod tests {
         );
         let flush_ns = snapshot.of(RequestKind::Flush).latency_ns.max();
         let all_ns = began.elapsed().as_nanos() as u64;
-        assert!((2_900_000..all_ns).contains(&flush_ns), "{flush_ns} ns");
+        assert!((2_700_000..all_ns).contains(&flush_ns), "{flush_ns} ns");
         assert_eq!(snapshot.of(RequestKind::Write).requests, 0);
+        let shown = NodeReport(BTreeMap::from([("db/stats".into(), snapshot)])).to_string();
+        assert!(shown.starts_with("node db/stats\n  read "), "{shown}");
+        assert!(
+            shown.contains("1 requests, 0 MiB, 1 errors, 0 unanswered"),
+            "{shown}"
+        );
+        assert!(!shown.contains("write"), "{shown}");
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_is_counted_as_unanswered_and_never_as_done() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (handle, faults) = (StatsHandle::new(), FaultHandle::new());
+            let ram = Region::new(1 << 20, 512).expect("memory").on_lane();
+            let fault = Fault::new(Rc::new(ram), faults.clone());
+            let stats = Stats::new(Rc::new(fault), &handle);
+            faults.add(Rule::always(Action::Hang));
+            let write = stats.write(0, Payload::zeroes(512), Durability::Cached);
+            let ended = time::timeout(Duration::from_millis(1), write).await;
+            assert!(ended.is_none(), "it hangs");
+            let snapshot = handle.snapshot();
+            let writes = snapshot.of(RequestKind::Write);
+            let counts = (writes.requests, writes.bytes, writes.unanswered);
+            assert_eq!(counts, (0, 0, 1));
+        });
+    }
+
+    #[test]
+    fn a_lane_that_opens_a_volume_again_counts_on() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let handle = StatsHandle::new();
+            for _ in 0..100 {
+                let ram = Region::new(4096, 512).expect("memory").on_lane();
+                let stats = Stats::new(Rc::new(ram), &handle);
+                stats.read(0, 512).await.expect("it reads");
+            }
+            assert_eq!(handle.snapshot().of(RequestKind::Read).requests, 100);
+            assert_eq!(handle.lock().len(), 1, "of one thread");
+        });
     }
 }

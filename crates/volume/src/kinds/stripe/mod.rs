@@ -38,7 +38,10 @@ use self::{
     open::State,
     superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock},
 };
-use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback, volume::DATABASE_PAGE_BYTES,
+};
 
 /// The unit when nobody says another, in bytes.
 pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
@@ -206,6 +209,44 @@ impl Volume for Stripe {
             let run = &runs[0];
             let child = &self.children[run.child];
             child.allocation(RESERVED_BYTES + run.at, run.len).await
+        })
+    }
+
+    /// All or nothing is what one child does, so such a write lies within one unit. Every one that
+    /// is told here does: it has one length, a power of two, and lies at a multiple of that.
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        let unit = self.state.map.unit_bytes().min(RESERVED_BYTES);
+        let children = self.children.iter().map(|child| child.atomic_writes());
+        let children: PerChild<AtomicWrites> = children.collect::<Option<_>>()?;
+        let longest = children.iter().filter_map(|child| child.max_bytes);
+        let longest = u64::from(longest.min().unwrap_or(u32::MAX)).min(unit);
+        let shortest = children.iter().map(|child| child.unit_bytes).max()?;
+        let wanted = u64::from(shortest.max(DATABASE_PAGE_BYTES));
+        let bytes = 1 << longest.min(wanted).checked_ilog2()?;
+        let fits = |child: &AtomicWrites| bytes % child.unit_bytes == 0;
+        children.iter().all(fits).then_some(AtomicWrites {
+            unit_bytes: bytes,
+            max_bytes: Some(bytes),
+        })
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let len = data.len() as u64;
+            self.check_write(at, len)?;
+            let Some(atomic) = self.atomic_writes() else {
+                return fallback::write_atomic().await;
+            };
+            atomic.check(at, len)?;
+            let place = self.state.map.place(at);
+            let child = &self.children[place.child];
+            let result = child.write_atomic(RESERVED_BYTES + place.at, data, durability);
+            self.wrote(place.child, result.await, durability)
         })
     }
 

@@ -61,7 +61,7 @@ impl Opened {
         // A mark is written only to what is a child of this stripe. Where another one has reserved a
         // child nobody else can read it: whose it is, the claim finds out.
         match Opened::open(children, unit_bytes).await {
-            Err(error) if error.kind() != ErrorKind::Claimed => return Err(error),
+            Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
             _ => {}
         }
         claim_all(children, claim).await?;

@@ -14,7 +14,9 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Allocation, Claim, Durability, Result, Shape, SharedVolume, Volume, config::Rate};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, config::Rate,
+};
 
 /// The idle time that a link may make up for.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -135,6 +137,23 @@ impl Volume for Throttle {
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.shape().check_write(at, data.len() as u64)?;
+            self.cross(&self.writes, data.len()).await;
+            self.inner.write_atomic(at, data, durability).await
+        })
     }
 
     fn write_zeroes(

@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     Claim,
     claim::{MARK_AT, Others, Owner},
+    kinds::iscsi::claim::RESERVATION_CONFLICT,
 };
 
 const ILLEGAL_REQUEST: u8 = 0x05;
@@ -107,6 +108,39 @@ fn whoever_asks_while_the_claim_is_established_again_waits() {
         let reads = async { drop(join_all(reads).await) };
         let both: [LaneFuture<'_, ()>; 2] = [LaneFuture::new(reads), LaneFuture::new(ends)];
         join_all(both).await;
+    });
+}
+
+#[test]
+fn a_reservation_of_another_initiator_is_a_kind_of_its_own() {
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        foreign.answer(|_| Some(Instead::Status(RESERVATION_CONFLICT)));
+        let error = disk.read(0, 512).await.expect_err("it is reserved");
+        assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
+        foreign.answer(|_| None);
+        disk.read(0, 512).await.expect("it was released");
+    });
+}
+
+#[test]
+fn an_owner_that_was_preempted_is_told_so_for_good() {
+    const REGISTRATIONS_PREEMPTED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x05];
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        foreign.answer(unfenced(|_| None));
+        let _claim = claim(disk).await;
+        let other = Claim::new(&Owner::passing("another"), 1, Others::Refuse, 0);
+        let mark = other.expect("chance").block();
+        let marked = disk.write(MARK_AT, mark, Durability::Fua).await;
+        marked.expect("a write");
+        let mut told = once(REGISTRATIONS_PREEMPTED);
+        foreign.answer(unfenced(move |asked| match asked {
+            Asked::Data => told(&[]),
+            _ => None,
+        }));
+        for _ in 0..3 {
+            let error = disk.read(0, 512).await.expect_err("it is another's");
+            assert_eq!(error.kind(), ErrorKind::Preempted, "{error}");
+        }
     });
 }
 
