@@ -119,3 +119,20 @@ impl<'de> de::DeserializeSeed<'de> for Refuse {
         Err(de::Error::custom(self.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_in_the_guide() {
+        let guide = include_str!("../../../../docs/guide/configuration.md");
+        for name in Kind::NAMES {
+            let row = format!("\n| `{name}` | `");
+            assert!(
+                guide.contains(&row),
+                "no row for `{name}` in the table of volumes"
+            );
+        }
+    }
+}
