@@ -3,21 +3,25 @@
 //!
 //! Each thread has counters of its own that only it writes, so that counting costs a few plain loads
 //! and stores; a snapshot reads all threads' and adds them up. A table of times takes memory when the
-//! first request of its kind ends.
+//! first request of its kind ends. Times are those of the lane's turns, which costs no look at a clock:
+//! from the turn that a request came in to the turn that its answer came in, zero if that is the same.
 
 pub mod settings;
 
 use std::{
     collections::BTreeMap,
     fmt,
+    future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     thread::{self, ThreadId},
 };
 
-use engine::{Duration, LaneFuture, Payload, time};
+use engine::{Instant, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
@@ -75,7 +79,6 @@ impl StatsHandle {
                 latency_ns: histogram::empty(),
             };
             for counters in lanes.iter().map(|(_, lane)| &lane.0[kind as usize]) {
-                sum.requests += counters.requests.load(Ordering::Relaxed);
                 sum.errors += counters.errors.load(Ordering::Relaxed);
                 sum.unanswered += counters.unanswered.load(Ordering::Relaxed);
                 sum.bytes += counters.bytes.load(Ordering::Relaxed);
@@ -83,6 +86,7 @@ impl StatsHandle {
                     latency.add_to(&mut sum.latency_ns);
                 }
             }
+            sum.requests = sum.latency_ns.len();
             sum
         }))
     }
@@ -167,7 +171,7 @@ pub struct KindSnapshot {
     pub unanswered: u64,
     /// Bytes that were read, written or discarded without an error.
     pub bytes: u64,
-    /// How long they took, in nanoseconds.
+    /// How long they took, in nanoseconds, as the lane's turns tell.
     pub latency_ns: Histogram<u64>,
 }
 
@@ -176,7 +180,6 @@ struct LaneCounters([KindCounters; KINDS]);
 
 #[derive(Default)]
 struct KindCounters {
-    requests: AtomicU64,
     errors: AtomicU64,
     unanswered: AtomicU64,
     bytes: AtomicU64,
@@ -185,20 +188,16 @@ struct KindCounters {
 
 impl fmt::Debug for KindCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KindCounters({:?})", self.requests)
+        write!(f, "KindCounters({:?})", self.latency)
     }
 }
 
 impl KindCounters {
-    fn record(&self, ok: bool, bytes: u64, took: Duration) {
-        add(&self.requests, 1);
-        if ok {
-            add(&self.bytes, bytes);
-        } else {
-            add(&self.errors, 1);
-        }
+    fn record(&self, ok: bool, bytes: u64, took_ns: u64) {
+        let counter = if ok { &self.bytes } else { &self.errors };
+        add(counter, if ok { bytes } else { 1 });
         let latency = self.latency.get_or_init(LaneHistogram::default);
-        latency.record(took.as_nanos() as u64);
+        latency.record(took_ns);
     }
 }
 
@@ -217,35 +216,52 @@ impl Stats {
         }
     }
 
-    async fn counted<T>(
-        &self,
+    fn counted<'a, T: 'a>(
+        &'a self,
         kind: RequestKind,
         bytes: u64,
-        request: LaneFuture<'_, Result<T>>,
-    ) -> Result<T> {
-        let began = time::now();
-        let counters = &self.counters.0[kind as usize];
-        let answer = Answer(Some(counters));
-        let result = request.await;
-        answer.came();
-        counters.record(result.is_ok(), bytes, time::now().since(began));
-        result
+        request: LaneFuture<'a, Result<T>>,
+    ) -> LaneFuture<'a, Result<T>> {
+        LaneFuture::new(Counted {
+            request,
+            counters: &self.counters.0[kind as usize],
+            bytes,
+            began: time::turn_began(),
+            is_answered: false,
+        })
     }
 }
 
-/// A request that is waited for: it counts as unanswered unless its answer came.
-struct Answer<'a>(Option<&'a KindCounters>);
+/// A request that is waited for: it counts as unanswered unless its answer came. A future of its own,
+/// for it is in the way of every request of every node.
+struct Counted<'a, T> {
+    request: LaneFuture<'a, Result<T>>,
+    counters: &'a KindCounters,
+    bytes: u64,
+    began: Instant,
+    is_answered: bool,
+}
 
-impl Answer<'_> {
-    fn came(mut self) {
-        self.0 = None;
+impl<T> Future for Counted<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let answer = Pin::new(&mut self.request).poll(cx);
+        if let Poll::Ready(result) = &answer {
+            self.is_answered = true;
+            let took_ns = time::turn_began()
+                .as_ns()
+                .saturating_sub(self.began.as_ns());
+            self.counters.record(result.is_ok(), self.bytes, took_ns);
+        }
+        answer
     }
 }
 
-impl Drop for Answer<'_> {
+impl<T> Drop for Counted<'_, T> {
     fn drop(&mut self) {
-        if let Some(counters) = self.0 {
-            add(&counters.unanswered, 1);
+        if !self.is_answered {
+            add(&self.counters.unanswered, 1);
         }
     }
 }
@@ -257,17 +273,17 @@ impl Volume for Stats {
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         let request = self.inner.read(at, len);
-        LaneFuture::new(self.counted(RequestKind::Read, len as u64, request))
+        self.counted(RequestKind::Read, len as u64, request)
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         let len = data.len() as u64;
         let request = self.inner.write(at, data, durability);
-        LaneFuture::new(self.counted(RequestKind::Write, len, request))
+        self.counted(RequestKind::Write, len, request)
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.counted(RequestKind::Flush, 0, self.inner.flush()))
+        self.counted(RequestKind::Flush, 0, self.inner.flush())
     }
 
     fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
@@ -280,7 +296,7 @@ impl Volume for Stats {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.discard(at, len);
-        LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+        self.counted(RequestKind::Discard, len, request)
     }
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
@@ -299,7 +315,7 @@ impl Volume for Stats {
     ) -> LaneFuture<'_, Result<()>> {
         let len = data.len() as u64;
         let request = self.inner.write_atomic(at, data, durability);
-        LaneFuture::new(self.counted(RequestKind::Write, len, request))
+        self.counted(RequestKind::Write, len, request)
     }
 
     fn write_zeroes(
@@ -310,7 +326,7 @@ impl Volume for Stats {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.write_zeroes(at, len, may_discard, durability);
-        LaneFuture::new(self.counted(RequestKind::Discard, len, request))
+        self.counted(RequestKind::Discard, len, request)
     }
 }
 
@@ -324,7 +340,7 @@ impl fmt::Debug for Stats {
 mod tests {
     use std::rc::Rc;
 
-    use engine::{Lane, LaneConfig};
+    use engine::{Duration, Lane, LaneConfig};
 
     use super::*;
     use crate::{
