@@ -44,7 +44,7 @@ const WITHOUT_CIRCLES: &[&str] = &["crates/engine", "crates/iscsi"];
 /// the allocators that count for tests.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
-    "crates/volume/src/leaf/ram",
+    "crates/volume/src/kinds/ram",
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",

@@ -75,7 +75,7 @@ impl TargetMachine {
             let mut graph = graph(&served);
             let tree = graph.open("disk", &host.lane(0)).await;
             let tree = tree.expect("the file is there and fits");
-            if let Some(handle) = graph.handles().faults.values().next() {
+            if let Some(handle) = graph.handles().all::<FaultHandle>().values().next() {
                 faults.replace(handle.clone());
             }
             let disk = DiskSpec {

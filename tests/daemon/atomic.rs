@@ -82,8 +82,10 @@ fn a_file_system_with_atomic_writes_lends_them_to_the_disk() {
         Ok(mounted) => mounted,
         Err(why) => return harness::skip(format_args!("no XFS can be mounted here: {why}")),
     };
+    // Layers above the file take nothing away.
     let volume = format!(
-        "[volume.disk]\nfile = {{ path = \"{}\", size = \"64MiB\" }}\n",
+        "[volume.disk]\ncache = {{ size = \"8MiB\", of = {{ stats = {{ of = \"file\" }} }} }}\n\
+         [volume.file]\nfile = {{ path = \"{}\", size = \"64MiB\" }}\n",
         mounted.place.join("disk.img").display()
     );
     let server = Sanstone::serve(mounted.directory.path(), &volume, &["disk"]);

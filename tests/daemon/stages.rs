@@ -34,4 +34,8 @@ fn sigusr1_tells_where_the_time_went() {
     let reads = log.lines().find(|line| line.trim().starts_with("read "));
     let words: Vec<_> = reads.expect("reads").split_whitespace().collect();
     assert_eq!(words[1], READS.to_string(), "{log}");
+    let log = server
+        .daemon()
+        .log_with(&format!("{READS} requests, 0 MiB, 0 errors"));
+    assert!(log.contains("node disk/ram"), "{log}");
 }

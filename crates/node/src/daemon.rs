@@ -102,7 +102,7 @@ impl Daemon {
 
     /// Where the time of commands has gone since the start, in tables for people.
     pub fn report(&self) -> String {
-        self.units.stage_times().to_string()
+        format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of

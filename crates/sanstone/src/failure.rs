@@ -29,3 +29,33 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
         }
     }
 }
+
+/// What was being done, outermost first, and what went wrong. Some errors say all of that themselves.
+pub(crate) fn in_a_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.ends_with(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let full = io::Error::new(io::ErrorKind::StorageFull, "the disk is full");
+        let error = volume::Error::io("writing", &full).context("volume db");
+        let error = anyhow::Error::new(error).context("making the demo");
+        let line = "making the demo: volume db: writing: the disk is full";
+        assert_eq!(in_a_line(&error), line);
+        let plain = anyhow::Error::new(full).context("reading");
+        assert_eq!(in_a_line(&plain), "reading: the disk is full");
+    }
+}

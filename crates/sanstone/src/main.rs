@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let (code, message) = match begun.and_then(|()| run(call.verb)) {
         Ok(()) => (0, None),
         Err(Failure::Wrong(message)) => (2, Some(message)),
-        Err(Failure::Failed(error)) => (1, Some(format!("{error:#}"))),
+        Err(Failure::Failed(error)) => (1, Some(failure::in_a_line(&error))),
     };
     for line in message.iter().flat_map(|message| message.lines()) {
         log::say(format_args!("sanstone: {line}"));

@@ -328,6 +328,7 @@ fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
         | ErrorKind::Protocol
         | ErrorKind::Configuration
         | ErrorKind::Claimed
+        | ErrorKind::ReservationConflict
         | ErrorKind::Preempted => MediumErrorKind::Failed,
         _ => otherwise,
     };

@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use engine::{Buf, Lane, LaneConfig, LaneFuture, LaneHandle, Payload, random::SplitMix64, task};
 
-use crate::{Durability, ErrorKind, Result, SharedVolume, Volume};
+use crate::{AtomicWrites, Durability, ErrorKind, Result, SharedVolume, Volume};
 
 /// The longest request that the suite makes, in bytes.
 const REQUEST_BYTES_MAX: u64 = 300 << 10;
@@ -38,6 +38,7 @@ pub async fn hold(volume: SharedVolume, seed: u64) {
     );
 
     refuses_what_does_not_fit(&*volume).await;
+    refuses_what_is_not_atomic(&*volume).await;
     if shape.read_only {
         refuses_writes(&*volume).await;
         return;
@@ -65,6 +66,17 @@ fn range(random: &mut SplitMix64, block: u64, len: u64) -> (u64, u64) {
         _ => random.below(blocks - n + 1),
     };
     (start * block, n * block)
+}
+
+/// A range that the volume writes all or nothing, if there is one.
+fn atomic_range(volume: &dyn Volume, random: &mut SplitMix64) -> Option<(u64, usize)> {
+    let atomic = volume.atomic_writes()?;
+    let unit = u64::from(atomic.unit_bytes);
+    let units = volume.shape().len_bytes() / unit;
+    let longest = u64::from(atomic.max_bytes.unwrap_or(64 << 10)) / unit;
+    let n = 1 + random.below(longest.min(units).max(1));
+    let start = random.below(units.checked_sub(n)? + 1);
+    Some((start * unit, (n * unit) as usize))
 }
 
 /// `bytes` in slices of odd lengths that begin at odd addresses, as the network leaves them.
@@ -130,6 +142,36 @@ async fn refuses_what_does_not_fit(volume: &dyn Volume) {
     }
 }
 
+async fn refuses_what_is_not_atomic(volume: &dyn Volume) {
+    let shape = volume.shape();
+    if shape.read_only {
+        return;
+    }
+    let write = |at, len| volume.write_atomic(at, Payload::zeroes(len), Durability::Cached);
+    let block = shape.block_size_bytes;
+    let Some(AtomicWrites {
+        unit_bytes,
+        max_bytes,
+    }) = volume.atomic_writes()
+    else {
+        write(0, block as usize).await.expect_err("it takes none");
+        return;
+    };
+    assert_eq!(unit_bytes % block, 0);
+    let unit = unit_bytes as usize;
+    if unit_bytes > block {
+        let shifted = write(u64::from(block), unit).await;
+        assert_eq!(shifted.expect_err("no unit").kind(), ErrorKind::Misaligned);
+    }
+    if let Some(max) = max_bytes {
+        assert!(max >= unit_bytes && max % unit_bytes == 0, "{max}");
+        let long = write(0, max as usize + unit).await;
+        assert_eq!(long.expect_err("too long").kind(), ErrorKind::Misaligned);
+    }
+    let beyond = write(shape.len_bytes(), unit).await;
+    beyond.expect_err("beyond the end");
+}
+
 async fn refuses_writes(volume: &dyn Volume) {
     let block = volume.shape().block_size_bytes as usize;
     let before = volume.read(0, block).await.expect("it reads").to_vec();
@@ -185,6 +227,18 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
                     .write(at, data, durability(random))
                     .await
                     .expect("it writes");
+            }
+            7 if random.below(2) == 0 => {
+                let Some((at, len)) = atomic_range(volume, random) else {
+                    continue;
+                };
+                let range = at as usize..at as usize + len;
+                model[range.clone()].fill(random.bits() as u8);
+                let data = scattered(&model[range], random);
+                volume
+                    .write_atomic(at, data, durability(random))
+                    .await
+                    .expect("it writes all of it");
             }
             7 => {
                 volume

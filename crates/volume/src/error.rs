@@ -1,4 +1,5 @@
-//! What can go wrong with an I/O: a stable kind for programs, a message for people.
+//! What can go wrong with an I/O: a stable kind for programs, a message for people, and beneath it what
+//! each layer was doing, down to the system's own error.
 
 use std::{fmt, io, sync::Arc};
 
@@ -25,8 +26,10 @@ pub enum ErrorKind {
     TimedOut,
     /// The peer answered in a way that its protocol does not allow, or refused the command.
     Protocol,
-    /// Another owner has it: a claim on a stripe's child, or a reservation.
+    /// Another owner has it: there is a claim on a stripe's child.
     Claimed,
+    /// Another initiator has reserved the disk (SAM-5 5.3.1, RESERVATION CONFLICT).
+    ReservationConflict,
     /// Another owner has taken it over, or it has been closed: this one refuses all I/O until it is
     /// opened again.
     Preempted,
@@ -35,10 +38,25 @@ pub enum ErrorKind {
 }
 
 /// A failed I/O or a volume that cannot be opened.
+///
+/// It is shown as the whole story in one line: what was being done, outermost first, and what went
+/// wrong. Programs find the parts with [`source`](std::error::Error::source), which ends with the
+/// [`io::Error`] if the system's was the first.
 #[derive(Clone, Debug)]
-pub struct Error {
+pub struct Error(Arc<Told>);
+
+#[derive(Debug)]
+struct Told {
     kind: ErrorKind,
-    message: Arc<str>,
+    message: String,
+    source: Option<Source>,
+}
+
+/// What an error stands on.
+#[derive(Debug)]
+enum Source {
+    Volume(Error),
+    System(io::Error),
 }
 
 /// The result of an I/O.
@@ -47,10 +65,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of `kind`; the message says what was wrong, with which value, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error {
+        Error::told(kind, message.into(), None)
+    }
+
+    fn told(kind: ErrorKind, message: String, source: Option<Source>) -> Self {
+        Error(Arc::new(Told {
             kind,
-            message: Arc::from(message.into()),
-        }
+            message,
+            source,
+        }))
     }
 
     /// An error of the system while doing `what`.
@@ -71,28 +94,72 @@ impl Error {
             }
             _ => ErrorKind::Medium,
         };
-        Error::new(kind, format!("{what}: {error}"))
+        // An error of the system cannot be cloned, but made again from its number.
+        let same = match error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        Error::told(kind, what.to_string(), Some(Source::System(same)))
     }
 
     /// What kind of error it is.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
-    /// The same error with `what` was being done in front of its message.
+    /// The same error beneath `what`, which was being done.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Error {
-            kind: self.kind,
-            message: Arc::from(format!("{what}: {}", self.message)),
-        }
+        Error::told(self.kind(), what.to_string(), Some(Source::Volume(self)))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)?;
+        match &self.0.source {
+            None => Ok(()),
+            Some(Source::Volume(error)) => write!(f, ": {error}"),
+            Some(Source::System(error)) => write!(f, ": {error}"),
+        }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self.0.source.as_ref()? {
+            Source::Volume(error) => Some(error),
+            Source::System(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_kind_the_ways_down_to_it_and_the_systems_own() {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        let error = Error::io("writing 512 bytes at 0 of disk.img", &full);
+        let error = error.context("stripe child 1").context("volume db");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        let line = "volume db: stripe child 1: writing 512 bytes at 0 of disk.img: No space left";
+        assert!(error.to_string().starts_with(line), "{error}");
+        let child = error.source().expect("the stripe's");
+        assert!(child.to_string().starts_with("stripe child 1: writing"));
+        let leaf = child.source().expect("the leaf's");
+        assert!(leaf.downcast_ref::<Error>().is_some());
+        let system = leaf.source().expect("the system's");
+        let system: &io::Error = system.downcast_ref().expect("as it was");
+        assert_eq!(system.raw_os_error(), Some(libc::ENOSPC));
+        assert!(system.source().is_none());
+
+        let made = io::Error::new(io::ErrorKind::TimedOut, "no answer");
+        let error = Error::io("asking", &made);
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "asking: no answer");
+    }
+}

@@ -8,8 +8,9 @@ use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice};
 use uuid::Uuid;
 
 use crate::{
-    Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
+    fallback,
     stripe::{self, CreateOptions, Opened},
     test_volume::{TestVolume, on_lane},
 };
@@ -59,6 +60,28 @@ impl Volume for Nothing {
 
     fn discard(&self, _: u64, _: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async { Ok(()) })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        fallback::allocation(self, at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        None
+    }
+
+    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
+        fallback::write_atomic()
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        _may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        fallback::write_zeroes(self, at, len, durability)
     }
 }
 

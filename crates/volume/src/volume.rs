@@ -68,6 +68,9 @@ pub struct AtomicWrites {
     pub max_bytes: Option<u32>,
 }
 
+/// Where only one length can be written all or nothing, this is the best: a page of most databases.
+pub(crate) const DATABASE_PAGE_BYTES: u32 = 16 << 10;
+
 /// A random-access array of blocks.
 ///
 /// # Contract
@@ -88,6 +91,9 @@ pub struct AtomicWrites {
 ///   ended before it began, whoever made it, in every child that took one; an error of one
 ///   child is an error of the flush, and it is sticky: [`ErrorKind::FlushFailed`] until the
 ///   volume is opened again.
+/// - Every request has an answer of its own, none comes by default: a layer hands each on to its
+///   child or says why not, and only a leaf that has nothing better falls back
+///   ([`fallback`](crate::fallback)).
 pub trait Volume {
     /// What the volume looks like.
     fn shape(&self) -> &Shape;
@@ -115,56 +121,52 @@ pub trait Volume {
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>>;
 
     /// Whether byte `at` takes space, and for how much of the `len` bytes from there that holds. A
-    /// volume that does not know says that all may.
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        LaneFuture::new(async move {
-            self.shape().check(at, len)?;
-            Ok(Allocation {
-                is_mapped: true,
-                len_bytes: len,
-            })
-        })
-    }
+    /// volume that does not know says that all may: [`crate::fallback::allocation`].
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>>;
 
-    /// Which writes [`Volume::write_atomic`] takes; `None`: none.
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
+    /// Which writes [`Volume::write_atomic`] takes; `None`: none. It stays as it is while the volume
+    /// is open.
+    fn atomic_writes(&self) -> Option<AtomicWrites>;
 
     /// As [`Volume::write`], and a power cut leaves all of the data or nothing. What a reader sees
-    /// meanwhile is the caller's to exclude.
+    /// meanwhile is the caller's to exclude. A volume without atomic writes refuses:
+    /// [`crate::fallback::write_atomic`].
     fn write_atomic(
         &self,
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        let _ = (at, data, durability);
-        let why = "the volume cannot write all or nothing";
-        LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
-    }
+    ) -> LaneFuture<'_, Result<()>>;
 
-    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
+    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space. A
+    /// volume without a better way writes them: [`crate::fallback::write_zeroes`].
     fn write_zeroes(
         &self,
         at: u64,
         len: u64,
         may_discard: bool,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        let _ = may_discard;
-        LaneFuture::new(async move {
-            const PIECE_BYTES: u64 = 1 << 20;
-            self.shape().check_write(at, len)?;
-            let mut done = 0;
-            while done < len {
-                let piece = PIECE_BYTES.min(len - done);
-                self.write(at + done, Payload::zeroes(piece as usize), durability)
-                    .await?;
-                done += piece;
-            }
-            Ok(())
-        })
+    ) -> LaneFuture<'_, Result<()>>;
+}
+
+impl AtomicWrites {
+    /// Refuses a write that is none of these.
+    pub fn check(&self, at: u64, len: u64) -> Result<()> {
+        let unit = u64::from(self.unit_bytes);
+        let is_short = self.max_bytes.is_none_or(|max| len <= u64::from(max));
+        if at % unit == 0 && len % unit == 0 && is_short {
+            return Ok(());
+        }
+        let longest = self.max_bytes.map_or_else(
+            || "any length".to_owned(),
+            |max| format!("at most {max} bytes"),
+        );
+        Err(Error::new(
+            ErrorKind::Misaligned,
+            format!(
+                "an atomic write of {len} bytes at {at}: it takes whole units of {unit} bytes, {longest}"
+            ),
+        ))
     }
 }
 

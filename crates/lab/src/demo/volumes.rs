@@ -252,7 +252,7 @@ impl Client {
         let text = plan.client_configuration(&portals);
         let mut graph = graph(&text)?;
         let volumes = lane.block_on(open_volumes(plan, &mut graph, &lane))?;
-        let counters = counters(plan, &graph.handles().stats);
+        let counters = counters(plan, &graph.handles().all());
         Ok(Client {
             plan: plan.clone(),
             volumes,

@@ -1,11 +1,11 @@
 //! What a configuration asks of the memory that this machine has. More than there is would be taken
 //! bit by bit, until the system ends whoever it likes.
 
-use volume::config::{ConfigError, Kind, Node, What};
+use volume::config::{ConfigError, Node, What};
 
 use super::File;
 
-/// Looks whether every RAM disk, every cache and `memory` could be filled.
+/// Looks whether what volumes keep in memory, and `memory`, could be filled.
 pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
@@ -15,11 +15,7 @@ pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
 fn check_for(file: &File, text: &str, has_bytes: u64) -> Result<(), ConfigError> {
     let nodes = file.volume.0.values().flat_map(Node::all);
     let held = nodes.filter_map(|node| match &node.what {
-        What::Inline(kind) => match &**kind {
-            Kind::Ram(ram) => Some(&ram.size),
-            Kind::Cache(cache) => Some(&cache.size),
-            _ => None,
-        },
+        What::Inline(kind) => kind.memory(),
         What::Named(_) => None,
     });
     for size in file.memory.iter().chain(held) {

@@ -3,7 +3,7 @@
 //!
 //! A claim is a [`mark`] on the child, written durably and read again, and where the child's target
 //! has persistent reservations also a fence that keeps all others out
-//! (`initiator/claim.rs`). What is found there is replaced when its owner is dead *for certain*,
+//! (`kinds/iscsi/claim.rs`). What is found there is replaced when its owner is dead *for certain*,
 //! which no clock decides: the owner is the very identity whose state directory we hold locked, or
 //! the child is a regular file that we hold locked and the owner was on this machine since it was
 //! booted. (A lock on a device's node is none on the device, which may have other nodes.)

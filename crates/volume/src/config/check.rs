@@ -1,19 +1,11 @@
-//! What parses and cannot be meant: sizes that are no whole blocks, names that nobody has, trees
-//! that contain themselves. Nothing here looks at the system; the graph does.
+//! What parses and cannot be meant: names that nobody has, trees that contain themselves, and what
+//! each kind refuses. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check)
+//! does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use toml::Spanned;
+use super::{ConfigError, Node, Volumes, What};
 
-use super::{
-    ConfigError, File, Iscsi, Kind, Node, Ram, Size, Stripe, Volumes, What,
-    url::{ISCSI_NAME_BYTES_MAX, is_iscsi_name},
-};
-
-/// Stripes and caches move data in pages; a finer unit would split every one.
-const UNIT_BYTES: u64 = 4096;
-/// More than any machine has paths for; keeps a typing error from opening thousands of sessions.
-const CHILDREN_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 
 impl Volumes {
@@ -38,7 +30,7 @@ impl Volumes {
                         all_are_found &= found.is_ok();
                         found.err()
                     }
-                    What::Inline(kind) => check_kind(kind).err(),
+                    What::Inline(kind) => kind.settings().check().err(),
                 });
             }
         }
@@ -141,143 +133,4 @@ fn check_name(name: &str, node: &Node) -> Result<(), ConfigError> {
         ));
     }
     Ok(())
-}
-
-fn check_kind(kind: &Kind) -> Result<(), ConfigError> {
-    match kind {
-        Kind::Ram(Ram { size, block_size }) => check_blocks(size, block_size.bytes()),
-        Kind::File(file) => check_file(file),
-        Kind::Iscsi(iscsi) => check_iscsi(iscsi),
-        Kind::Stripe(stripe) => check_stripe(stripe),
-        Kind::Cache(cache) => {
-            if cache.size.get_ref().bytes() < UNIT_BYTES {
-                return Err(error_at(
-                    &cache.size,
-                    format!("a cache of {} holds nothing; write 64MiB or more", cache.size.get_ref()),
-                ));
-            }
-            match &cache.read_ahead {
-                Some(ahead) if ahead.get_ref() > cache.size.get_ref() => Err(error_at(
-                    ahead,
-                    format!(
-                        "what is read ahead ({}) does not fit into the cache ({})",
-                        ahead.get_ref(),
-                        cache.size.get_ref()
-                    ),
-                )),
-                _ => Ok(()),
-            }
-        }
-        Kind::Fault(fault) => fault.rules.iter().try_for_each(|rule| {
-            if rule.get_ref().action().is_none() {
-                return Err(error_at(
-                    rule,
-                    "a fault rule does one thing; write one of fail = \"medium\", delay = \"5ms\" and \
-                     hang = true",
-                ));
-            }
-            Ok(())
-        }),
-        Kind::Recorder(recorder) => match &recorder.of.what {
-            What::Inline(kind) if matches!(**kind, Kind::File(_)) => Ok(()),
-            _ => Err(ConfigError::new(
-                recorder.of.span.clone(),
-                "a recorder goes beneath a file leaf; write of = { file = { path = … } }",
-            )),
-        },
-        Kind::Throttle(_) | Kind::Stats(_) => Ok(()),
-    }
-}
-
-fn check_iscsi(iscsi: &Iscsi) -> Result<(), ConfigError> {
-    for time in [&iscsi.connect_timeout, &iscsi.request_timeout] {
-        if time.get_ref().duration().is_zero() {
-            return Err(error_at(
-                time,
-                "a time limit of 0 lets nothing happen; write 5s",
-            ));
-        }
-    }
-    match &iscsi.initiator {
-        Some(name) if !is_iscsi_name(name.get_ref()) => Err(error_at(
-            name,
-            format!(
-                "initiator = \"{}\" is not an iSCSI name, which begins with iqn., eui. or naa., has no \
-                 space in it and is not longer than {ISCSI_NAME_BYTES_MAX} bytes; write one as \
-                 \"iqn.2026-11.io.sanstone:dbhost\", or nothing for this host's own",
-                name.get_ref()
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn check_file(file: &File) -> Result<(), ConfigError> {
-    if file.path.get_ref().as_os_str().is_empty() {
-        return Err(error_at(&file.path, "the path is empty; write the file's"));
-    }
-    match &file.size {
-        Some(size) => check_blocks(size, file.block_size.bytes()),
-        None => Ok(()),
-    }
-}
-
-fn check_stripe(stripe: &Stripe) -> Result<(), ConfigError> {
-    if let Some(unit) = &stripe.unit {
-        let bytes = unit.get_ref().bytes();
-        if !bytes.is_power_of_two() || !(UNIT_BYTES..=1 << 30).contains(&bytes) {
-            return Err(error_at(
-                unit,
-                format!(
-                    "a stripe unit of {} is not offered; write a power of two from 4KiB to 1GiB",
-                    unit.get_ref()
-                ),
-            ));
-        }
-    }
-    let children = stripe.of.get_ref();
-    if children.is_empty() || children.len() > CHILDREN_MAX {
-        return Err(error_at(
-            &stripe.of,
-            format!(
-                "a stripe of {} volumes is not offered; name 1 to {CHILDREN_MAX}",
-                children.len()
-            ),
-        ));
-    }
-    let mut seen = BTreeMap::new();
-    for child in children {
-        if let What::Named(name) = &child.what {
-            if seen.insert(name, ()).is_some() {
-                return Err(ConfigError::new(
-                    child.span.clone(),
-                    format!(
-                        "the stripe names \"{name}\" twice, so that its halves would overwrite each \
-                         other; name each volume once"
-                    ),
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_blocks(size: &Spanned<Size>, block_bytes: u32) -> Result<(), ConfigError> {
-    let bytes = size.get_ref().bytes();
-    let block = u64::from(block_bytes);
-    if bytes == 0 || bytes % block != 0 {
-        let below = Size::from_bytes((bytes / block * block).max(block));
-        return Err(error_at(
-            size,
-            format!(
-                "a size of {} is not a whole number of blocks of {block} bytes; write \"{below}\"",
-                size.get_ref()
-            ),
-        ));
-    }
-    Ok(())
-}
-
-fn error_at<T>(value: &Spanned<T>, message: impl Into<String>) -> ConfigError {
-    ConfigError::new(value.span(), message)
 }

@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Range, path::Path};
 
+use toml::Spanned;
+
 /// What is wrong with a configuration, where, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
@@ -17,6 +19,11 @@ impl ConfigError {
             span: span.into(),
             message: message.into(),
         }
+    }
+
+    /// An error about `value`.
+    pub(crate) fn at<T>(value: &Spanned<T>, message: impl Into<String>) -> Self {
+        ConfigError::new(value.span(), message)
     }
 
     /// The bytes of the text that it is about.

@@ -10,23 +10,20 @@
 //! throttle = { rate = "1Gbit/s", of = "log" }
 //! ```
 
+mod block_size;
 mod check;
 mod credentials;
 mod error;
-mod kinds;
 mod node;
 mod units;
-mod url;
 
+pub use block_size::BlockSize;
 pub use credentials::{ChapAlgorithm, ChapSettings, Credentials};
 pub use error::ConfigError;
-pub use kinds::{
-    BlockSize, Cache, Caching, Fault, FaultAction, FaultKind, FaultOperation, FaultRule, File,
-    Iscsi, Ram, Recorder, Stats, Stripe, Throttle,
-};
-pub use node::{Kind, Node, Volumes, What};
+pub use node::{Node, Volumes, What};
 pub use units::{Rate, Size, Time};
-pub use url::IscsiUrl;
+
+pub use crate::kinds::{Kind, file::settings::Caching, ram::settings::Ram};
 
 #[cfg(test)]
 mod tests;

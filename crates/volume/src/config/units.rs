@@ -125,7 +125,7 @@ impl fmt::Display for Rate {
 }
 
 /// A length of time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Time(Duration);
 
 impl Time {

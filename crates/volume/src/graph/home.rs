@@ -18,7 +18,10 @@ use std::{
 
 use engine::{LaneFuture, LaneHandle, Payload};
 
-use crate::{Allocation, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume,
+};
 
 thread_local! {
     static HERE: RefCell<HashMap<u64, SharedVolume>> = RefCell::default();
@@ -30,6 +33,7 @@ pub(super) struct Home {
     number: u64,
     lane: LaneHandle,
     shape: Shape,
+    atomic_writes: Option<AtomicWrites>,
 }
 
 impl Home {
@@ -40,12 +44,12 @@ impl Home {
     ) -> Result<Arc<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let shape = lane
+        let (shape, atomic_writes) = lane
             .call(move || async move {
                 let volume = make().await?;
-                let shape = volume.shape().clone();
+                let looks = (volume.shape().clone(), volume.atomic_writes());
                 HERE.with(|here| here.borrow_mut().insert(number, volume));
-                Ok(shape)
+                Ok(looks)
             })
             .await
             .unwrap_or_else(|| Err(lane_ended()))?;
@@ -53,6 +57,7 @@ impl Home {
             number,
             lane: lane.clone(),
             shape,
+            atomic_writes,
         }))
     }
 
@@ -166,6 +171,22 @@ impl Volume for Remote {
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(self.call(move |volume| async move { volume.allocation(at, len).await }))
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.0.atomic_writes
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let data = data.into_buf();
+        LaneFuture::new(self.call(move |volume| async move {
+            volume.write_atomic(at, data.into(), durability).await
+        }))
     }
 
     fn write_zeroes(

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    rc::Rc,
     sync::{Arc, OnceLock},
 };
 
@@ -9,7 +10,10 @@ use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
 use super::home::Home;
-use crate::{Result, Shape, SharedVolume};
+use crate::{
+    Result, Shape, SharedVolume,
+    kinds::stats::{Stats, StatsHandle},
+};
 
 /// A name that a volume has itself, whatever the configuration calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +28,15 @@ pub enum Carried {
 type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + Sync;
 
 /// An open node, shared by all lanes.
-pub(super) struct Part {
+pub(crate) struct Part {
     shape: Shape,
     place: Place,
     /// The name that it has itself.
     carried: OnceLock<Carried>,
     /// Held so that what is named twice is opened once as long as anyone uses it.
     children: Vec<Arc<Part>>,
+    /// What is asked of it, on every lane.
+    counters: StatsHandle,
 }
 
 enum Place {
@@ -62,6 +68,7 @@ impl Part {
             })),
             carried: OnceLock::new(),
             children: Vec::new(),
+            counters: StatsHandle::new(),
         })
     }
 
@@ -82,6 +89,7 @@ impl Part {
             place: Place::EveryLane(Box::new(instance)),
             carried: OnceLock::new(),
             children,
+            counters: StatsHandle::new(),
         }))
     }
 
@@ -104,15 +112,16 @@ impl Part {
             place: Place::Home(home),
             carried: OnceLock::new(),
             children,
+            counters: StatsHandle::new(),
         }))
     }
 
-    pub(super) fn shape(&self) -> &Shape {
+    pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Says which name it has itself.
-    pub(super) fn carry(&self, name: Carried) {
+    pub(crate) fn carry(&self, name: Carried) {
         let _ = self.carried.set(name);
     }
 
@@ -125,12 +134,17 @@ impl Part {
         }
     }
 
-    /// The volume for the current lane.
-    pub(super) async fn on_lane(&self) -> Result<SharedVolume> {
-        match &self.place {
-            Place::EveryLane(instance) => instance().await,
-            Place::Home(home) => home.on_lane(),
-        }
+    pub(super) fn counters(&self) -> &StatsHandle {
+        &self.counters
+    }
+
+    /// The volume for the current lane, counted: as whoever asks it sees it, with the way to its home.
+    pub(crate) async fn on_lane(&self) -> Result<SharedVolume> {
+        let volume = match &self.place {
+            Place::EveryLane(instance) => instance().await?,
+            Place::Home(home) => home.on_lane()?,
+        };
+        Ok(Rc::new(Stats::new(volume, &self.counters)))
     }
 }
 

@@ -8,12 +8,22 @@ use std::{
         mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use engine::{Buf, Lane, LaneConfig, Payload, time};
 
 use super::*;
-use crate::{Durability, claim::MARK_AT, contract, layer::stats::RequestKind, scratch::Scratch};
+use crate::{
+    Durability, ErrorKind,
+    claim::MARK_AT,
+    contract,
+    kinds::{
+        fault::FaultHandle,
+        stats::{RequestKind, StatsHandle},
+    },
+    scratch::Scratch,
+};
 
 fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("it can be meant")
@@ -61,7 +71,7 @@ const TREES: &str = r#"
     ram.ram = { size = "1MiB" }
     file.file = { path = "disk", size = "1MiB", block_size = 4096 }
     link.throttle = { rate = "40Gbit/s", of = { stats = { of = { file = { path = "behind-link", size = "1MiB" } } } } }
-    recorded.recorder = { of = { file = { path = "recorded", size = "1MiB", cache = "write-through" } } }
+    recorded.file = { path = "recorded", size = "1MiB", cache = "write-through" }
     faulty.fault = { rules = [{ on = "flush", skip = 1000000, fail = "medium" }], of = "ram2" }
     ram2.ram = { size = "512KiB" }
     measured.stats = { of = { throttle = { rate = "40Gbit/s", of = { ram = { size = "1MiB" } } } } }
@@ -74,6 +84,7 @@ fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
         for at_home in [true, false] {
             let scratch = Scratch::new();
             let mut graph = graph(TREES, scratch.path());
+            let recording = graph.record("recorded/file");
             let elsewhere = other.handle.clone();
             contract::run(move |here| {
                 LaneFuture::new(async move {
@@ -83,8 +94,31 @@ fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
                     tree.on_lane().await
                 })
             });
+            assert_eq!(recording.is_empty(), name != "recorded");
         }
     }
+}
+
+#[test]
+fn every_tree_takes_atomic_writes_that_its_leaf_takes_at_home_and_from_another_lane() {
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let cached = r#"
+        cached.cache = { size = "4MiB", of = "measured" }
+        measured.stats = { of = { throttle = { rate = "40Gbit/s", of = "faulty" } } }
+        faulty.fault = { rules = [], of = { ram = { size = "1MiB" } } }
+    "#;
+    lane.block_on(async {
+        for home in [lane.handle(), other.handle.clone()] {
+            for name in ["faulty", "measured", "cached"] {
+                let tree = graph(cached, Path::new("/")).open(name, &home).await;
+                let volume = tree.expect(name).on_lane().await.expect(name);
+                let atomic = volume.atomic_writes().expect("memory has them");
+                assert_eq!((atomic.unit_bytes, atomic.max_bytes), (512, None), "{name}");
+                contract::hold(volume, 1).await;
+            }
+        }
+    });
 }
 
 #[test]
@@ -127,7 +161,7 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
         plain.file = { path = "plain" }
         buffered.file = { path = "buffered", cache = "write-back" }
         layers.cache = { size = "1MiB", of = { throttle = { rate = "40Gbit/s", of = { stats = { of = { file = { path = "deep" } } } } } } }
-        recorded.recorder = { of = { file = { path = "recorded", cache = "write-through" } } }
+        recorded.file = { path = "recorded", cache = "write-through" }
         rules.fault = { rules = [], of = "named" }
         named.file = { path = "named" }
         fixed.file = { path = "fixed", size = "4MiB" }
@@ -149,6 +183,7 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
         let mut graph = graph(text, scratch.path());
+        graph.record("recorded/file");
         let home = other.handle.clone();
         let new = NewStripe {
             uuid: uuid::Uuid::from_u128(7),
@@ -221,10 +256,69 @@ fn a_volume_named_twice_is_opened_once_and_closed_with_the_last() {
 
         let volume = seen.on_lane().await.expect("it is open");
         volume.read(0, 512).await.expect("it reads");
-        let stats = &first.handles().stats["seen/stats"];
+        let stats = first.handles().get::<StatsHandle>("seen/stats");
+        let stats = stats.expect("it counts");
         assert_eq!(stats.snapshot().of(RequestKind::Read).requests, 1);
         drop((volume, seen));
         second.open("disk", &home).await.expect("it is free again");
+    });
+}
+
+#[test]
+fn every_node_counts_under_its_path_on_all_lanes() {
+    let scratch = Scratch::new();
+    let text = r#"
+        db.cache = { size = "4MiB", of = { throttle = { rate = "40Gbit/s", of = { stripe = { unit = "64KiB", of = [
+            { file = { path = "a", size = "2MiB" } }, "b",
+        ] } } } } }
+        b.file = { path = "b", size = "2MiB" }
+    "#;
+    let other = OtherLane::start();
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, scratch.path());
+        let options = NewStripe {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            force: false,
+        };
+        let created = graph.create_stripe("db", &other.handle, &options).await;
+        created.expect("blank files");
+        let tree = graph.open("db", &other.handle).await.expect("it opens");
+        let volume = tree.on_lane().await.expect("a volume");
+        let data = Payload::zeroes(128 << 10);
+        let written = volume.write(0, data, Durability::Cached).await;
+        written.expect("it writes");
+        volume.read(0, 4096).await.expect("it is cached");
+        volume
+            .read(9, 512)
+            .await
+            .expect_err("it is not whole blocks");
+        let report = graph.report();
+        let counted = |path: &str, kind| {
+            let counts = report.0[path].of(kind);
+            assert_eq!(counts.latency_ns.len(), counts.requests, "{path}");
+            (counts.requests, counts.bytes, counts.errors)
+        };
+        use RequestKind::{Read, Write};
+        assert_eq!(counted("db/cache", Write), (1, 128 << 10, 0));
+        assert_eq!(counted("db/cache", Read), (2, 4096, 1));
+        let link = "db/cache/throttle";
+        assert_eq!(counted(link, Write), (1, 128 << 10, 0));
+        let stripe = "db/cache/throttle/stripe";
+        assert_eq!(counted(stripe, Write), (1, 128 << 10, 0));
+        for leaf in ["db/cache/throttle/stripe/0/file", "b/file"] {
+            let (requests, bytes, errors) = counted(leaf, Write);
+            assert!(requests >= 1 && bytes >= 64 << 10 && errors == 0, "{leaf}");
+        }
+        let shown = report.to_string();
+        assert!(
+            shown.contains(
+                "node b/file
+  read "
+            ),
+            "{shown}"
+        );
     });
 }
 
@@ -262,7 +356,8 @@ fn rules_in_the_configuration_act_and_can_be_cleared() {
             kinds.push(result.err().map(|error| error.kind()));
         }
         assert_eq!(kinds, [None, Some(ErrorKind::NoSpace), None]);
-        assert_eq!(graph.handles().faults["a/fault"].acted(), 1);
+        let handle = graph.handles().get::<FaultHandle>("a/fault");
+        assert_eq!(handle.expect("it has rules").acted(), 1);
     });
 }
 
@@ -359,7 +454,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
         db.cache = { size = "4MiB", of = { throttle = { rate = "40Gbit/s", of = { stripe = { unit = "4KiB", of = [
             { stats = { of = { throttle = { rate = "40Gbit/s", of = { file = { path = "a", size = "4MiB" } } } } } },
             { fault = { rules = [], of = { cache = { size = "1MiB", of = { file = { path = "b", size = "4MiB" } } } } } },
-            { recorder = { of = { file = { path = "c", size = "4MiB", cache = "write-back" } } } },
+            { file = { path = "c", size = "4MiB", cache = "write-back" } },
             { stripe = { of = [{ file = { path = "d", size = "4MiB" } }] } },
         ] } } } } }
         inner.stripe = { of = [{ file = { path = "d", size = "4MiB" } }] }
@@ -374,6 +469,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
         let mut graph = graph(text, scratch.path());
+        let recording = graph.record("db/cache/throttle/stripe/2/file");
         let new = NewStripe {
             uuid: uuid::Uuid::from_u128(7),
             created_unix_s: 1,
@@ -386,6 +482,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
         assert_eq!(marked()[..3], [false; 3], "a creation ends its claims");
         let tree = graph.open("db", &other.handle).await.expect("it opens");
         assert_eq!(marked(), [true; 4]);
+        assert!(!recording.is_empty());
         let volume = tree.on_lane().await.expect("a volume");
         volume.read(0, 4096).await.expect("it is open");
         assert_eq!(graph.close().await, Vec::<String>::new());

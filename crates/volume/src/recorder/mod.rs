@@ -23,7 +23,7 @@ use std::{
 
 use engine::{Buf, Payload, extent::Extent, op::AllocateMode};
 
-use crate::leaf::file::Medium;
+use crate::kinds::file::Medium;
 
 pub use replay::Survivors;
 pub use witness::{Promises, Violation, Witness};
@@ -42,6 +42,7 @@ enum Event {
         at: u64,
         content: Content,
         durable: bool,
+        atomic: bool,
     },
     WriteEnded {
         id: usize,
@@ -135,7 +136,7 @@ impl<M: Medium> Recorder<M> {
         &self,
         at: u64,
         content: Content,
-        durable: bool,
+        (durable, atomic): (bool, bool),
         write: impl Future<Output = io::Result<()>>,
     ) -> io::Result<()> {
         let id = self.recording.begin(|id| Event::WriteBegun {
@@ -143,6 +144,7 @@ impl<M: Medium> Recorder<M> {
             at,
             content,
             durable,
+            atomic,
         });
         let result = write.await;
         self.recording.end(Event::WriteEnded {
@@ -161,7 +163,14 @@ impl<M: Medium> Medium for Recorder<M> {
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let content = Content::Bytes(data.to_vec().into());
         let write = self.medium.write(at, data, durable);
-        self.record_write(at, content, durable, write).await
+        self.record_write(at, content, (durable, false), write)
+            .await
+    }
+
+    async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let content = Content::Bytes(data.to_vec().into());
+        let write = self.medium.write_atomic(at, data, durable);
+        self.record_write(at, content, (durable, true), write).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {
@@ -182,7 +191,7 @@ impl<M: Medium> Medium for Recorder<M> {
         let allocate = self.medium.allocate(mode, at, len);
         match mode {
             AllocateMode::PunchHole | AllocateMode::Zero => {
-                self.record_write(at, Content::Zeroes(len), false, allocate)
+                self.record_write(at, Content::Zeroes(len), (false, false), allocate)
                     .await
             }
             AllocateMode::Reserve => allocate.await,

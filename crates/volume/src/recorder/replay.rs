@@ -2,7 +2,7 @@
 //!
 //! A write must have survived if it ended well and was durable, or ended before a sync began that
 //! ended well before the cut. Any other that had begun may have survived: not at all, as a whole,
-//! or in some of its sectors. Each takes effect at one moment between its begin and its end, so
+//! or, unless it was atomic, in some of its sectors. Each takes effect at one moment between its begin and its end, so
 //! that of two in flight together either may be the later.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ struct Write<'a> {
     at: u64,
     content: &'a Content,
     durable: bool,
+    atomic: bool,
     begun: usize,
     ended: Option<usize>,
     must_survive: bool,
@@ -53,7 +54,7 @@ impl Recording {
             let survives = if write.must_survive {
                 Fate::Whole
             } else {
-                draw.fate()
+                draw.fate(write.atomic)
             };
             apply(write, survives, &mut draw, image);
         }
@@ -71,11 +72,13 @@ fn writes(events: &[Event]) -> Vec<Write<'_>> {
                 at,
                 content,
                 durable,
+                atomic,
             } => {
                 let write = Write {
                     at: *at,
                     content,
                     durable: *durable,
+                    atomic: *atomic,
                     begun: position,
                     ended: None,
                     must_survive: false,
@@ -159,14 +162,14 @@ impl Draw {
         }
     }
 
-    fn fate(&mut self) -> Fate {
+    fn fate(&mut self, is_atomic: bool) -> Fate {
         match self.survivors {
             Survivors::None => Fate::Lost,
             Survivors::All => Fate::Whole,
             Survivors::Drawn(_) => match self.below(3) {
                 0 => Fate::Lost,
-                1 => Fate::Whole,
-                _ => Fate::Torn,
+                2 if !is_atomic => Fate::Torn,
+                _ => Fate::Whole,
             },
         }
     }

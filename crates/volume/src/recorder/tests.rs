@@ -7,11 +7,13 @@ use engine::{
     Buf, Lane, LaneConfig, Payload, extent::Extent, op::AllocateMode, random::SplitMix64, task,
 };
 
-use super::{Promises, Recorder, Recording, Survivors, Violation, Witness};
+use super::{
+    Content, Event, Promises, Recorder, Recording, SECTOR_BYTES, Survivors, Violation, Witness,
+};
 use crate::{
     Durability, SharedVolume,
     config::Caching,
-    leaf::file::{FileOptions, Medium, OpenFile},
+    kinds::file::{FileOptions, Medium, OpenFile},
     scratch::Scratch,
 };
 
@@ -39,6 +41,11 @@ impl<M: Medium> Medium for Broken<M> {
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let durable = durable && self.missing != Missing::DurableWrites;
         self.medium.write(at, data, durable).await
+    }
+
+    async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        let durable = durable && self.missing != Missing::DurableWrites;
+        self.medium.write_atomic(at, data, durable).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {
@@ -173,6 +180,30 @@ fn without_its_durable_writes_the_leaf_is_found_out() {
         let (recording, promises) = record(caching, 1, Missing::DurableWrites);
         cut_everywhere(&recording, &promises).expect_err("writes promised what was not durable");
     }
+}
+
+#[test]
+fn an_atomic_write_gets_lost_and_is_never_torn() {
+    const LEN: usize = 8 * SECTOR_BYTES;
+    let torn = |atomic| {
+        let recording = Recording::new();
+        recording.begin(|id| Event::WriteBegun {
+            id,
+            at: 0,
+            content: Content::Bytes([1; LEN].into()),
+            durable: false,
+            atomic,
+        });
+        let sums = (0..100).map(|seed| {
+            let mut image = [0; LEN];
+            recording.replay(1, Survivors::Drawn(seed), &mut image);
+            image.iter().map(|byte| usize::from(*byte)).sum::<usize>()
+        });
+        let sums: Vec<usize> = sums.collect();
+        assert!(sums.contains(&0) && sums.contains(&LEN));
+        sums.iter().any(|sum| !matches!(*sum, 0 | LEN))
+    };
+    assert!(torn(false) && !torn(true));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use engine::{LaneFuture, Payload};
 
 use super::{Content, Recording, SECTOR_BYTES};
-use crate::{Claim, Durability, Result, Shape, SharedVolume, Volume};
+use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
 
 /// A volume that notes what it acknowledges.
 pub struct Witness {
@@ -173,6 +173,25 @@ impl Volume for Witness {
             // Nothing is promised of what it leaves, so there is nothing to note.
             _ => discard,
         }
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let content = Content::Bytes(Arc::from(data.to_vec()));
+        let write = self.inner.write_atomic(at, data, durability);
+        LaneFuture::new(self.note_write(at, content, self.is_promise(durability), write))
     }
 
     fn write_zeroes(

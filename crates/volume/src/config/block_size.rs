@@ -1,0 +1,67 @@
+//! The unit of a volume's addresses, and sizes in whole blocks.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+
+use super::{ConfigError, Size};
+
+/// The unit of a volume's addresses: 512 (the default: every initiator takes it) or 4096 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSize(u32);
+
+impl BlockSize {
+    /// 512 or 4096.
+    pub fn bytes(self) -> u32 {
+        self.0
+    }
+
+    /// Refuses a size that is no whole number of blocks, or none.
+    pub(crate) fn check(self, size: &Spanned<Size>) -> Result<(), ConfigError> {
+        let bytes = size.get_ref().bytes();
+        let block = u64::from(self.0);
+        if bytes == 0 || bytes % block != 0 {
+            let below = Size::from_bytes((bytes / block * block).max(block));
+            return Err(ConfigError::at(
+                size,
+                format!(
+                    "a size of {} is not a whole number of blocks of {block} bytes; write \"{below}\"",
+                    size.get_ref()
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for BlockSize {
+    fn default() -> Self {
+        BlockSize(512)
+    }
+}
+
+impl<'de> Deserialize<'de> for BlockSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = BlockSize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a block size: 512 or 4096, without quotes")
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<BlockSize, E> {
+                match bytes {
+                    512 | 4096 => Ok(BlockSize(bytes as u32)),
+                    _ => Err(E::custom(format!(
+                        "a block size of {bytes} is not offered; write 512 or 4096"
+                    ))),
+                }
+            }
+        }
+
+        deserializer.deserialize_i64(Visitor)
+    }
+}

@@ -1,0 +1,46 @@
+//! What a leaf answers that has nothing better. [`Volume`](crate::Volume) has no defaults, so that no
+//! layer loses a request of its child in silence; whoever falls back says so by calling these.
+
+use engine::{LaneFuture, Payload};
+
+use crate::{Allocation, Durability, Error, ErrorKind, Result, Volume};
+
+/// Written at a time by [`write_zeroes`], in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Of a volume that does not know what takes space: all may.
+pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+    LaneFuture::new(async move {
+        volume.shape().check(at, len)?;
+        Ok(Allocation {
+            is_mapped: true,
+            len_bytes: len,
+        })
+    })
+}
+
+/// Of a volume whose [`Volume::atomic_writes`] is `None`: refuses.
+pub fn write_atomic<'a>() -> LaneFuture<'a, Result<()>> {
+    let why = "the volume cannot write all or nothing";
+    LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
+}
+
+/// Of a volume without a command for it: writes zeroes.
+pub fn write_zeroes(
+    volume: &dyn Volume,
+    at: u64,
+    len: u64,
+    durability: Durability,
+) -> LaneFuture<'_, Result<()>> {
+    LaneFuture::new(async move {
+        volume.shape().check_write(at, len)?;
+        let mut done = 0;
+        while done < len {
+            let piece = PIECE_BYTES.min(len - done);
+            let zeroes = Payload::zeroes(piece as usize);
+            volume.write(at + done, zeroes, durability).await?;
+            done += piece;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,36 @@
+//! What kinds keep in a graph that does not know them: one value of each type.
+
+use std::{
+    any::{Any, TypeId, type_name},
+    collections::HashMap,
+    fmt,
+};
+
+/// A value of each type, which is its default until somebody changes it.
+#[derive(Default)]
+pub(super) struct ByType(HashMap<TypeId, Box<dyn Any + Send>>);
+
+impl ByType {
+    /// The value of type `T`.
+    pub(super) fn of<T: Default + Send + 'static>(&mut self) -> &mut T {
+        let value = self
+            .0
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Box::<T>::default());
+        match value.downcast_mut() {
+            Some(value) => value,
+            None => unreachable!("{} is kept under its own type", type_name::<T>()),
+        }
+    }
+
+    /// The value of type `T`, if anybody has changed it.
+    pub(super) fn get<T: 'static>(&self) -> Option<&T> {
+        self.0.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for ByType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ByType({})", self.0.len())
+    }
+}

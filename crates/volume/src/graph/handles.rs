@@ -1,0 +1,34 @@
+//! What reaches into open layers from outside: a counter that is read, rules that are changed.
+
+use std::collections::BTreeMap;
+
+use super::by_type::ByType;
+
+/// Handles of any type by the path of kinds from the name on, as
+/// `db/cache/stripe/0/throttle/stats`. They outlive the volumes.
+#[derive(Debug, Default)]
+pub struct Handles(ByType);
+
+impl Handles {
+    /// The handle of type `H` of the volume at `path`.
+    pub fn get<H: 'static>(&self, path: &str) -> Option<&H> {
+        self.0.get::<BTreeMap<String, H>>()?.get(path)
+    }
+
+    /// All handles of type `H` by the paths of their volumes.
+    pub fn all<H: Clone + 'static>(&self) -> BTreeMap<String, H> {
+        self.0.get().cloned().unwrap_or_default()
+    }
+
+    /// The handle of the volume at `path`, made if there is none of this type.
+    pub(super) fn given<H: Clone + Default + Send + 'static>(&mut self, path: &str) -> H {
+        let handles: &mut BTreeMap<String, H> = self.0.of();
+        handles.entry(path.to_owned()).or_default().clone()
+    }
+
+    /// Makes `handle` the one of the volume at `path`.
+    pub(super) fn put<H: Send + 'static>(&mut self, path: String, handle: H) {
+        let handles: &mut BTreeMap<String, H> = self.0.of();
+        handles.insert(path, handle);
+    }
+}

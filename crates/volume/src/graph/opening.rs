@@ -1,0 +1,139 @@
+//! What a kind is given to open a volume, and what it may leave with the graph.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use engine::{LaneFuture, LaneHandle};
+
+use super::{Graph, part::Part};
+use crate::{Claim, Error, ErrorKind, Result, Shape, SharedVolume, kinds::file::OpenFile};
+
+/// A volume that is being opened: what it is opened over, and where it will live.
+///
+/// It ends with one of the methods that make a [`Part`]. They differ in who has the volume's state:
+/// with `on_every_lane` each lane has an instance, which shares with the others only what may be
+/// shared between threads; `at_home` makes one instance, which the other lanes reach by messages.
+pub(crate) struct Opening<'a> {
+    pub(super) graph: &'a mut Graph,
+    pub(super) home: &'a LaneHandle,
+    /// The kinds from the volume's name on.
+    pub(super) path: String,
+    pub(super) children: Vec<Arc<Part>>,
+}
+
+impl Opening<'_> {
+    /// What relative paths start from.
+    pub(crate) fn base(&self) -> &Path {
+        &self.graph.base
+    }
+
+    /// The name of the volume that it is, or is a part of.
+    pub(crate) fn volume(&self) -> &str {
+        self.path.split('/').next().unwrap_or_default()
+    }
+
+    /// What it is made of, in order.
+    pub(crate) fn children(&self) -> &[Arc<Part>] {
+        &self.children
+    }
+
+    /// What reaches into this volume from outside, through [`Graph::handles`].
+    pub(crate) fn handle<H: Clone + Default + Send + 'static>(&mut self) -> H {
+        self.graph.handles.given(&self.path)
+    }
+
+    /// The handle that somebody has given to this volume before it is opened.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn existing_handle<H: Clone + 'static>(&self) -> Option<H> {
+        self.graph.handles.get(&self.path).cloned()
+    }
+
+    /// What this kind keeps in the graph for all of its volumes.
+    pub(crate) fn kept<T: Default + Send + 'static>(&mut self) -> &mut T {
+        self.graph.kept.of()
+    }
+
+    /// A claim on `children` volumes for the graph's owner.
+    pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
+        self.graph.new_claim(children)
+    }
+
+    /// Closes `part` in good order at [`Graph::close`], whoever else has let go of it by then.
+    pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
+        let kept = (self.path.clone(), part.clone());
+        self.graph.until_closed.push(kept);
+    }
+
+    /// Looks at the length and the path of `file` whenever somebody asks.
+    pub(crate) fn follow(&mut self, file: &Arc<OpenFile>) {
+        let files = &mut self.graph.files;
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    /// A leaf of this shape that each lane has an instance of.
+    pub(crate) fn leaf_on_every_lane(
+        self,
+        shape: Shape,
+        make: impl Fn() -> SharedVolume + Send + Sync + 'static,
+    ) -> Arc<Part> {
+        Part::leaf_on_every_lane(shape, make)
+    }
+
+    /// A volume that each lane has an instance of, over the children's volumes on that lane.
+    pub(crate) async fn on_every_lane(
+        &mut self,
+        make: impl Fn(Vec<SharedVolume>) -> Result<SharedVolume> + Send + Sync + 'static,
+    ) -> Result<Arc<Part>> {
+        Part::layer_on_every_lane(self.children.clone(), make).await
+    }
+
+    /// As [`Opening::on_every_lane`], over the only child.
+    pub(crate) async fn layer_on_every_lane(
+        &mut self,
+        make: impl Fn(SharedVolume) -> SharedVolume + Send + Sync + 'static,
+    ) -> Result<Arc<Part>> {
+        self.on_every_lane(move |inner| Ok(make(only(inner)?)))
+            .await
+    }
+
+    /// A volume of which there is one instance, on its home lane, where `make` runs.
+    pub(crate) async fn at_home(
+        &mut self,
+        make: impl FnOnce(Vec<SharedVolume>) -> LaneFuture<'static, Result<SharedVolume>>
+        + Send
+        + 'static,
+    ) -> Result<Arc<Part>> {
+        Part::at_home(self.home, self.children.clone(), make).await
+    }
+
+    /// As [`Opening::at_home`], over the only child.
+    pub(crate) async fn layer_at_home(
+        &mut self,
+        make: impl FnOnce(SharedVolume) -> Result<SharedVolume> + Send + 'static,
+    ) -> Result<Arc<Part>> {
+        self.at_home(move |inner| LaneFuture::new(async move { make(only(inner)?) }))
+            .await
+    }
+}
+
+impl Graph {
+    pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since_unix_s = now.unwrap_or_default().as_secs();
+        Claim::new(&self.owner, children, self.others, since_unix_s)
+    }
+}
+
+fn only(mut volumes: Vec<SharedVolume>) -> Result<SharedVolume> {
+    match (volumes.pop(), volumes.is_empty()) {
+        (Some(volume), true) => Ok(volume),
+        _ => Err(Error::new(
+            ErrorKind::Configuration,
+            "this kind of volume is made of exactly one other",
+        )),
+    }
+}

@@ -1,0 +1,76 @@
+//! `cache = { size = "512MiB", of = … }`: how much memory, and what is read ahead.
+
+use std::{rc::Rc, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::CacheConfig;
+use crate::{
+    Result,
+    config::{ConfigError, Node, Size},
+    graph::{Opening, Part},
+    kinds::Settings,
+};
+
+/// The page that a cache keeps; less holds none.
+const SIZE_BYTES_MIN: u64 = 4096;
+
+/// `cache = { size = "512MiB", of = … }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// The memory that it may hold.
+    pub size: Spanned<Size>,
+    /// The most that is read ahead of a sequential run; "0B" for nothing. The cache chooses when
+    /// it is not given.
+    pub read_ahead: Option<Spanned<Size>>,
+    /// What is cached.
+    pub of: Node,
+}
+
+impl Settings for Cache {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        let defaults = CacheConfig::default();
+        let read_ahead = self.read_ahead.as_ref().map(|size| size.get_ref().bytes());
+        let config = CacheConfig {
+            size_bytes: self.size.get_ref().bytes(),
+            read_ahead_max_bytes: read_ahead.unwrap_or(defaults.read_ahead_max_bytes),
+            ..defaults
+        };
+        LaneFuture::new(async move {
+            opening
+                .layer_at_home(move |inner| Ok(Rc::new(super::Cache::new(inner, &config)?)))
+                .await
+        })
+    }
+
+    fn children(&self) -> &[Node] {
+        std::slice::from_ref(&self.of)
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        let size = self.size.get_ref();
+        if size.bytes() < SIZE_BYTES_MIN {
+            return Err(ConfigError::at(
+                &self.size,
+                format!("a cache of {size} holds nothing; write 64MiB or more"),
+            ));
+        }
+        match &self.read_ahead {
+            Some(ahead) if ahead.get_ref() > size => Err(ConfigError::at(
+                ahead,
+                format!(
+                    "what is read ahead ({}) does not fit into the cache ({size})",
+                    ahead.get_ref()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn memory(&self) -> Option<&Spanned<Size>> {
+        Some(&self.size)
+    }
+}

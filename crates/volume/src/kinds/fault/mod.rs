@@ -1,0 +1,337 @@
+//! The `fault` layer, for tests: a volume that fails, waits or hangs as told by rules. The rules
+//! can be changed from anywhere while the volume is in use.
+
+pub mod settings;
+
+use std::{
+    future::poll_fn,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use engine::{LaneFuture, Payload, time};
+use serde::Deserialize;
+
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume,
+};
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard or a write of zeroes.
+    Discard,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// It ends with this error and is not done.
+    Fail(ErrorKind),
+    /// It is done, and ends with this error all the same.
+    FailAfter(ErrorKind),
+    /// It begins this much later.
+    Delay(Duration),
+    /// It begins when the rules are cleared.
+    Hang,
+}
+
+/// Which requests something happens to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// The operation; any when `None`.
+    pub on: Option<Operation>,
+    /// A range of bytes that the request must touch; any when `None`. A flush touches none.
+    pub range: Option<Range<u64>>,
+    /// Requests that match and are let pass first.
+    pub skip: u64,
+    /// How many it acts on; without a limit when `None`.
+    pub times: Option<u64>,
+    /// What happens.
+    pub action: Action,
+}
+
+impl Rule {
+    /// A rule that does `action` to every request; narrow it with the fields.
+    pub fn always(action: Action) -> Self {
+        Rule {
+            on: None,
+            range: None,
+            skip: 0,
+            times: None,
+            action,
+        }
+    }
+
+    fn matches(&self, operation: Operation, at: u64, len: u64) -> bool {
+        self.on.is_none_or(|on| on == operation)
+            && self
+                .range
+                .as_ref()
+                .is_none_or(|range| at < range.end && range.start < at + len)
+    }
+}
+
+/// Changes the rules of a [`Fault`] layer, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct FaultHandle(Arc<Mutex<Rules>>);
+
+#[derive(Debug, Default)]
+struct Rules {
+    rules: Vec<Rule>,
+    acted: u64,
+    /// Counts clearings: what hangs since an earlier one goes on.
+    cleared: u64,
+    hanging: Vec<Waker>,
+}
+
+impl FaultHandle {
+    /// No rules yet.
+    pub fn new() -> Self {
+        FaultHandle::default()
+    }
+
+    /// Adds a rule behind those that there are. The first that matches decides.
+    pub fn add(&self, rule: Rule) {
+        self.lock().rules.push(rule);
+    }
+
+    /// Removes all rules and lets what hangs go on.
+    pub fn clear(&self) {
+        let hanging = {
+            let mut rules = self.lock();
+            rules.rules.clear();
+            rules.cleared += 1;
+            std::mem::take(&mut rules.hanging)
+        };
+        hanging.into_iter().for_each(Waker::wake);
+    }
+
+    /// How many requests something has happened to.
+    pub fn acted(&self) -> u64 {
+        self.lock().acted
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rules> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decide(&self, operation: Operation, at: u64, len: u64) -> Option<Action> {
+        let mut state = self.lock();
+        let rule = state.rules.iter_mut().find_map(|rule| {
+            if !rule.matches(operation, at, len) || rule.times == Some(0) {
+                return None;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+                return None;
+            }
+            if let Some(times) = &mut rule.times {
+                *times -= 1;
+            }
+            Some(rule.action)
+        });
+        state.acted += u64::from(rule.is_some());
+        rule
+    }
+
+    async fn hang(&self) {
+        let since = self.lock().cleared;
+        poll_fn(|cx| {
+            let mut rules = self.lock();
+            if rules.cleared != since {
+                return Poll::Ready(());
+            }
+            rules.hanging.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A volume that fails as told.
+pub struct Fault {
+    inner: SharedVolume,
+    handle: FaultHandle,
+}
+
+impl Fault {
+    /// `inner` under the rules of `handle`.
+    pub fn new(inner: SharedVolume, handle: FaultHandle) -> Self {
+        Fault { inner, handle }
+    }
+
+    async fn under_rules<T>(
+        &self,
+        operation: Operation,
+        at: u64,
+        len: u64,
+        request: LaneFuture<'_, Result<T>>,
+    ) -> Result<T> {
+        let failure = |kind| Error::new(kind, format!("{operation:?} failed as told by a rule"));
+        match self.handle.decide(operation, at, len) {
+            None => request.await,
+            Some(Action::Fail(kind)) => Err(failure(kind)),
+            Some(Action::FailAfter(kind)) => {
+                request.await?;
+                Err(failure(kind))
+            }
+            Some(Action::Delay(duration)) => {
+                time::sleep(duration).await;
+                request.await
+            }
+            Some(Action::Hang) => {
+                self.handle.hang().await;
+                request.await
+            }
+        }
+    }
+}
+
+impl Volume for Fault {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        let request = self.inner.read(at, len);
+        LaneFuture::new(self.under_rules(Operation::Read, at, len as u64, request))
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write(at, data, durability);
+        LaneFuture::new(self.under_rules(Operation::Write, at, len, request))
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.under_rules(Operation::Flush, 0, 0, self.inner.flush()))
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.discard(at, len);
+        LaneFuture::new(self.under_rules(Operation::Discard, at, len, request))
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write_atomic(at, data, durability);
+        LaneFuture::new(self.under_rules(Operation::Write, at, len, request))
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.write_zeroes(at, len, may_discard, durability);
+        LaneFuture::new(self.under_rules(Operation::Discard, at, len, request))
+    }
+}
+
+impl std::fmt::Debug for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fault({:?})", self.handle.lock().rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use engine::{Lane, LaneConfig, task};
+
+    use super::*;
+    use crate::{contract, kinds::ram::Region};
+
+    fn faulty() -> (Rc<Fault>, FaultHandle) {
+        let ram = Region::new(1 << 20, 512).expect("memory").on_lane();
+        let handle = FaultHandle::new();
+        (Rc::new(Fault::new(Rc::new(ram), handle.clone())), handle)
+    }
+
+    #[test]
+    fn keeps_the_contract_without_rules() {
+        contract::run(|_| LaneFuture::new(async { Ok(faulty().0 as SharedVolume) }));
+    }
+
+    #[test]
+    fn rules_act_where_and_as_often_as_they_say() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (volume, handle) = faulty();
+            handle.add(Rule {
+                on: Some(Operation::Read),
+                range: Some(4096..8192),
+                skip: 1,
+                times: Some(2),
+                action: Action::Fail(ErrorKind::Medium),
+            });
+            let mut results = Vec::new();
+            for at in [0, 4096, 3584, 4096, 3584, 8192, 4096] {
+                results.push(volume.read(at, 1024).await.is_ok());
+            }
+            assert_eq!(results, [true, true, false, false, true, true, true]);
+            assert_eq!(handle.acted(), 2);
+
+            handle.add(Rule::always(Action::FailAfter(ErrorKind::TimedOut)));
+            let ones = Payload::from(engine::Buf::copy_of(&[1; 512]));
+            let error = volume
+                .write(0, ones, Durability::Cached)
+                .await
+                .expect_err("told");
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            handle.clear();
+            let seen = volume.read(0, 512).await.expect("no rules").to_vec();
+            assert_eq!(seen, [1; 512], "it was done all the same");
+        });
+    }
+
+    #[test]
+    fn what_hangs_goes_on_when_the_rules_are_cleared() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (volume, handle) = faulty();
+            handle.add(Rule::always(Action::Hang));
+            let hanging = volume.clone();
+            let flush = task::spawn(async move { hanging.flush().await });
+            time::sleep(Duration::from_millis(5)).await;
+            assert!(!flush.is_finished());
+            std::thread::spawn(move || handle.clear());
+            flush.await.expect("it goes on");
+        });
+    }
+}

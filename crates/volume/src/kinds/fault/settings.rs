@@ -1,0 +1,124 @@
+//! `fault = { rules = [ … ], of = … }`: which requests fail from the start, and how.
+
+use std::{rc::Rc, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Action, FaultHandle, Operation, Rule};
+use crate::{
+    ErrorKind, Result,
+    config::{ConfigError, Node, Time},
+    graph::{Opening, Part},
+    kinds::Settings,
+};
+
+/// `fault = { rules = [ { on = "write", fail = "medium", skip = 3, times = 1 } ], of = … }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Looked at in order; the first that matches decides.
+    #[serde(default)]
+    pub rules: Vec<Spanned<FaultRule>>,
+    /// What fails.
+    pub of: Node,
+}
+
+/// Which requests fail, and how. Exactly one of `fail`, `delay` and `hang` is given.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultRule {
+    /// The operation that it matches; all when not given.
+    pub on: Option<Operation>,
+    /// Matches are let pass this many times first.
+    #[serde(default)]
+    pub skip: u64,
+    /// It acts this many times, then never again; without a limit when not given.
+    pub times: Option<u64>,
+    /// The request ends with this error.
+    pub fail: Option<FaultKind>,
+    /// The request begins this much later.
+    pub delay: Option<Time>,
+    /// The request never begins.
+    #[serde(default)]
+    pub hang: bool,
+}
+
+impl FaultRule {
+    /// What the layer is told; `None` unless exactly one action is given.
+    fn rule(&self) -> Option<Rule> {
+        let action = match (self.fail, self.delay, self.hang) {
+            (Some(kind), None, false) => Action::Fail(kind.into()),
+            (None, Some(time), false) => Action::Delay(time.duration()),
+            (None, None, true) => Action::Hang,
+            _ => return None,
+        };
+        Some(Rule {
+            on: self.on,
+            skip: self.skip,
+            times: self.times,
+            ..Rule::always(action)
+        })
+    }
+}
+
+/// The error of a [`FaultRule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// A failed medium.
+    Medium,
+    /// No space left.
+    NoSpace,
+    /// Nobody answers.
+    Unreachable,
+    /// No answer came in time.
+    TimedOut,
+}
+
+impl From<FaultKind> for ErrorKind {
+    fn from(kind: FaultKind) -> Self {
+        match kind {
+            FaultKind::Medium => ErrorKind::Medium,
+            FaultKind::NoSpace => ErrorKind::NoSpace,
+            FaultKind::Unreachable => ErrorKind::Unreachable,
+            FaultKind::TimedOut => ErrorKind::TimedOut,
+        }
+    }
+}
+
+impl Settings for Fault {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        let handle: FaultHandle = opening.handle();
+        handle.clear();
+        let rules = self.rules.iter().map(Spanned::get_ref);
+        rules
+            .filter_map(FaultRule::rule)
+            .for_each(|rule| handle.add(rule));
+        LaneFuture::new(async move {
+            opening
+                .layer_at_home(move |inner| Ok(Rc::new(super::Fault::new(inner, handle))))
+                .await
+        })
+    }
+
+    fn children(&self) -> &[Node] {
+        std::slice::from_ref(&self.of)
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        match self
+            .rules
+            .iter()
+            .find(|rule| rule.get_ref().rule().is_none())
+        {
+            None => Ok(()),
+            Some(rule) => Err(ConfigError::at(
+                rule,
+                "a fault rule does one thing; write one of fail = \"medium\", delay = \"5ms\" and \
+                 hang = true",
+            )),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What can be said about a file without opening it for writing.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use super::settings::File;
+use crate::config::ConfigError;
+
+/// What a path leads to, whatever the path.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) enum Leads {
+    /// To a block device, by its number.
+    Device(u64),
+    /// To a file, by the numbers of its file system and inode.
+    File(u64, u64),
+    /// To what is not there yet.
+    Nowhere(PathBuf),
+}
+
+impl Leads {
+    pub(super) fn of(path: &Path) -> Leads {
+        match fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => Leads::Device(found.rdev()),
+            Ok(found) => Leads::File(found.dev(), found.ino()),
+            Err(_) => {
+                let directory = path
+                    .parent()
+                    .and_then(|parent| fs::canonicalize(parent).ok());
+                let whole = directory.zip(path.file_name());
+                Leads::Nowhere(whole.map_or(path.into(), |(parent, name)| parent.join(name)))
+            }
+        }
+    }
+}
+
+/// Refuses what is at `path`, the file's, if it cannot be opened as its settings say.
+pub(super) fn check_openable(file: &File, path: &Path) -> Result<(), ConfigError> {
+    let shown = path.display();
+    let wrong = |message: String| Err(ConfigError::new(file.path.span(), message));
+    let size = file.size.as_ref().map(|size| size.get_ref().bytes());
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(_) if size.is_some() && !file.read_only => {
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            return match parent.map(fs::metadata) {
+                None | Some(Ok(_)) => Ok(()),
+                // What a shell would put in place of these, it does not.
+                Some(Err(_))
+                    if file
+                        .path
+                        .get_ref()
+                        .to_string_lossy()
+                        .starts_with(['~', '$']) =>
+                {
+                    wrong(format!(
+                        "{shown} cannot be created: a path stands for itself, without ~ and variables; \
+                         write it from / on"
+                    ))
+                }
+                Some(Err(error)) => wrong(format!(
+                    "{shown} cannot be created: its directory is not there ({error}); create it with \
+                     mkdir -p, or mount its file system"
+                )),
+            };
+        }
+        Err(error) if size.is_some() => {
+            return wrong(format!(
+                "{shown} cannot be opened: {error}; make it, or take read_only out to have it made"
+            ));
+        }
+        Err(error) => {
+            return wrong(format!(
+                "{shown} cannot be opened: {error}; give it a size to have it made, as size = \
+                 \"20GiB\""
+            ));
+        }
+    };
+    if found.is_dir() {
+        return wrong(format!(
+            "{shown} is a directory; name a regular file or a block device"
+        ));
+    }
+    let kind = found.file_type();
+    let other = [
+        (kind.is_char_device(), "a character device"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_socket(), "a socket"),
+    ];
+    if let Some((_, kind)) = other.into_iter().find(|(is, _)| *is) {
+        return wrong(format!(
+            "{shown} is {kind}; name a regular file or a block device"
+        ));
+    }
+    if !found.is_file() {
+        // A device says how long it is only when it is opened.
+        return Ok(());
+    }
+    match size {
+        None if found.len() == 0 => wrong(format!(
+            "{shown} is empty; give it a size, as size = \"20GiB\""
+        )),
+        None if found.len() < file.block_size.bytes().into() => wrong(format!(
+            "{shown} has {} bytes, less than a block of {}; name a longer file, or make it longer \
+             (truncate -s 1G)",
+            found.len(),
+            file.block_size.bytes()
+        )),
+        Some(size) if found.len() > 0 && found.len() < size => wrong(format!(
+            "{shown} has {} bytes, fewer than the size of {size} that is configured; write the \
+             smaller size, or make the file longer (truncate -s {size})",
+            found.len()
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,391 @@
+//! The `file` leaf: a file or block device of the system, in one of four caching modes.
+//!
+//! What it tells about itself is derived from the mode and nothing else: `direct` and `write-back`
+//! have a volatile cache that a flush (fdatasync) empties, `direct-sync` and `write-through` have
+//! none, and a flush finds nothing to do. A durable write carries its own barrier (RWF_DSYNC).
+//!
+//! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
+//! [`Medium`]. They share which writes are unflushed and whether a flush has failed
+//! (`flushes.rs`). Two cases need an order between requests (`extents.rs`), and then all of the
+//! file's I/O goes through one lane: in the page cache, where a read that meets a write sees parts
+//! of both, and where direct I/O needs units larger than a block, so that a block is written by
+//! reading and writing its unit.
+
+mod check;
+mod extents;
+#[cfg(test)]
+mod fault_tests;
+mod flushes;
+mod growth;
+mod medium;
+mod open;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{io, ops::Range, sync::Arc};
+
+use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
+
+use self::{extents::Extents, flushes::LaneFlushes};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
+    claim::{mark_local, unmark},
+};
+
+pub use growth::Grown;
+pub use medium::{FileMedium, Medium};
+pub use open::{FileOptions, OpenFile};
+
+/// The most that is written at once where zeroes have to be written one by one.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// A file leaf on one lane.
+#[derive(Debug)]
+pub struct FileVolume<M> {
+    file: Arc<OpenFile>,
+    medium: M,
+    flushes: LaneFlushes,
+    extents: Extents,
+}
+
+impl<M: Medium> FileVolume<M> {
+    fn new(file: Arc<OpenFile>, medium: M) -> Self {
+        FileVolume {
+            flushes: file.flushes.on_lane(),
+            file,
+            medium,
+            extents: Extents::default(),
+        }
+    }
+
+    fn align(&self) -> u64 {
+        self.file.align_bytes.into()
+    }
+
+    /// The whole units around `len` bytes at `at`.
+    fn units(&self, at: u64, len: u64) -> Range<u64> {
+        at / self.align() * self.align()..(at + len).next_multiple_of(self.align())
+    }
+
+    fn failed(&self, what: &str, at: u64, len: u64, error: &io::Error) -> Error {
+        let path = self.file.path.display();
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            tracing::error!(
+                file = %path,
+                at,
+                "the file ends before this byte of its disk: it was cut short while it was served. \
+                 What is behind its end is lost; stop serving it and restore it"
+            );
+        }
+        let mend = match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                " (raise the limit on file sizes: `ulimit -f`, LimitFSIZE= of systemd)"
+            }
+            _ => "",
+        };
+        Error::io(
+            format_args!("{what} of {len} bytes at {at} of {path}{mend}"),
+            error,
+        )
+    }
+
+    /// Pays for what the system copies between its page cache and us, on this thread.
+    async fn pay(&self, len: u64) {
+        if self.file.excludes {
+            spend(len as usize).await;
+        }
+    }
+
+    async fn read_units(&self, range: Range<u64>) -> Result<Buf> {
+        let len = range.end - range.start;
+        self.pay(len).await;
+        let (result, buf) = self.medium.read(range.start, Buf::new(len as usize)).await;
+        match result {
+            Ok(()) => Ok(buf),
+            Err(error) => Err(self.failed("read", range.start, len, &error)),
+        }
+    }
+
+    /// Writes whole units, from aligned memory.
+    async fn write_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        let len = data.len() as u64;
+        let durable = self.file.synchronous || durability == Durability::Fua;
+        self.pay(len).await;
+        let data = if self.align() == 1 || data.is_aligned(self.align() as usize) {
+            data
+        } else {
+            data.into_buf().into()
+        };
+        let again = self.kept_for_doubt(&data, durable);
+        let result = self.medium.write(at, data, durable).await;
+        if let (Err(error), Some((data, covered))) = (&result, again) {
+            let again = self.medium.write(at, data, false);
+            self.judge(error, covered, again).await;
+        }
+        self.written(at, len, durable, result)
+    }
+
+    /// Notes the end of a write.
+    fn written(&self, at: u64, len: u64, durable: bool, result: io::Result<()>) -> Result<()> {
+        if !durable {
+            self.flushes.volatile_write_ended();
+        }
+        result.map_err(|error| self.failed("write", at, len, &error))
+    }
+
+    /// What a durable write is to be judged with if it fails, where others may be volatile: its data,
+    /// and what flushes have covered as it begins.
+    fn kept_for_doubt(&self, data: &Payload, durable: bool) -> Option<(Payload, u64)> {
+        let is_kept = durable && self.file.shape.volatile_cache;
+        is_kept.then(|| (data.clone(), self.flushes.covered()))
+    }
+
+    /// A durable write has failed: was it the write, or the sync that it carries? A loss in the page
+    /// cache is told to each open file, so flushes hear of it on theirs. That a disk could not empty
+    /// its cache is told once, to who asked. What is volatile is lost only then, and then the same
+    /// write goes well when it is not to be durable. A flush since the write began, when flushes had
+    /// `covered` so much, says nothing: it may have found the cache empty after the loss.
+    async fn judge(
+        &self,
+        error: &io::Error,
+        covered: u64,
+        again: impl Future<Output = io::Result<()>>,
+    ) {
+        let is_full = error.kind() == io::ErrorKind::StorageFull;
+        if is_full || !self.flushes.has_volatile_beyond(covered) {
+            return;
+        }
+        let _judging = self.flushes.judging();
+        if again.await.is_ok() {
+            self.flushes.doubt();
+        }
+    }
+
+    /// Writes blocks that are no whole units: reads the units at both ends, changes and writes all.
+    async fn write_in_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        let units = self.units(at, data.len() as u64);
+        let _alone = self.extents.claim(units.clone(), true).await;
+        let mut buf = Buf::new((units.end - units.start) as usize);
+        let (start, end) = (
+            (at - units.start) as usize,
+            (at - units.start) as usize + data.len(),
+        );
+        let unit = self.align() as usize;
+        let is_one_unit = buf.len() == unit;
+        if start > 0 || is_one_unit {
+            let head = self
+                .read_units(units.start..units.start + self.align())
+                .await?;
+            buf[..unit].copy_from_slice(&head);
+        }
+        if end < buf.len() && !is_one_unit {
+            let tail = self.read_units(units.end - self.align()..units.end).await?;
+            let tail_start = buf.len() - unit;
+            buf[tail_start..].copy_from_slice(&tail);
+        }
+        data.copy_to(0, &mut buf[start..end]);
+        self.write_units(units.start, buf.into(), durability).await
+    }
+
+    async fn write_blocks(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
+        if !self.file.needs_home() {
+            return self.write_units(at, data, durability).await;
+        }
+        let units = self.units(at, data.len() as u64);
+        if units != (at..at + data.len() as u64) {
+            return self.write_in_units(at, data, durability).await;
+        }
+        let _claimed = self.extents.claim(units, self.file.excludes).await;
+        self.write_units(at, data, durability).await
+    }
+
+    /// Zeroes a range by changing its allocation, or by writing where the medium cannot do that.
+    async fn zero(
+        &self,
+        mode: AllocateMode,
+        at: u64,
+        len: u64,
+        durability: Durability,
+    ) -> Result<()> {
+        let result = {
+            let _alone = if self.file.needs_home() {
+                Some(self.extents.claim(self.units(at, len), true).await)
+            } else {
+                None
+            };
+            let result = self.medium.allocate(mode, at, len).await;
+            self.flushes.volatile_write_ended();
+            result
+        };
+        match result {
+            Ok(()) if self.file.synchronous || durability == Durability::Fua => {
+                self.flush_volatile().await
+            }
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let mut done = 0;
+                while done < len {
+                    let piece = ZEROES_BYTES.min(len - done);
+                    let zeroes = Payload::zeroes(piece as usize);
+                    self.write_blocks(at + done, zeroes, durability).await?;
+                    done += piece;
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.failed("zeroing", at, len, &error)),
+        }
+    }
+
+    async fn flush_volatile(&self) -> Result<()> {
+        self.flushes
+            .flush(|| self.medium.sync())
+            .await
+            .map_err(|error| error.context(self.file.path.display()))
+    }
+
+    fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        self.file.shape.check_write(at, len)?;
+        self.flushes
+            .check()
+            .map_err(|error| error.context(self.file.path.display()))
+    }
+}
+
+impl<M: Medium> Volume for FileVolume<M> {
+    fn shape(&self) -> &Shape {
+        &self.file.shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            self.file.shape.check(at, len as u64)?;
+            let units = self.units(at, len as u64);
+            let _claimed = if self.file.excludes {
+                Some(self.extents.claim(units.clone(), false).await)
+            } else {
+                None
+            };
+            if !self.file.writes_in_units() {
+                return Ok(self.read_units(units).await?.into());
+            }
+            let start = (at - units.start) as usize;
+            let buf = self.read_units(units).await?;
+            Ok(buf.freeze().slice(start..start + len).into())
+        })
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, data.len() as u64)?;
+            self.write_blocks(at, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.flush_volatile())
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        let claim = claim.clone();
+        LaneFuture::new(async move {
+            mark_local(self, &claim, self.file.is_regular()).await?;
+            self.file.keep_claim(claim);
+            Ok(())
+        })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            match self.file.take_claim() {
+                None => Ok(()),
+                Some(claim) => {
+                    claim.close();
+                    unmark(self, &claim).await
+                }
+            }
+        })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            if self.file.shape.discard.is_none() {
+                return Ok(());
+            }
+            self.zero(AllocateMode::PunchHole, at, len, Durability::Cached)
+                .await
+        })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.file.shape.check(at, len)?;
+            let block = u64::from(self.file.shape.block_size_bytes);
+            let extent = self.medium.extent(at).await;
+            let extent = extent.map_err(|error| self.failed("a look", at, len, &error))?;
+            // A block takes space if any of its bytes does: a run of holes ends with its last whole
+            // block, and a block that begins in one and does not end in it is looked at no closer.
+            let end = match extent.is_allocated {
+                true => extent.end.saturating_add(block - 1) / block * block,
+                false => extent.end / block * block,
+            };
+            let is_mapped = extent.is_allocated || end <= at;
+            Ok(Allocation {
+                is_mapped,
+                len_bytes: end.max(at + block).min(at + len) - at,
+            })
+        })
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.file.atomic_writes
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let len = data.len() as u64;
+            self.check_write(at, len)?;
+            let Some(atomic) = self.file.atomic_writes else {
+                return Err(Error::new(
+                    ErrorKind::Configuration,
+                    "the file system takes no atomic writes",
+                ));
+            };
+            atomic.check(at, len)?;
+            let durable = self.file.synchronous || durability == Durability::Fua;
+            // In one piece of memory: the system takes one segment.
+            let data: Payload = data.into_buf().into();
+            let again = self.kept_for_doubt(&data, durable);
+            let result = self.medium.write_atomic(at, data, durable).await;
+            if let (Err(error), Some((data, covered))) = (&result, again) {
+                let again = self.medium.write_atomic(at, data, false);
+                self.judge(error, covered, again).await;
+            }
+            self.written(at, len, durable, result)
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            let mode = if may_discard && self.file.shape.discard.is_some() {
+                AllocateMode::PunchHole
+            } else {
+                AllocateMode::Zero
+            };
+            self.zero(mode, at, len, durability).await
+        })
+    }
+}

@@ -1,0 +1,362 @@
+//! Opening the file of a leaf: what must hold at start so that nothing surprises later.
+
+use std::{
+    io,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use engine::{
+    Duration, Payload,
+    fs::{OpenOptions, SharedFile, remove},
+    op::AllocateMode,
+    store, time,
+};
+
+use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
+use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape, config::Caching};
+
+/// The physical block that is reported: the page of the cache and the sector of today's disks.
+const PHYSICAL_BYTES: u32 = 4096;
+
+/// How long a file may stay locked before that is an error.
+const LOCKED_LIMIT: Duration = Duration::from_secs(2);
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// The volume's length in bytes, in whole blocks. A missing or empty file is made with it; a
+    /// longer one keeps its end, unseen. Without one the file must exist and is served whole.
+    pub len_bytes: Option<u64>,
+    /// How the page cache is used and when a write is durable.
+    pub caching: Caching,
+    /// 512 or 4096.
+    pub block_size_bytes: u32,
+    /// Refuses writes, and opens the file for reading only.
+    pub read_only: bool,
+}
+
+/// An open file leaf, for all lanes of the process.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub(super) path: PathBuf,
+    pub(super) shape: Shape,
+    /// What I/O must be aligned to, in bytes.
+    pub(super) align_bytes: u32,
+    /// Every write is durable before it ends.
+    pub(super) synchronous: bool,
+    /// Reads must not meet writes: file systems copy from and to the page cache without excluding
+    /// one from the other (ext4 does), and a reader would see half a block.
+    pub(super) excludes: bool,
+    pub(super) flushes: Arc<Flushes>,
+    pub(super) atomic_writes: Option<AtomicWrites>,
+    /// The file's own length when it was opened.
+    pub(super) opened_bytes: u64,
+    /// The configuration says how long the volume is, whatever the file's length.
+    pub(super) has_size: bool,
+    pub(super) medium: SharedMedium,
+    /// The claim that its mark is of.
+    claim: Mutex<Option<Claim>>,
+}
+
+impl OpenFile {
+    /// Opens the file, locks it against other processes and makes it if it is to be made.
+    ///
+    /// A file is made sparse, by writing its last block: that takes no time and works everywhere,
+    /// and discards punch holes into it later anyway, so that reserved space would not stay so. A
+    /// medium that is full is an error of the write that finds it so ([`ErrorKind::NoSpace`]).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Configuration`] when the file is missing, too small, in use or unfit.
+    pub async fn open(options: &FileOptions) -> Result<Arc<Self>> {
+        OpenFile::open_aligned(options, 1).await
+    }
+
+    /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
+    pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
+        let shown = options.path.display();
+        let (medium, is_new) = open_twice(options).await?;
+        let align_bytes = medium.io.io_align_bytes().max(align_bytes);
+        let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
+            (0, Some(len)) if !options.read_only => {
+                let unit = u64::from(align_bytes.max(options.block_size_bytes));
+                let len = len.next_multiple_of(unit);
+                let made = make(&medium.on_lane(), &options.path, len, unit).await;
+                if made.is_err() && is_new && medium.io.is_at(&options.path) {
+                    // Of the two errors the first one counts.
+                    let _ = remove(&options.path);
+                }
+                made?
+            }
+            (0, _) => {
+                return Err(configuration(format!(
+                    "{shown} is empty; give it a size, as size = \"20GiB\""
+                )));
+            }
+            (found, _) => found,
+        };
+        let len_bytes = volume_len(options, file_bytes, align_bytes)?;
+        let unseen_bytes = file_bytes - len_bytes;
+        if unseen_bytes >= u64::from(align_bytes.max(options.block_size_bytes)) {
+            tracing::warn!(
+                file = %shown,
+                file_bytes,
+                size_bytes = len_bytes,
+                "the file is longer than the size that is configured: its end is not served"
+            );
+        }
+        let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
+        let synchronous = options.caching.is_synchronous();
+        let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
+        let atomic_writes = medium.io.atomic_write_bytes();
+        let atomic_writes = atomic_writes
+            .filter(|_| !options.read_only && align_bytes <= options.block_size_bytes)
+            .and_then(|lengths| atomic_unit(&lengths, options.block_size_bytes));
+        Ok(Arc::new(OpenFile {
+            path: options.path.clone(),
+            shape: Shape {
+                block_size_bytes: options.block_size_bytes,
+                physical_block_bytes,
+                len: Len::new(len_bytes),
+                volatile_cache: !synchronous && !options.read_only,
+                read_only: options.read_only,
+                discard: can_discard.then_some(Discard {
+                    granularity_bytes: physical_block_bytes,
+                    reads_zeroes: true,
+                }),
+                optimal_io_bytes: physical_block_bytes,
+                claim: None,
+            },
+            align_bytes,
+            synchronous,
+            excludes: !options.caching.is_direct() && !options.read_only,
+            flushes: Arc::default(),
+            atomic_writes,
+            opened_bytes: file_bytes,
+            has_size: options.len_bytes.is_some(),
+            medium,
+            claim: Mutex::default(),
+        }))
+    }
+
+    /// The file carries the mark of this claim from now on.
+    pub(super) fn keep_claim(&self, claim: Claim) {
+        *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
+    }
+
+    /// The claim whose mark the file carries, once.
+    pub(super) fn take_claim(&self) -> Option<Claim> {
+        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        claim.take()
+    }
+
+    /// Whether it is a regular file, and no device.
+    pub(super) fn is_regular(&self) -> bool {
+        self.medium.io.is_regular()
+    }
+
+    /// Whether the path that it was opened by still leads to it. Blocks briefly.
+    pub fn is_at_its_path(&self) -> bool {
+        self.medium.io.is_at(&self.path)
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the volume looks like.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whether writes of a block read and write more than it.
+    pub(super) fn writes_in_units(&self) -> bool {
+        self.align_bytes > self.shape.block_size_bytes
+    }
+
+    /// Whether requests must be ordered with each other: then all lanes must go through one. It is
+    /// so in the page cache, and where direct I/O needs units larger than a block.
+    pub fn needs_home(&self) -> bool {
+        self.excludes || self.writes_in_units()
+    }
+
+    /// The volume for the current lane. If the file [needs a home](OpenFile::needs_home), there
+    /// may be one of them only.
+    pub fn on_lane(self: &Arc<Self>) -> FileVolume<FileMedium> {
+        self.on_lane_over(|medium| medium)
+    }
+
+    /// As [`OpenFile::on_lane`], over what `wrap` makes of the medium.
+    pub fn on_lane_over<M: Medium>(
+        self: &Arc<Self>,
+        wrap: impl FnOnce(FileMedium) -> M,
+    ) -> FileVolume<M> {
+        FileVolume::new(self.clone(), wrap(self.medium.on_lane()))
+    }
+}
+
+pub(super) fn configuration(message: String) -> Error {
+    Error::new(ErrorKind::Configuration, message)
+}
+
+/// Opens the file for I/O and for flushes; says whether it was not there before.
+async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
+    let explain = |error: io::Error| explain_open(options, &error);
+    let mut locked = OpenOptions {
+        write: !options.read_only,
+        direct: options.caching.is_direct(),
+        durable: options.caching.is_synchronous() && !options.read_only,
+        lock: true,
+        ..OpenOptions::default()
+    };
+    let may_make = options.len_bytes.is_some() && !options.read_only;
+    let begun = time::now();
+    let io = loop {
+        match SharedFile::open(&options.path, &locked) {
+            // A process that was killed with I/O in flight keeps its lock until the kernel has
+            // taken its ring apart.
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && time::now() - begun < LOCKED_LIMIT =>
+            {
+                time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && may_make
+                    && !(locked.create_new || locked.create) =>
+            {
+                locked.create_new = true;
+            }
+            // Somebody else has made it just now, or a link leads to where it is to be.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                locked.create_new = false;
+                locked.create = true;
+            }
+            opened => break opened.map_err(explain)?,
+        }
+    };
+    let flushing = OpenOptions {
+        write: !options.read_only,
+        ..OpenOptions::default()
+    };
+    // Not by its path: it may lead to another file already, whose flushes would cover nothing.
+    let sync = io.reopen(&flushing).map_err(explain)?;
+    Ok((SharedMedium { io, sync }, locked.create_new))
+}
+
+fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
+    let shown = options.path.display();
+    let why = match error.kind() {
+        io::ErrorKind::NotFound if options.len_bytes.is_some() && !options.read_only => {
+            "its directory does not exist; make it first".to_owned()
+        }
+        io::ErrorKind::NotFound if options.len_bytes.is_some() => {
+            "it does not exist; make it, or take read_only out to have it made".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            "it does not exist; give it a size to have it made, as size = \"20GiB\"".to_owned()
+        }
+        io::ErrorKind::WouldBlock => {
+            "another process has it locked; stop that one, or serve another file".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; give this user the right, or set read_only = true")
+        }
+        io::ErrorKind::InvalidInput if options.caching.is_direct() => format!(
+            "{error}: its file system may not take direct I/O; set cache = \"write-back\" or \
+             \"write-through\""
+        ),
+        _ => error.to_string(),
+    };
+    configuration(format!("{shown} cannot be opened: {why}"))
+}
+
+/// What is promised of all-or-nothing writes where the system takes these lengths: it wants powers
+/// of two at multiples of themselves, which a disk can only promise of one length. The longest that
+/// it takes up to a page of InnoDB is that.
+pub(super) fn atomic_unit(
+    lengths: &RangeInclusive<u32>,
+    block_size_bytes: u32,
+) -> Option<AtomicWrites> {
+    let longest = crate::volume::DATABASE_PAGE_BYTES
+        .min(*lengths.end())
+        .max(*lengths.start());
+    let fits = longest.is_power_of_two() && longest >= block_size_bytes;
+    (fits && lengths.contains(&longest)).then_some(AtomicWrites {
+        unit_bytes: longest,
+        max_bytes: Some(longest),
+    })
+}
+
+/// Makes the empty file `len_bytes` long, in whole units. Durable, its name included.
+async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
+    let failed = |error: io::Error| {
+        let mend = match error.kind() {
+            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => "; write a smaller size",
+            _ => "",
+        };
+        Error::io(
+            format_args!(
+                "{} could not be made {len_bytes} bytes long{mend}",
+                path.display()
+            ),
+            &error,
+        )
+    };
+    let zeroes = Payload::from(engine::Buf::zeroed(unit as usize));
+    medium
+        .write(len_bytes - unit, zeroes, true)
+        .await
+        .map_err(failed)?;
+    medium.sync().await.map_err(failed)?;
+    tracing::info!(file = %path.display(), len_bytes, "made a new, blank file");
+    store::sync(&store::parent_of(path)).map_err(failed)?;
+    Ok(len_bytes)
+}
+
+fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Result<u64> {
+    let shown = options.path.display();
+    let block = u64::from(options.block_size_bytes);
+    let len = options.len_bytes.unwrap_or(file_bytes);
+    if file_bytes < len {
+        return Err(configuration(format!(
+            "{shown} has {file_bytes} bytes, fewer than the size of {len} that is configured; write \
+             the smaller size, or make the file longer (truncate -s {len})"
+        )));
+    }
+    if len < block {
+        return Err(configuration(format!(
+            "{shown} has {len} bytes, less than a block of {block}; name a longer file, or make it \
+             longer (truncate -s 1G)"
+        )));
+    }
+    if len % block != 0 {
+        return Err(configuration(format!(
+            "{shown} has {len} bytes, no whole number of blocks of {block}; write size = \"{}B\"",
+            len / block * block
+        )));
+    }
+    if len.next_multiple_of(align_bytes.into()) > file_bytes {
+        return Err(configuration(format!(
+            "the end of {shown} at {len} is no multiple of the {align_bytes} bytes that direct I/O \
+             needs there; set cache = \"write-back\", or make the file longer (truncate -s {})",
+            len.next_multiple_of(align_bytes.into())
+        )));
+    }
+    Ok(len)
+}
+
+/// Whether holes can be punched, tried behind the end, where there is nothing to lose. A device
+/// has no place for the trial, and often no promise that a discarded range reads as zeroes.
+async fn can_punch(medium: &FileMedium, file_bytes: u64) -> bool {
+    let behind = file_bytes.next_multiple_of(PHYSICAL_BYTES.into());
+    medium
+        .allocate(AllocateMode::PunchHole, behind, PHYSICAL_BYTES.into())
+        .await
+        .is_ok()
+}

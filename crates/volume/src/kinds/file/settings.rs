@@ -1,0 +1,161 @@
+//! `file = { path = "disk.img", size = "20GiB", cache = "direct" }`: where the file is, how long, and
+//! when what is written to it is durable.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::Arc,
+};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    FileOptions, OpenFile,
+    check::{Leads, check_openable},
+};
+use crate::{
+    Result,
+    config::{BlockSize, ConfigError, Size},
+    graph::{Look, Opening, Part, USE_IT_TWICE},
+    kinds::Settings,
+};
+
+/// `file = { path = "disk.img", size = "20GiB", cache = "direct" }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// Relative to the directory of the configuration file.
+    pub path: Spanned<PathBuf>,
+    /// Its length; a file that does not exist is made with it. Without one the file must exist.
+    pub size: Option<Spanned<Size>>,
+    /// When what is written is durable.
+    #[serde(default)]
+    pub cache: Caching,
+    /// The unit of its addresses.
+    #[serde(default)]
+    pub block_size: BlockSize,
+    /// Refuses writes.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// How a file leaf uses the page cache, and when a write is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Caching {
+    /// Past the page cache (O_DIRECT); durable at a flush.
+    #[default]
+    Direct,
+    /// Past the page cache, every write durable before it ends (O_DIRECT + O_DSYNC).
+    DirectSync,
+    /// Through the page cache, every write durable before it ends (O_DSYNC).
+    WriteThrough,
+    /// In the page cache; durable at a flush.
+    WriteBack,
+}
+
+impl Caching {
+    /// Whether I/O goes past the page cache.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Caching::Direct | Caching::DirectSync)
+    }
+
+    /// Whether every write is durable when it ends.
+    pub fn is_synchronous(self) -> bool {
+        matches!(self, Caching::DirectSync | Caching::WriteThrough)
+    }
+}
+
+impl File {
+    fn options(&self, base: &Path) -> FileOptions {
+        FileOptions {
+            path: base.join(self.path.get_ref()),
+            len_bytes: self.size.as_ref().map(|size| size.get_ref().bytes()),
+            caching: self.cache,
+            block_size_bytes: self.block_size.bytes(),
+            read_only: self.read_only,
+        }
+    }
+
+    /// Two leaves on one file would overwrite each other; the second could not lock it anyway.
+    fn check_used_once(
+        &self,
+        path: &Path,
+        look: &mut Look<'_>,
+    ) -> std::result::Result<(), ConfigError> {
+        let shown = path.display().to_string();
+        let Some((other, its_path)) = look.use_once(Leads::of(path), shown.clone()) else {
+            return Ok(());
+        };
+        let same = match its_path == shown {
+            true => String::new(),
+            false => format!(" and {its_path} are one file, which"),
+        };
+        Err(ConfigError::at(
+            &self.path,
+            format!(
+                "{shown}{same} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
+                look.volume()
+            ),
+        ))
+    }
+}
+
+impl Settings for File {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        LaneFuture::new(async move {
+            let file = OpenFile::open(&self.options(opening.base())).await?;
+            opening.follow(&file);
+            #[cfg(any(test, feature = "testing"))]
+            if let Some(recording) = opening.existing_handle::<crate::recorder::Recording>() {
+                let recorded = move |medium| crate::recorder::Recorder::new(medium, recording);
+                return opening
+                    .at_home(move |_| {
+                        LaneFuture::new(
+                            async move { Ok(Rc::new(file.on_lane_over(recorded)) as _) },
+                        )
+                    })
+                    .await;
+            }
+            if file.needs_home() {
+                return opening
+                    .at_home(move |_| {
+                        LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as _) })
+                    })
+                    .await;
+            }
+            let shape = file.shape().clone();
+            Ok(opening.leaf_on_every_lane(shape, move || Rc::new(file.on_lane())))
+        })
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        if self.path.get_ref().as_os_str().is_empty() {
+            return Err(ConfigError::at(
+                &self.path,
+                "the path is empty; write the file's",
+            ));
+        }
+        match &self.size {
+            Some(size) => self.block_size.check(size),
+            None => Ok(()),
+        }
+    }
+
+    fn look(&self, look: &mut Look<'_>) {
+        let path = look.base().join(self.path.get_ref());
+        let checked = check_openable(self, &path).and_then(|()| self.check_used_once(&path, look));
+        look.errors(checked.err());
+    }
+
+    fn describe(&self) -> Option<String> {
+        Some(self.path.get_ref().display().to_string())
+    }
+
+    fn span(&self) -> Option<Range<usize>> {
+        Some(self.path.span())
+    }
+}

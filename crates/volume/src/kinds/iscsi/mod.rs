@@ -1,0 +1,42 @@
+//! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
+//!
+//! ```text
+//!  settings  a node of the configuration; url: its address; resolve: what it comes to; disks: in use
+//!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
+//!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
+//!  claim     whose the disk is: the mark and the fence, established again on each session
+//!  nexus     one session at a time, another when it is lost; login: wherever the target sends us
+//!  session   one connection from login to its end: the pure protocol machine over a socket
+//! ```
+//!
+//! Requests that were in flight when a session was lost are sent again over the next one, so that a
+//! short loss of the link is a pause and not an error.
+
+mod cdb;
+mod claim;
+mod claimed;
+mod config;
+mod disk;
+mod disks;
+mod ended;
+#[cfg(any(test, feature = "testing"))]
+pub mod foreign;
+mod identity;
+mod inquiry;
+mod login;
+mod nexus;
+mod patience;
+mod resolve;
+mod sense;
+mod session;
+pub mod settings;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod unflushed;
+mod unit;
+pub mod url;
+
+pub use config::{IscsiConfig, next_isid};
+pub use disk::IscsiDisk;
+pub use identity::DiskIdentity;

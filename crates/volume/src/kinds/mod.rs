@@ -1,0 +1,144 @@
+//! The kinds of volume: a folder for each, and the table of them.
+//!
+//! A folder holds all that is particular to its kind. Its `settings.rs` has the settings as users write
+//! them, what is refused of them, and how such a volume is opened: the [`Settings`] that everything
+//! else goes by. How to add a kind is in CONTRIBUTING.md.
+
+pub mod cache;
+pub mod fault;
+pub mod file;
+pub mod iscsi;
+pub mod ram;
+mod settings;
+pub mod stats;
+pub mod stripe;
+pub mod throttle;
+
+use serde::de;
+
+use crate::config::{Node, Size};
+
+pub(crate) use self::settings::Settings;
+
+/// Makes the sum of all kinds of `FOLDER => Settings`: the name of a folder is what its kind is
+/// called in a configuration.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $folder:ident => $settings:ident,)*) => {
+        /// A volume of any kind, with its settings.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[$doc])* $settings($folder::settings::$settings),)*
+        }
+
+        impl Kind {
+            /// What every kind is called.
+            pub const NAMES: &[&str] = &[$(stringify!($folder)),*];
+
+            /// What the kind is called in a configuration.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Kind::$settings(_) => stringify!($folder),)*
+                }
+            }
+
+            pub(crate) fn settings(&self) -> &dyn Settings {
+                match self {
+                    $(Kind::$settings(settings) => settings,)*
+                }
+            }
+
+            /// Reads the settings of the kind called `name`.
+            pub(crate) fn read<'de, A: de::MapAccess<'de>>(
+                name: &str,
+                map: &mut A,
+            ) -> Result<Kind, A::Error> {
+                $(if name == stringify!($folder) {
+                    return map.next_value().map(Kind::$settings);
+                })*
+                // Refused where its value stands, so that the error has that place.
+                map.next_value_seed(Refuse(no_kind(name)))
+            }
+        }
+    };
+}
+
+kinds! {
+    /// In memory; gone when the process ends.
+    ram => Ram,
+    /// A file or a block device.
+    file => File,
+    /// A disk of an iSCSI target.
+    iscsi => Iscsi,
+    /// Several volumes of equal length, their blocks dealt out in turn.
+    stripe => Stripe,
+    /// Memory in front of a volume.
+    cache => Cache,
+    /// A volume behind a link of limited rate.
+    throttle => Throttle,
+    /// A volume that fails as told.
+    fault => Fault,
+    /// A volume whose requests are counted and timed.
+    stats => Stats,
+}
+
+impl Kind {
+    /// The nodes it is made of, in order.
+    pub fn children(&self) -> &[Node] {
+        self.settings().children()
+    }
+
+    /// The memory that it may fill.
+    pub fn memory(&self) -> Option<&toml::Spanned<Size>> {
+        self.settings().memory()
+    }
+}
+
+/// What is said about a kind that there is not.
+fn no_kind(name: &str) -> String {
+    let mend = match name {
+        "url" => "iscsi = { url = \"iscsi://…\" }",
+        "size" => "ram = { size = \"1GiB\" }, or file = { path = \"…\", size = \"1GiB\" }",
+        "path" => "file = { path = \"…\" }",
+        "type" | "kind" => {
+            return format!(
+                "a volume's {name} is the key of its settings; in place of {name} = \"file\" and \
+                 path = \"…\" write file = {{ path = \"…\" }}"
+            );
+        }
+        _ => {
+            return format!(
+                "\"{name}\" is not a kind of volume; the kinds are {}",
+                Kind::NAMES.join(", ")
+            );
+        }
+    };
+    format!("{name} is a setting of a kind of volume; write {mend}")
+}
+
+/// Refuses a value with this message, whatever it is.
+struct Refuse(String);
+
+impl<'de> de::DeserializeSeed<'de> for Refuse {
+    type Value = Kind;
+
+    fn deserialize<D: de::Deserializer<'de>>(self, _: D) -> Result<Kind, D::Error> {
+        Err(de::Error::custom(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_in_the_guide() {
+        let guide = include_str!("../../../../docs/guide/configuration.md");
+        for name in Kind::NAMES {
+            let row = format!("\n| `{name}` | `");
+            assert!(
+                guide.contains(&row),
+                "no row for `{name}` in the table of volumes"
+            );
+        }
+    }
+}

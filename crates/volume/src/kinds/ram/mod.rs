@@ -1,0 +1,583 @@
+//! The `ram` leaf: a region of this process's memory that all lanes read and write in place.
+//!
+//! The region is mapped at once and filled by the kernel page by page as it is touched, so a large
+//! volume costs what is used of it; discarding gives pages back.
+//!
+//! A read copies nothing: it lends the region's own memory, and each of its pages counts who looks
+//! at it. A write to a page that is lent goes *aside*, to a copy of the page which everybody finds
+//! there until the last of those readers is gone and the copy comes home. All of this happens under
+//! a lock of the page: without it two lanes at the same block would race, and a reader could see
+//! half of a write where the contract promises whole blocks. It is held for the copy of a few pages at
+//! most and almost never contended. What is long is done in pieces, each of which is paid for, so that
+//! other sessions' I/O goes on meanwhile (`engine::share`). Lock and counts are one word, so that a read of a page touches
+//! one cache line beside its blocks.
+
+mod past_cache;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    io,
+    ops::Range,
+    ptr::NonNull,
+    rc::Rc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU16, Ordering},
+    },
+};
+
+use engine::{
+    Buf, LaneFuture, Payload, Slice,
+    buf::Lender,
+    cost,
+    share::{PIECE_BYTES, spend},
+};
+use smallvec::SmallVec;
+
+use crate::{
+    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
+    Volume,
+};
+
+const PAGE_BYTES: usize = 4096;
+/// Pages changed at once, all of them locked: taking a lock waits until what went past the cache has
+/// arrived, which for each page alone took as long as copying it.
+const CHANGED_PAGES: usize = 8;
+/// Pages freed at once, all of them locked.
+const DISCARD_PAGES: usize = 512;
+/// What it costs to free them, in bytes moved.
+const DISCARD_COST_BYTES: usize = 256 << 10;
+/// Pages looked at in one go for whether they take space.
+const LOOKED_AT_PAGES: u64 = 4096;
+/// What it costs to lend a page or to look at its state, in bytes moved.
+const PAGE_COST_BYTES: usize = 64;
+/// The system's large page, which the first touch of it clears as a whole.
+const LARGE_PAGES: usize = 512;
+/// What that costs, in bytes moved.
+const LARGE_PAGE_COST_BYTES: usize = 256 << 10;
+
+/// The memory of a `ram` volume, for all lanes.
+#[derive(Debug)]
+pub struct Region {
+    memory: NonNull<u8>,
+    mapped_bytes: usize,
+    pages: Box<[Page]>,
+    /// Which of the system's large pages have been written since they were last given back.
+    large: Box<[AtomicBool]>,
+    /// What pages hold that are lent and were written meanwhile.
+    aside: Mutex<HashMap<usize, Box<[u8; PAGE_BYTES]>>>,
+    shape: Shape,
+}
+
+// SAFETY: the memory is only touched under the locks of the pages concerned, and not changed where
+// a page's state says that it is lent; slices of it are lent by `Home` alone, which counts them.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `len_bytes` zero bytes (whole blocks, above zero), addressed in blocks of `block_size_bytes`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] when the system maps no region of this length.
+    pub fn new(len_bytes: u64, block_size_bytes: u32) -> Result<Arc<Self>> {
+        let too_large = |why: String| {
+            Error::new(
+                ErrorKind::NoSpace,
+                format!("{len_bytes} bytes of memory cannot be had ({why}); write a smaller size"),
+            )
+        };
+        let mapped_bytes = usize::try_from(len_bytes)
+            .ok()
+            .and_then(|len| len.max(1).checked_next_multiple_of(PAGE_BYTES))
+            .ok_or_else(|| too_large("more than the address space".into()))?;
+        // SAFETY: a fresh private mapping at an address of the kernel's choice; the result is checked.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(too_large(io::Error::last_os_error().to_string()));
+        }
+        // Large pages save the CPU most of its page-table walks. Where there are none it does
+        // without, so a failure is no error.
+        // SAFETY: the mapping just made, in its whole length.
+        let _ = unsafe { libc::madvise(memory, mapped_bytes, libc::MADV_HUGEPAGE) };
+        let pages = mapped_bytes / PAGE_BYTES;
+        Ok(Arc::new(Region {
+            memory: NonNull::new(memory.cast()).expect("a mapping that worked is not at zero"),
+            mapped_bytes,
+            pages: (0..pages).map(|_| Page::default()).collect(),
+            large: (0..pages.div_ceil(LARGE_PAGES))
+                .map(|_| AtomicBool::default())
+                .collect(),
+            aside: Mutex::default(),
+            shape: Shape {
+                block_size_bytes,
+                physical_block_bytes: PAGE_BYTES as u32,
+                len: Len::new(len_bytes),
+                volatile_cache: true,
+                read_only: false,
+                discard: Some(Discard {
+                    granularity_bytes: PAGE_BYTES as u32,
+                    reads_zeroes: true,
+                }),
+                optimal_io_bytes: PAGE_BYTES as u32,
+                claim: None,
+            },
+        }))
+    }
+
+    /// What the volume looks like.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The volume for the current lane.
+    pub fn on_lane(self: &Arc<Self>) -> Ram {
+        Ram {
+            region: Rc::new(Home(self.clone())),
+        }
+    }
+
+    fn aside(&self) -> MutexGuard<'_, HashMap<usize, Box<[u8; PAGE_BYTES]>>> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where byte `at` is while its page is at home.
+    fn at_home(&self, at: usize) -> NonNull<u8> {
+        assert!(at < self.mapped_bytes);
+        // SAFETY: within the mapping, as just seen.
+        unsafe { self.memory.add(at) }
+    }
+
+    /// Lends all pages of the `len` bytes at `at`, which stay as they are now. Not when one of them
+    /// is aside.
+    fn lend(&self, at: usize, len: usize) -> bool {
+        let pages = pages_of(at, len);
+        for page in pages.clone() {
+            if !self.pages[page].lock().lend() {
+                self.take_back(pages.start..page);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Ends the loan of `pages`.
+    fn take_back(&self, pages: Range<usize>) {
+        for page in pages {
+            let mut locked = self.pages[page].lock();
+            if locked.take_back() {
+                let content = self.aside().remove(&page);
+                let content = content.expect("its state says that it is aside");
+                // SAFETY: one whole page of the mapping; its lock is held and nobody has it lent.
+                let home = unsafe {
+                    std::slice::from_raw_parts_mut(
+                        self.at_home(page * PAGE_BYTES).as_ptr(),
+                        PAGE_BYTES,
+                    )
+                };
+                home.copy_from_slice(&*content);
+            }
+        }
+    }
+
+    /// Runs `f` on each page's part of the `len` bytes at `at`, in order, to change it; its first
+    /// argument is where in the range the part begins. `is_data`: whether that counts as written.
+    fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
+        let mut parts = parts(at, len);
+        loop {
+            let group = parts.by_ref().take(CHANGED_PAGES);
+            // In ascending order, as everybody does who locks several.
+            let mut group: SmallVec<[_; CHANGED_PAGES]> = group
+                .map(|(start, n)| (start, n, self.pages[start / PAGE_BYTES].lock()))
+                .collect();
+            if group.is_empty() {
+                return;
+            }
+            for (start, n, locked) in &mut group {
+                if is_data {
+                    locked.set_written(true);
+                }
+                self.change_part(locked, *start, *n, |part| f(*start - at, part));
+            }
+            past_cache::settle();
+        }
+    }
+
+    /// Runs `f` on the `len` bytes at `start`, in one page that is locked, to change it.
+    fn change_part(
+        &self,
+        locked: &mut Locked<'_>,
+        start: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]),
+    ) {
+        let home = self.at_home(start);
+        if locked.is_at_home_alone() {
+            // SAFETY: in one page of the mapping; its lock is held and nobody has it lent, so that
+            // no other reference to it exists.
+            return f(unsafe { std::slice::from_raw_parts_mut(home.as_ptr(), len) });
+        }
+        let (page, inside) = (start / PAGE_BYTES, start % PAGE_BYTES);
+        let mut aside = self.aside();
+        let content = aside.entry(page).or_insert_with(|| {
+            let first = self.at_home(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
+            // SAFETY: one whole page of the mapping, which is lent: nobody changes it.
+            Box::new(unsafe { first.read() })
+        });
+        locked.set_aside();
+        f(&mut content[inside..inside + len]);
+    }
+
+    /// Copies the bytes at `at` into all of `to`, from wherever they are.
+    fn copy(&self, at: usize, to: &mut [u8]) {
+        cost::count_copied(to.len());
+        for (start, n) in parts(at, to.len()) {
+            let page = start / PAGE_BYTES;
+            let locked = self.pages[page].lock();
+            let to = &mut to[start - at..start - at + n];
+            if locked.is_aside() {
+                let inside = start % PAGE_BYTES;
+                to.copy_from_slice(&self.aside()[&page][inside..inside + n]);
+                continue;
+            }
+            // SAFETY: in one page of the mapping, whose lock is held: nobody changes it.
+            to.copy_from_slice(unsafe {
+                std::slice::from_raw_parts(self.at_home(start).as_ptr(), n)
+            });
+        }
+    }
+
+    /// Has the CPU bring the first page of a read into its cache, without waiting for it: the
+    /// system copies it into a socket soon.
+    fn fetch(&self, at: usize, len: usize) {
+        for line in (at..at + len.min(PAGE_BYTES)).step_by(64) {
+            past_cache::fetch(self.memory.as_ptr().wrapping_add(line));
+        }
+    }
+
+    /// Makes the `len` bytes at `at` zero, piece by piece.
+    async fn zero(&self, at: usize, len: usize) {
+        let end = at + len;
+        let first_whole = at.next_multiple_of(PAGE_BYTES).min(end);
+        let end_whole = (end / PAGE_BYTES * PAGE_BYTES).max(first_whole);
+        let clear = |at, len| self.change(at, len, false, |_, part| part.fill(0));
+        clear(at, first_whole - at);
+        let mut page = first_whole / PAGE_BYTES;
+        while page < end_whole / PAGE_BYTES {
+            let next = (page / DISCARD_PAGES + 1) * DISCARD_PAGES;
+            let next = next.min(end_whole / PAGE_BYTES);
+            spend(DISCARD_COST_BYTES * (next - page) / DISCARD_PAGES).await;
+            if !self.discard_pages(page, next) {
+                for (at, len) in pieces(page * PAGE_BYTES, (next - page) * PAGE_BYTES) {
+                    spend(len).await;
+                    clear(at, len);
+                }
+            }
+            page = next;
+        }
+        clear(end_whole, end - end_whole);
+    }
+
+    /// What writing a piece of `len` bytes at `at` costs, in bytes moved.
+    fn write_cost(&self, at: usize, len: usize) -> usize {
+        let large = &self.large[at / PAGE_BYTES / LARGE_PAGES];
+        if large.load(Ordering::Relaxed) {
+            return len;
+        }
+        large.store(true, Ordering::Relaxed);
+        len + LARGE_PAGE_COST_BYTES
+    }
+
+    /// Gives whole pages back to the system, after which they are zero; not when any is lent.
+    fn discard_pages(&self, first: usize, end: usize) -> bool {
+        // In ascending order, so that two discards cannot wait for each other.
+        let pages = self.pages[first..end].iter();
+        let mut locked: Vec<Locked<'_>> = pages.map(Page::lock).collect();
+        if !locked.iter().all(Locked::is_at_home_alone) {
+            return false;
+        }
+        let len = (end - first) * PAGE_BYTES;
+        locked.iter_mut().for_each(|page| page.set_written(false));
+        if end - first == LARGE_PAGES {
+            self.large[first / LARGE_PAGES].store(false, Ordering::Relaxed);
+        }
+        let start = self.at_home(first * PAGE_BYTES).as_ptr();
+        // SAFETY: whole pages of the mapping, all locked: nobody looks at them meanwhile.
+        let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
+        if failed != 0 {
+            // Locked memory (mlockall) is not given back; it can still be cleared.
+            // SAFETY: as above.
+            unsafe { std::ptr::write_bytes(start, 0, len) };
+        }
+        true
+    }
+}
+
+/// The pages that the `len` bytes at `at` touch.
+fn pages_of(at: usize, len: usize) -> Range<usize> {
+    at / PAGE_BYTES..(at + len).div_ceil(PAGE_BYTES)
+}
+
+/// The `len` bytes at `at` in parts that lie in one page each: offset and length.
+fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    pages_of(at, len).map(move |page| {
+        let start = at.max(page * PAGE_BYTES);
+        (start, (at + len).min((page + 1) * PAGE_BYTES) - start)
+    })
+}
+
+/// The `len` bytes at `at` in pieces that are copied in one go: offset and length.
+fn pieces(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (at..at + len).step_by(PIECE_BYTES);
+    starts.map(move |start| (start, PIECE_BYTES.min(at + len - start)))
+}
+
+/// What is known of a page: how many loans look at it, whether its content is aside because it was
+/// written meanwhile, whether it was written since it was last given back to the system, and whether
+/// somebody has it locked.
+#[derive(Default, Debug)]
+struct Page(AtomicU16);
+
+impl Page {
+    const WRITTEN: u16 = 1 << 15;
+    const ASIDE: u16 = 1 << 14;
+    const LOCKED: u16 = 1 << 13;
+    const LOANS_MAX: u16 = Page::LOCKED - 1;
+
+    fn lock(&self) -> Locked<'_> {
+        let mut spins = 0;
+        loop {
+            let state = self.0.fetch_or(Page::LOCKED, Ordering::Acquire);
+            if state & Page::LOCKED == 0 {
+                return Locked { page: self, state };
+            }
+            spins += 1;
+            if spins % 64 == 0 {
+                // The holder was taken off its CPU: let it run.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// As it was at some time while somebody asked.
+    fn was_written(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Page::WRITTEN != 0
+    }
+}
+
+/// A locked page and what it is going to be when it is unlocked.
+struct Locked<'a> {
+    page: &'a Page,
+    state: u16,
+}
+
+impl Locked<'_> {
+    fn set_written(&mut self, is_written: bool) {
+        self.state &= !Page::WRITTEN;
+        self.state |= if is_written { Page::WRITTEN } else { 0 };
+    }
+
+    fn is_aside(&self) -> bool {
+        self.state & Page::ASIDE != 0
+    }
+
+    fn set_aside(&mut self) {
+        self.state |= Page::ASIDE;
+    }
+
+    /// Whether it may be changed where it is.
+    fn is_at_home_alone(&self) -> bool {
+        self.state & !Page::WRITTEN == 0
+    }
+
+    /// One loan more, if it is at home and there are not too many.
+    fn lend(&mut self) -> bool {
+        let may = !self.is_aside() && self.state & Page::LOANS_MAX < Page::LOANS_MAX;
+        self.state += u16::from(may);
+        may
+    }
+
+    /// One loan less. Whether that was the last and the page is to come home.
+    fn take_back(&mut self) -> bool {
+        self.state -= 1;
+        let comes_home = self.state & !Page::WRITTEN == Page::ASIDE;
+        if comes_home {
+            self.state &= !Page::ASIDE;
+        }
+        comes_home
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.page.0.store(self.state, Ordering::Release);
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own and nobody can reach it any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+/// A region as one lane lends from it.
+#[derive(Debug)]
+struct Home(Arc<Region>);
+
+impl Lender for Home {
+    fn give_back(&self, memory: NonNull<u8>, len: usize) {
+        let at = memory.as_ptr() as usize - self.0.memory.as_ptr() as usize;
+        self.0.take_back(pages_of(at, len));
+    }
+}
+
+/// A `ram` volume on one lane.
+#[derive(Debug)]
+pub struct Ram {
+    region: Rc<Home>,
+}
+
+impl Ram {
+    fn region(&self) -> &Region {
+        &self.region.0
+    }
+}
+
+impl Volume for Ram {
+    fn shape(&self) -> &Shape {
+        &self.region().shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            let region = self.region();
+            region.shape.check(at, len as u64)?;
+            let at = at as usize;
+            spend(pages_of(at, len).len() * PAGE_COST_BYTES).await;
+            if region.lend(at, len) {
+                region.fetch(at, len);
+                let lender = self.region.clone();
+                // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
+                // they are until it gets them back.
+                return Ok(unsafe { Slice::lent(region.at_home(at), len, lender) }.into());
+            }
+            let mut buf = Buf::new(len);
+            for (piece, len) in pieces(at, len) {
+                spend(len).await;
+                region.copy(piece, &mut buf[piece - at..piece - at + len]);
+            }
+            Ok(buf.into())
+        })
+    }
+
+    fn write(&self, at: u64, data: Payload, _durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.region().shape.check_write(at, data.len() as u64)?;
+            cost::count_copied(data.len());
+            let mut slices = data.slices().iter();
+            let mut left: &[u8] = &[];
+            let mut copy_next = |_, part: &mut [u8]| {
+                // One walk over the slices, whatever their boundaries are.
+                let mut done = 0;
+                while done < part.len() {
+                    if left.is_empty() {
+                        left = slices
+                            .next()
+                            .expect("the slices are as long as the payload");
+                    }
+                    let n = left.len().min(part.len() - done);
+                    past_cache::copy(&mut part[done..done + n], &left[..n]);
+                    (left, done) = (&left[n..], done + n);
+                }
+            };
+            for (at, len) in pieces(at as usize, data.len()) {
+                spend(self.region().write_cost(at, len)).await;
+                self.region().change(at, len, true, &mut copy_next);
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    /// Nobody else can reach the memory of this process.
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.region().shape.check_write(at, len)?;
+            self.region().zero(at as usize, len as usize).await;
+            Ok(())
+        })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.region().shape.check(at, len)?;
+            let is_written = |page: u64| self.region().pages[page as usize].was_written();
+            let page_bytes = PAGE_BYTES as u64;
+            let is_mapped = is_written(at / page_bytes);
+            let mut end = (at / page_bytes + 1) * page_bytes;
+            while end < at + len && is_written(end / page_bytes) == is_mapped {
+                end += page_bytes;
+                if end / page_bytes % LOOKED_AT_PAGES == 0 {
+                    spend(LOOKED_AT_PAGES as usize * PAGE_COST_BYTES).await;
+                }
+            }
+            let len_bytes = end.min(at + len) - at;
+            Ok(Allocation {
+                is_mapped,
+                len_bytes,
+            })
+        })
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        Some(AtomicWrites {
+            unit_bytes: self.region().shape.block_size_bytes,
+            max_bytes: None,
+        })
+    }
+
+    /// A power cut leaves nothing of anything.
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.write(at, data, durability)
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        _may_discard: bool,
+        _durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.discard(at, len)
+    }
+}

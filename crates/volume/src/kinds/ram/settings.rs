@@ -1,0 +1,55 @@
+//! `ram = { size = "1GiB" }`: memory of this process.
+
+use std::{rc::Rc, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::Region;
+use crate::{
+    Result,
+    config::{BlockSize, ConfigError, Size},
+    graph::{Look, Opening, Part},
+    kinds::Settings,
+};
+
+/// `ram = { size = "1GiB" }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ram {
+    /// Its length.
+    pub size: Spanned<Size>,
+    /// The unit of its addresses.
+    #[serde(default)]
+    pub block_size: BlockSize,
+}
+
+impl Settings for Ram {
+    fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        LaneFuture::new(async move {
+            let region = Region::new(self.size.get_ref().bytes(), self.block_size.bytes())?;
+            let shape = region.shape().clone();
+            Ok(opening.leaf_on_every_lane(shape, move || Rc::new(region.on_lane())))
+        })
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        self.block_size.check(&self.size)
+    }
+
+    fn look(&self, look: &mut Look<'_>) {
+        look.note(format!(
+            "\"{}\" is in memory: what it holds is gone when the process ends",
+            look.volume()
+        ));
+    }
+
+    fn memory(&self) -> Option<&Spanned<Size>> {
+        Some(&self.size)
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,32 @@
+//! `stats = { of = … }`: what is measured.
+
+use std::sync::Arc;
+
+use engine::LaneFuture;
+use serde::Deserialize;
+
+use crate::{
+    Result,
+    config::Node,
+    graph::{Opening, Part},
+    kinds::Settings,
+};
+
+/// `stats = { of = … }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stats {
+    /// What is measured.
+    pub of: Node,
+}
+
+impl Settings for Stats {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        // As every node is counted, it has nothing of its own to do.
+        LaneFuture::new(async move { opening.layer_on_every_lane(|inner| inner).await })
+    }
+
+    fn children(&self) -> &[Node] {
+        std::slice::from_ref(&self.of)
+    }
+}

@@ -1,0 +1,98 @@
+//! The graph's part in making a stripe: its children are opened from the configuration, claimed, and
+//! given their superblocks.
+
+use engine::LaneHandle;
+use uuid::Uuid;
+
+use super::{
+    CreateOptions, UNIT_BYTES_DEFAULT, claim_all, create, give_up, look, settings::Stripe,
+};
+use crate::{
+    config::{ConfigError, Node, What},
+    graph::Graph,
+    kinds::Kind,
+};
+
+/// What a new stripe is told.
+#[derive(Clone, Debug)]
+pub struct NewStripe {
+    /// Its name for ever.
+    pub uuid: Uuid,
+    /// Now, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Overwrite whatever the children hold.
+    pub force: bool,
+}
+
+impl Graph {
+    /// Writes the superblocks of the stripe called `name`, which makes its children one volume.
+    ///
+    /// # Errors
+    /// When it is no stripe, or what [`create`] refuses.
+    pub async fn create_stripe(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+        options: &NewStripe,
+    ) -> Result<(), ConfigError> {
+        let node = self.volumes().find(name, &Node::named(name))?.clone();
+        let Some(stripe) = find_stripe(&node) else {
+            let message = format!(
+                "volume \"{name}\" has no stripe in it: only stripes are created, other volumes are \
+                 made when they are first served"
+            );
+            return Err(ConfigError::new(node.span.clone(), message));
+        };
+        let mut children = Vec::new();
+        for (index, child) in stripe.of.get_ref().iter().enumerate() {
+            let path = format!("{name}/stripe/{index}");
+            children.push(self.open_node(child, &path, home).await?);
+        }
+        let told = |error: crate::Error| ConfigError::new(stripe.of.span(), error.to_string());
+        let children = stripe.named(&children).await.map_err(told)?;
+        let options = CreateOptions {
+            unit_bytes: stripe.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT),
+            uuid: options.uuid,
+            created_unix_s: options.created_unix_s,
+            force: options.force,
+        };
+        // Whoever has a child is refused by name, also with force; nothing is written before.
+        if !options.force {
+            look(&children).await.map_err(told)?;
+        }
+        let claim = self.new_claim(children.len()).map_err(told)?;
+        let claim = claim.overwriting(options.force);
+        claim_all(&children, &claim).await.map_err(told)?;
+        let created = create(&children, &options).await;
+        give_up(&children).await;
+        // Stripes among the children were closed with these.
+        self.all_is_closed();
+        created.map_err(told)
+    }
+
+    /// Refuses stripes that can be created and never served.
+    ///
+    /// # Errors
+    /// The first child that keeps its blocks in memory, with its place.
+    pub fn check_stripes(&self) -> Result<(), ConfigError> {
+        let nodes = self.volumes().0.values().flat_map(Node::all);
+        nodes
+            .filter_map(as_stripe)
+            .try_for_each(|stripe| stripe.check_lasting(self.volumes()))
+    }
+}
+
+fn as_stripe(node: &Node) -> Option<&Stripe> {
+    match &node.what {
+        What::Inline(kind) => match &**kind {
+            Kind::Stripe(stripe) => Some(stripe),
+            _ => None,
+        },
+        What::Named(_) => None,
+    }
+}
+
+/// The outermost stripe of a tree.
+fn find_stripe(node: &Node) -> Option<&Stripe> {
+    node.all().into_iter().find_map(as_stripe)
+}

@@ -1,0 +1,333 @@
+//! A stripe: one volume whose units of, say, 64 KiB lie in turn on several children, so that large
+//! I/O uses all of them at once and small I/O spreads over them. It has no redundancy: if a child
+//! is lost, all is.
+//!
+//! [`create`] writes a superblock on each child, once. [`Opened::open`] verifies them and
+//! [`Opened::on_lane`] gives the volume, whose I/O is: cut the range into one run a child
+//! (`map`), let the children work on their runs together (`join`), put the payloads together
+//! without copying (`rope`).
+
+mod claim;
+#[cfg(test)]
+mod claim_tests;
+mod create;
+mod in_graph;
+mod join;
+mod map;
+mod open;
+mod rope;
+pub mod settings;
+mod superblock;
+#[cfg(test)]
+mod tests;
+mod unflushed;
+
+use std::{fmt, sync::Arc};
+
+use engine::{LaneFuture, Payload};
+use uuid::Uuid;
+
+pub use self::{
+    claim::{claim_all, give_up},
+    create::{CreateOptions, create, look},
+    in_graph::NewStripe,
+    open::Opened,
+};
+use self::{
+    map::{PerChild, Place, Run},
+    open::State,
+    superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock},
+};
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback, volume::DATABASE_PAGE_BYTES,
+};
+
+/// The unit when nobody says another, in bytes.
+pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
+
+/// A child with the name that messages call it by.
+#[derive(Clone)]
+pub struct Child {
+    /// As its user knows it: its place in the configuration, its path or its URL.
+    pub name: String,
+    /// The child itself.
+    pub volume: SharedVolume,
+}
+
+impl Child {
+    fn refuse(&self, why: impl fmt::Display) -> Error {
+        Error::new(
+            ErrorKind::Configuration,
+            format!("stripe child {}: {why}", self.name),
+        )
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        error.context(format_args!("stripe child {}", self.name))
+    }
+
+    fn check_len(&self) -> Result<()> {
+        if self.volume.shape().len_bytes() < RESERVED_BYTES {
+            return Err(self.refuse(format!(
+                "it has {} bytes and cannot even hold a superblock; look for the child that \
+                 belongs here",
+                self.volume.shape().len_bytes()
+            )));
+        }
+        Ok(())
+    }
+
+    async fn read_superblock(&self) -> Result<Superblock> {
+        self.check_len()?;
+        let block = self.volume.read(0, SUPERBLOCK_BYTES).await;
+        let block = block.map_err(|error| self.blame(error))?;
+        Superblock::decode(&block.to_vec()).map_err(|refused| self.refuse(refused))
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Child({})", self.name)
+    }
+}
+
+/// A striped volume on one lane.
+pub struct Stripe {
+    state: Arc<State>,
+    /// By child index.
+    children: Vec<SharedVolume>,
+}
+
+impl Volume for Stripe {
+    fn shape(&self) -> &Shape {
+        &self.state.shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        if let Err(error) = self.shape().check(at, len as u64) {
+            return LaneFuture::new(async { Err(error) });
+        }
+        if let Some(place) = self.state.map.single(at, len as u64) {
+            return LaneFuture::new(self.read_child(place, len));
+        }
+        LaneFuture::new(async move {
+            let runs = self.state.map.runs(at, len as u64);
+            let reads = join::all(runs.iter().map(|run| {
+                self.children[run.child].read(RESERVED_BYTES + run.at, run.len as usize)
+            }));
+            let mut parts: PerChild<Payload> = PerChild::new();
+            for (run, part) in runs.iter().zip(reads.await) {
+                parts.push(self.checked(run.child, part, run.len as usize)?);
+            }
+            Ok(rope::interleave(&self.state.map, at, len, &parts))
+        })
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        if let Err(error) = self.check_write(at, len) {
+            return LaneFuture::new(async { Err(error) });
+        }
+        if let Some(place) = self.state.map.single(at, len) {
+            return LaneFuture::new(async move {
+                let child = &self.children[place.child];
+                let result = child.write(RESERVED_BYTES + place.at, data, durability);
+                self.wrote(place.child, result.await, durability)
+            });
+        }
+        LaneFuture::new(async move {
+            let runs = self.state.map.runs(at, len);
+            let parts = rope::split(&self.state.map, at, &data, runs.len());
+            let writes = runs.iter().zip(parts).map(|(run, part)| {
+                self.children[run.child].write(RESERVED_BYTES + run.at, part, durability)
+            });
+            let results = join::all(writes).await;
+            self.all_wrote(&runs, results, durability)
+        })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.shape().check_claim()?;
+            let unflushed = &self.state.unflushed;
+            unflushed.check()?;
+            let covers = unflushed.begin();
+            let dirty: PerChild<usize> = (0..self.children.len())
+                .filter(|&child| unflushed.needs_flush(child))
+                .collect();
+            let results = join::all(dirty.iter().map(|&child| self.children[child].flush())).await;
+            for (&child, result) in dirty.iter().zip(results) {
+                match result {
+                    Ok(()) => unflushed.flushed(child, covers),
+                    Err(error) => unflushed.failed(&self.blame(child, error)),
+                }
+            }
+            // Also when only another flush failed meanwhile: what it lost may have been ours.
+            unflushed.check()
+        })
+    }
+
+    /// A stripe in a stripe has claimed its children when it was opened, so that whoever has the outer
+    /// one has them.
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let results = join::all(self.children.iter().map(|child| child.close())).await;
+            let mut closed = Ok(());
+            for (child, result) in results.into_iter().enumerate() {
+                closed = closed.and(result.map_err(|error| self.blame(child, error)));
+            }
+            closed
+        })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            if self.shape().discard.is_none() {
+                return Ok(());
+            }
+            let runs = self.state.map.runs(at, len);
+            let discards = runs
+                .iter()
+                .map(|run| self.children[run.child].discard(RESERVED_BYTES + run.at, run.len));
+            let results = join::all(discards).await;
+            self.all_wrote(&runs, results, Durability::Cached)
+        })
+    }
+
+    /// Looks at one unit: the next one is another child's.
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move {
+            self.shape().check(at, len)?;
+            let unit = self.state.map.unit_bytes();
+            let runs = self.state.map.runs(at, len.min(unit - at % unit));
+            let run = &runs[0];
+            let child = &self.children[run.child];
+            child.allocation(RESERVED_BYTES + run.at, run.len).await
+        })
+    }
+
+    /// All or nothing is what one child does, so such a write lies within one unit. Every one that
+    /// is told here does: it has one length, a power of two, and lies at a multiple of that.
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        let unit = self.state.map.unit_bytes().min(RESERVED_BYTES);
+        let children = self.children.iter().map(|child| child.atomic_writes());
+        let children: PerChild<AtomicWrites> = children.collect::<Option<_>>()?;
+        let longest = children.iter().filter_map(|child| child.max_bytes);
+        let longest = u64::from(longest.min().unwrap_or(u32::MAX)).min(unit);
+        let shortest = children.iter().map(|child| child.unit_bytes).max()?;
+        let wanted = u64::from(shortest.max(DATABASE_PAGE_BYTES));
+        let bytes = 1 << longest.min(wanted).checked_ilog2()?;
+        let fits = |child: &AtomicWrites| bytes % child.unit_bytes == 0;
+        children.iter().all(fits).then_some(AtomicWrites {
+            unit_bytes: bytes,
+            max_bytes: Some(bytes),
+        })
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let len = data.len() as u64;
+            self.check_write(at, len)?;
+            let Some(atomic) = self.atomic_writes() else {
+                return fallback::write_atomic().await;
+            };
+            atomic.check(at, len)?;
+            let place = self.state.map.place(at);
+            let child = &self.children[place.child];
+            let result = child.write_atomic(RESERVED_BYTES + place.at, data, durability);
+            self.wrote(place.child, result.await, durability)
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.check_write(at, len)?;
+            let runs = self.state.map.runs(at, len);
+            let writes = runs.iter().map(|run| {
+                let at = RESERVED_BYTES + run.at;
+                self.children[run.child].write_zeroes(at, run.len, may_discard, durability)
+            });
+            let results = join::all(writes).await;
+            self.all_wrote(&runs, results, durability)
+        })
+    }
+}
+
+impl Stripe {
+    /// The name that the stripe got when it was created.
+    pub fn uuid(&self) -> Uuid {
+        self.state.uuid
+    }
+
+    fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        self.shape().check_write(at, len)?;
+        self.state.unflushed.check()
+    }
+
+    async fn read_child(&self, place: Place, len: usize) -> Result<Payload> {
+        let read = self.children[place.child].read(RESERVED_BYTES + place.at, len);
+        self.checked(place.child, read.await, len)
+    }
+
+    /// What a child gave, if it is what it was asked for.
+    fn checked(&self, child: usize, part: Result<Payload>, len: usize) -> Result<Payload> {
+        let part = part.map_err(|error| self.blame(child, error))?;
+        if part.len() != len {
+            let short = Error::new(
+                ErrorKind::Protocol,
+                format!("it gave {} bytes instead of {len}", part.len()),
+            );
+            return Err(self.blame(child, short));
+        }
+        Ok(part)
+    }
+
+    /// A child has ended a write: unless it is durable already, the next flush has to cover it.
+    fn wrote(&self, child: usize, result: Result<()>, durability: Durability) -> Result<()> {
+        if result.is_err() || durability == Durability::Cached {
+            self.state.unflushed.wrote(child);
+        }
+        result.map_err(|error| self.blame(child, error))
+    }
+
+    fn all_wrote(
+        &self,
+        runs: &[Run],
+        results: PerChild<Result<()>>,
+        durability: Durability,
+    ) -> Result<()> {
+        let mut ended = Ok(());
+        for (run, result) in runs.iter().zip(results) {
+            let result = self.wrote(run.child, result, durability);
+            ended = ended.and(result);
+        }
+        ended
+    }
+
+    fn blame(&self, child: usize, error: Error) -> Error {
+        error.context(format_args!("stripe child {}", self.state.names[child]))
+    }
+}
+
+impl fmt::Debug for Stripe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stripe({} of {:?})", self.state.uuid, self.state.names)
+    }
+}

@@ -1,0 +1,304 @@
+//! Finds out what stripe a set of children is: reads every superblock, accepts only the complete
+//! set of one stripe, and puts the children in the order that the superblocks say. The order in the
+//! configuration does not matter, so swapping two lines or two cables loses nothing.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{
+    Child, Stripe, claim_all, give_up,
+    map::Map,
+    superblock::{RESERVED_BYTES, Superblock},
+    unflushed::Unflushed,
+};
+use crate::{Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
+
+/// A stripe whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
+/// what a lane does I/O with.
+#[derive(Clone, Debug)]
+pub struct Opened(pub(super) Arc<State>);
+
+/// What all lanes share of a stripe.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) uuid: Uuid,
+    pub(super) shape: Shape,
+    pub(super) map: Map,
+    pub(super) unflushed: Unflushed,
+    /// Names by child index.
+    pub(super) names: Vec<String>,
+    /// Where in the configuration each child stands, by child index.
+    listed_at: Vec<usize>,
+}
+
+impl Opened {
+    /// Reads and verifies the superblocks of `children`, which are listed in any order. With
+    /// `unit_bytes`, the stripe must have been created with that unit.
+    ///
+    /// # Errors
+    /// `Configuration` when a child is blank, foreign, damaged, of another version, stripe, count
+    /// or unit, listed twice, or smaller than when the stripe was created; the child's own error
+    /// when it cannot be read. Each names the child and the mend.
+    pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<Opened> {
+        Opened::read(children, unit_bytes, None).await
+    }
+
+    /// As [`Opened::open`], with `claim` on every child from before the superblocks count until the
+    /// volumes are closed. A stripe with a child that takes no writes is opened without: nothing is
+    /// written to it, and who else does so is not seen.
+    ///
+    /// # Errors
+    /// As [`Opened::open`]; `Claimed` when another owner has a child. What was claimed is given up.
+    pub async fn claimed(
+        children: &[Child],
+        unit_bytes: Option<u32>,
+        claim: &Claim,
+    ) -> Result<Opened> {
+        if children.iter().any(|child| child.volume.shape().read_only) {
+            return Opened::open(children, unit_bytes).await;
+        }
+        // A mark is written only to what is a child of this stripe. Where another one has reserved a
+        // child nobody else can read it: whose it is, the claim finds out.
+        match Opened::open(children, unit_bytes).await {
+            Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
+            _ => {}
+        }
+        claim_all(children, claim).await?;
+        let opened = Opened::read(children, unit_bytes, Some(claim)).await;
+        if opened.is_err() {
+            give_up(children).await;
+        }
+        opened
+    }
+
+    async fn read(
+        children: &[Child],
+        unit_bytes: Option<u32>,
+        claim: Option<&Claim>,
+    ) -> Result<Opened> {
+        let mut superblocks = Vec::with_capacity(children.len());
+        for child in children {
+            superblocks.push(child.read_superblock().await?);
+        }
+        check_complete(&superblocks)?;
+        let Some(first) = superblocks.first().cloned() else {
+            return Err(Error::new(
+                ErrorKind::Configuration,
+                "a stripe without children: list those it was created with",
+            ));
+        };
+        let mut listed_at = vec![None; children.len()];
+        for (listed, (child, superblock)) in children.iter().zip(&superblocks).enumerate() {
+            check_child(child, superblock, children, &first)?;
+            let place = &mut listed_at[superblock.child_index as usize];
+            if let Some(other) = place.replace(listed) {
+                let other: &Child = &children[other];
+                return Err(child.refuse(format!(
+                    "it and {} both say that they are child {} of {}; list each disk once, and no \
+                     copies of it",
+                    other.name, superblock.child_index, superblock.child_count
+                )));
+            }
+        }
+        if let Some(unit_bytes) = unit_bytes.filter(|&unit| unit != first.unit_bytes) {
+            return Err(Error::new(
+                ErrorKind::Configuration,
+                format!(
+                    "the configuration says a stripe unit of {}, but stripe {} was created with \
+                     another one; write unit = \"{}\"",
+                    written(unit_bytes),
+                    first.volume,
+                    written(first.unit_bytes)
+                ),
+            ));
+        }
+        // As many children as places, and none twice: every place is taken.
+        let listed_at: Vec<usize> = listed_at.into_iter().flatten().collect();
+        Ok(Opened(Arc::new(State {
+            uuid: first.volume,
+            shape: Shape {
+                claim: claim.cloned(),
+                ..shape(children, &first)
+            },
+            map: Map::new(first.unit_bytes, children.len()),
+            unflushed: Unflushed::new(children.len()),
+            names: listed_at
+                .iter()
+                .map(|&i| children[i].name.clone())
+                .collect(),
+            listed_at,
+        })))
+    }
+
+    /// The stripe for I/O on the current lane, over this lane's `children`: the same ones in the
+    /// same order as when it was opened.
+    ///
+    /// # Errors
+    /// `Configuration` when their number is another.
+    pub fn on_lane(&self, children: &[SharedVolume]) -> Result<Stripe> {
+        if children.len() != self.0.listed_at.len() {
+            return Err(Error::new(
+                ErrorKind::Configuration,
+                format!(
+                    "{} children for a stripe of {}",
+                    children.len(),
+                    self.0.listed_at.len()
+                ),
+            ));
+        }
+        let in_order = self.0.listed_at.iter().map(|&i| children[i].clone());
+        Ok(Stripe {
+            state: self.0.clone(),
+            children: in_order.collect(),
+        })
+    }
+
+    /// The name that the stripe got when it was created.
+    pub fn uuid(&self) -> Uuid {
+        self.0.uuid
+    }
+
+    /// What the stripe looks like.
+    pub fn shape(&self) -> &Shape {
+        &self.0.shape
+    }
+}
+
+/// A size as the configuration takes it.
+fn written(bytes: u32) -> String {
+    match bytes {
+        bytes if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
+        bytes if bytes % (1 << 10) == 0 => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
+    }
+}
+
+/// Says which children are missing where those that are listed are of one stripe.
+fn check_complete(superblocks: &[Superblock]) -> Result<()> {
+    let Some(first) = superblocks.first() else {
+        return Ok(());
+    };
+    let is_of_one =
+        |other: &Superblock| other.volume == first.volume && other.child_count == first.child_count;
+    let (count, listed) = (first.child_count, superblocks.len());
+    if !superblocks.iter().all(is_of_one) || listed >= count as usize {
+        return Ok(());
+    }
+    let missing: Vec<String> = (0..count)
+        .filter(|index| superblocks.iter().all(|found| found.child_index != *index))
+        .map(|index| index.to_string())
+        .collect();
+    let (number, verb) = match &missing[..] {
+        [_] => ("child", "is"),
+        _ => ("children", "are"),
+    };
+    Err(Error::new(
+        ErrorKind::Configuration,
+        format!(
+            "stripe {} has {count} children, numbered from 0, and {listed} are listed: {number} {} \
+             {verb} missing; list all {count}, in any order",
+            first.volume,
+            missing.join(", ")
+        ),
+    ))
+}
+
+fn check_child(
+    child: &Child,
+    superblock: &Superblock,
+    children: &[Child],
+    first: &Superblock,
+) -> Result<()> {
+    let listed = children.len();
+    let Superblock {
+        child_index: index,
+        child_count: count,
+        volume,
+        ..
+    } = superblock;
+    if *volume != first.volume {
+        return Err(child.refuse(format!(
+            "it belongs to stripe {volume} as child {index} of {count}, but {} belongs to stripe \
+             {}; list the children of one stripe",
+            children[0].name, first.volume
+        )));
+    }
+    if *count as usize != listed {
+        return Err(child.refuse(format!(
+            "it is child {index} of a stripe of {count}, but {listed} are listed; list all {count} \
+             and no others"
+        )));
+    }
+    let same_layout = Superblock {
+        child_index: first.child_index,
+        ..superblock.clone()
+    };
+    if same_layout != *first {
+        return Err(child.refuse(format!(
+            "its superblock and that of {} are of one stripe but do not agree (units of {} and {} \
+             bytes, {} and {} bytes of data, created at {} and {}); restore the older one's first \
+             MiB from a copy",
+            children[0].name,
+            superblock.unit_bytes,
+            first.unit_bytes,
+            superblock.usable_bytes,
+            first.usable_bytes,
+            superblock.created_unix_s,
+            first.created_unix_s,
+        )));
+    }
+    let shape = child.volume.shape();
+    // The superblock was checked: no sum or product of what it says overflows.
+    let needed = RESERVED_BYTES + superblock.usable_bytes;
+    if shape.len_bytes() < needed {
+        return Err(child.refuse(format!(
+            "it has {} bytes, but had at least {needed} when the stripe was created; grow it back",
+            shape.len_bytes()
+        )));
+    }
+    if shape.physical_block_bytes > superblock.unit_bytes {
+        return Err(child.refuse(format!(
+            "its blocks of {} bytes are larger than the stripe's unit of {}; use it with the \
+             smaller blocks it had",
+            shape.physical_block_bytes, superblock.unit_bytes
+        )));
+    }
+    Ok(())
+}
+
+fn shape(children: &[Child], superblock: &Superblock) -> Shape {
+    let shapes = || children.iter().map(|child| child.volume.shape());
+    let unit = superblock.unit_bytes;
+    let count = superblock.child_count;
+    let most = |of: fn(&Shape) -> u32| shapes().map(of).max().unwrap_or(0);
+    Shape {
+        block_size_bytes: most(|shape| shape.block_size_bytes),
+        physical_block_bytes: most(|shape| shape.physical_block_bytes),
+        // Its own: more room on a child is not the stripe's, whose superblocks say how much is.
+        len: Len::new(superblock.usable_bytes * u64::from(count)),
+        volatile_cache: shapes().any(|shape| shape.volatile_cache),
+        read_only: shapes().any(|shape| shape.read_only),
+        discard: shapes()
+            .map(|shape| shape.discard)
+            .reduce(|a, b| {
+                let (a, b) = (a?, b?);
+                Some(Discard {
+                    granularity_bytes: a.granularity_bytes.max(b.granularity_bytes),
+                    reads_zeroes: a.reads_zeroes && b.reads_zeroes,
+                })
+            })
+            .flatten()
+            .map(|discard| Discard {
+                // More than a unit in a row on one child is that many times as much of the volume.
+                granularity_bytes: if discard.granularity_bytes <= unit {
+                    discard.granularity_bytes
+                } else {
+                    discard.granularity_bytes.saturating_mul(count)
+                },
+                ..discard
+            }),
+        optimal_io_bytes: unit.saturating_mul(count),
+        claim: None,
+    }
+}

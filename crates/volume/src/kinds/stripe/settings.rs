@@ -1,0 +1,149 @@
+//! `stripe = { unit = "64KiB", of = [ … ] }`: several volumes as one. `serve` opens a stripe and
+//! never makes one: that is [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
+
+use std::{collections::BTreeSet, ops::Range, rc::Rc, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Child, Opened};
+use crate::{
+    Result,
+    config::{ConfigError, Node, Size, Volumes, What},
+    graph::{Carried, Look, Opening, Part},
+    kinds::Settings,
+};
+
+/// Children move data in pages; a finer unit would split every one.
+const UNIT_BYTES_MIN: u64 = 4096;
+const UNIT_BYTES_MAX: u64 = 1 << 30;
+/// More than any machine has paths for; keeps a typing error from opening thousands of sessions.
+const CHILDREN_MAX: usize = 64;
+
+/// `stripe = { unit = "64KiB", of = [ … ] }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stripe {
+    /// What goes to one child before the next one's turn.
+    /// A new stripe gets 64 KiB when it is not given; an existing one says its own.
+    pub unit: Option<Spanned<Size>>,
+    /// The children in order.
+    pub of: Spanned<Vec<Node>>,
+}
+
+impl Stripe {
+    pub(super) fn unit_bytes(&self) -> Option<u32> {
+        let unit = self.unit.as_ref();
+        unit.map(|unit| unit.get_ref().bytes() as u32)
+    }
+
+    /// The children on the current lane, as messages call them.
+    pub(super) async fn named(&self, parts: &[Arc<Part>]) -> Result<Vec<Child>> {
+        let mut named = Vec::new();
+        for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
+            let volume = part.on_lane().await?;
+            let name = format!("{index} ({})", node.describe());
+            named.push(Child { name, volume });
+        }
+        Ok(named)
+    }
+
+    /// Refuses what can be created and never served: what is in memory is another disk, and blank, in
+    /// every process.
+    ///
+    /// # Errors
+    /// The first child that keeps its blocks in memory, with its place.
+    pub(super) fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
+        let mut children = self.of.get_ref().iter();
+        match children.find(|child| is_in_memory(child, volumes)) {
+            None => Ok(()),
+            Some(child) => Err(ConfigError::new(
+                child.span.clone(),
+                "a stripe's child in memory is blank whenever it is opened: what `sanstone volume \
+                 create` writes to it has gone before `serve` reads it; name a file or an iSCSI disk",
+            )),
+        }
+    }
+}
+
+/// Whether `node` keeps blocks in memory.
+fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
+    node.all().into_iter().any(|node| match &node.what {
+        What::Named(name) => {
+            let named = volumes.0.get(name);
+            named.is_some_and(|node| is_in_memory(node, volumes))
+        }
+        What::Inline(kind) => kind.settings().is_volatile(),
+    })
+}
+
+impl Settings for Stripe {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        LaneFuture::new(async move {
+            let children = self.named(opening.children()).await?;
+            let claim = opening.new_claim(children.len())?;
+            let opened = Opened::claimed(&children, self.unit_bytes(), &claim).await?;
+            let uuid = opened.uuid();
+            let part = opening
+                .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
+                .await?;
+            part.carry(Carried::Stripe(uuid));
+            opening.keep_until_closed(&part);
+            Ok(part)
+        })
+    }
+
+    fn children(&self) -> &[Node] {
+        self.of.get_ref()
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        if let Some(unit) = &self.unit {
+            let bytes = unit.get_ref().bytes();
+            if !bytes.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&bytes) {
+                return Err(ConfigError::at(
+                    unit,
+                    format!(
+                        "a stripe unit of {} is not offered; write a power of two from 4KiB to 1GiB",
+                        unit.get_ref()
+                    ),
+                ));
+            }
+        }
+        let children = self.of.get_ref();
+        if children.is_empty() || children.len() > CHILDREN_MAX {
+            return Err(ConfigError::at(
+                &self.of,
+                format!(
+                    "a stripe of {} volumes is not offered; name 1 to {CHILDREN_MAX}",
+                    children.len()
+                ),
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for child in children {
+            if let What::Named(name) = &child.what {
+                if !seen.insert(name) {
+                    return Err(ConfigError::new(
+                        child.span.clone(),
+                        format!(
+                            "the stripe names \"{name}\" twice, so that its halves would overwrite each \
+                             other; name each volume once"
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self, look: &mut Look<'_>) {
+        let checked = self.check_lasting(look.volumes());
+        look.errors(checked.err());
+    }
+
+    fn span(&self) -> Option<Range<usize>> {
+        Some(self.of.span())
+    }
+}

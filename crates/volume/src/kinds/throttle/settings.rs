@@ -1,0 +1,41 @@
+//! `throttle = { rate = "1Gbit/s", of = … }`: how fast the link is, and how long.
+
+use std::{rc::Rc, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+
+use crate::{
+    Result,
+    config::{Node, Rate, Time},
+    graph::{Opening, Part},
+    kinds::Settings,
+};
+
+/// `throttle = { rate = "1Gbit/s", of = … }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throttle {
+    /// Of the payload, in each direction.
+    pub rate: Rate,
+    /// Added to every request.
+    #[serde(default)]
+    pub latency: Time,
+    /// What is at the end of the link.
+    pub of: Node,
+}
+
+impl Settings for Throttle {
+    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        let (rate, latency) = (self.rate, self.latency.duration());
+        LaneFuture::new(async move {
+            opening
+                .layer_at_home(move |inner| Ok(Rc::new(super::Throttle::new(inner, rate, latency))))
+                .await
+        })
+    }
+
+    fn children(&self) -> &[Node] {
+        std::slice::from_ref(&self.of)
+    }
+}

@@ -1,4 +1,0 @@
-//! Leaves: where the data is.
-
-pub mod file;
-pub mod ram;

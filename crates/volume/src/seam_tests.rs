@@ -1,0 +1,256 @@
+//! No layer loses a request of its child: over a child that has its own answer to each, every layer
+//! hands each on as what it is, or stands in the list of those that have a reason not to.
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use engine::{LaneFuture, Payload};
+use uuid::Uuid;
+
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    cache::{Cache, CacheConfig},
+    claim::{Others, Owner},
+    kinds::{
+        fault::{Fault, FaultHandle},
+        stats::{Stats, StatsHandle},
+        throttle::Throttle,
+    },
+    recorder::{Recording, Witness},
+    stripe::{self, Child, CreateOptions},
+    test_volume::{TestVolume, on_lane},
+};
+
+const UNIT_BYTES: usize = 16 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    Read,
+    Write,
+    Flush,
+    Claim,
+    Close,
+    Discard,
+    Allocation,
+    WriteAtomic,
+    WriteZeroes,
+}
+
+const REQUESTS: [Request; 9] = [
+    Request::Read,
+    Request::Write,
+    Request::Flush,
+    Request::Claim,
+    Request::Close,
+    Request::Discard,
+    Request::Allocation,
+    Request::WriteAtomic,
+    Request::WriteZeroes,
+];
+
+/// Who does not hand on what, and why.
+const REASONS: [(&str, Request, &str); 1] = [(
+    "stripe",
+    Request::Claim,
+    "it has claimed its children when it was opened, and whoever has it has them",
+)];
+
+/// A child that has an answer of its own to every request, and notes which came.
+struct Able {
+    memory: Rc<TestVolume>,
+    seen: RefCell<Vec<Request>>,
+}
+
+impl Able {
+    fn new() -> Rc<Self> {
+        Rc::new(Able {
+            memory: TestVolume::new(2 << 20),
+            seen: RefCell::default(),
+        })
+    }
+
+    fn sees(&self, request: Request) {
+        self.seen.borrow_mut().push(request);
+    }
+}
+
+impl Volume for Able {
+    fn shape(&self) -> &Shape {
+        self.memory.shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        self.sees(Request::Read);
+        self.memory.read(at, len)
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::Write);
+        self.memory.write(at, data, durability)
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::Flush);
+        self.memory.flush()
+    }
+
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::Claim);
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::Close);
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::Discard);
+        self.memory.discard(at, len)
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.sees(Request::Allocation);
+        self.memory.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        Some(AtomicWrites {
+            unit_bytes: UNIT_BYTES as u32,
+            max_bytes: Some(UNIT_BYTES as u32),
+        })
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::WriteAtomic);
+        self.memory.write(at, data, durability)
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.sees(Request::WriteZeroes);
+        self.memory.write_zeroes(at, len, may_discard, durability)
+    }
+}
+
+async fn striped(child: SharedVolume, unit_bytes: u32) -> SharedVolume {
+    let children = [Child {
+        name: "a".to_owned(),
+        volume: child.clone(),
+    }];
+    let options = CreateOptions {
+        unit_bytes,
+        uuid: Uuid::from_u128(1),
+        created_unix_s: 0,
+        force: false,
+    };
+    let created = stripe::create(&children, &options).await;
+    created.expect("the child is blank");
+    let opened = stripe::Opened::open(&children, None).await;
+    let opened = opened.expect("it was just created");
+    Rc::new(opened.on_lane(&[child]).expect("one child"))
+}
+
+async fn layer(name: &str, child: SharedVolume) -> SharedVolume {
+    match name {
+        "stats" => Rc::new(Stats::new(child, &StatsHandle::new())),
+        "fault" => Rc::new(Fault::new(child, FaultHandle::new())),
+        "throttle" => {
+            let rate = "40Gbit/s".parse().expect("a rate");
+            Rc::new(Throttle::new(child, rate, Duration::ZERO))
+        }
+        "cache" => {
+            Rc::new(Cache::new(child, &CacheConfig::default()).expect("a good configuration"))
+        }
+        "witness" => Rc::new(Witness::new(child, Recording::new())),
+        "stripe" => striped(child, 64 << 10).await,
+        other => panic!("{other} is no layer"),
+    }
+}
+
+const LAYERS: [&str; 6] = ["stats", "fault", "throttle", "cache", "witness", "stripe"];
+
+async fn ask(volume: &dyn Volume, request: Request) {
+    let len = UNIT_BYTES as u64;
+    let data = Payload::zeroes(UNIT_BYTES);
+    let cached = Durability::Cached;
+    match request {
+        Request::Read => volume.read(0, UNIT_BYTES).await.map(drop),
+        Request::Write => volume.write(0, data, cached).await,
+        Request::Flush => {
+            let written = volume.write(0, data, cached).await;
+            written.and(volume.flush().await)
+        }
+        Request::Claim => {
+            let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
+            volume.claim(&claim.expect("chance")).await
+        }
+        Request::Close => volume.close().await,
+        Request::Discard => volume.discard(0, len).await,
+        Request::Allocation => volume.allocation(0, len).await.map(drop),
+        Request::WriteAtomic => volume.write_atomic(0, data, cached).await,
+        Request::WriteZeroes => volume.write_zeroes(0, len, true, cached).await,
+    }
+    .expect("the child takes it");
+}
+
+#[test]
+fn every_layer_hands_every_request_on_as_what_it_is() {
+    on_lane(async {
+        for name in LAYERS {
+            for request in REQUESTS {
+                let child = Able::new();
+                let volume = layer(name, child.clone()).await;
+                child.seen.borrow_mut().clear();
+                ask(&*volume, request).await;
+                let is_handed_on = child.seen.borrow().contains(&request);
+                let has_reason = REASONS
+                    .iter()
+                    .any(|(layer, which, _)| (*layer, *which) == (name, request));
+                assert_eq!(is_handed_on, !has_reason, "{name} and {request:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn atomic_writes_are_told_as_the_child_has_them_or_not_at_all() {
+    on_lane(async {
+        for name in LAYERS {
+            let able = Able::new();
+            let told = layer(name, able.clone()).await.atomic_writes();
+            assert_eq!(told, able.atomic_writes(), "{name}");
+            let without = layer(name, TestVolume::new(2 << 20)).await;
+            assert_eq!(without.atomic_writes(), None, "{name}");
+            let data = Payload::zeroes(UNIT_BYTES);
+            let refused = without.write_atomic(0, data, Durability::Cached).await;
+            refused.expect_err("the child takes none");
+        }
+        let too_small = striped(Able::new(), 4096).await;
+        assert_eq!(too_small.atomic_writes(), None, "no unit holds one");
+    });
+}
+
+#[test]
+fn a_cache_gives_what_was_written_atomically_or_zeroed() {
+    on_lane(async {
+        let cache = layer("cache", Able::new()).await;
+        let read = async || cache.read(0, UNIT_BYTES).await.expect("it reads").to_vec();
+        assert!(read().await.iter().all(|byte| *byte == 0));
+        let ones = || Payload::from(engine::Buf::copy_of(&[1; UNIT_BYTES]));
+        let written = cache.write_atomic(0, ones(), Durability::Cached).await;
+        written.expect("the child takes it");
+        assert!(read().await.iter().all(|byte| *byte == 1));
+        ask(&*cache, Request::WriteZeroes).await;
+        assert!(read().await.iter().all(|byte| *byte == 0));
+    });
+}
