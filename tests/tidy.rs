@@ -266,6 +266,43 @@ fn nothing_names_the_machine_it_was_written_on() {
     }));
 }
 
+/// What only tests use of ours is behind a feature, and nothing that the binary is made of turns one on.
+#[test]
+fn what_ships_is_built_without_what_only_tests_use() {
+    let tree = |package: &str| {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--locked", "--edges", "no-dev"])
+            .args(["--prefix", "none", "--format", "{p} [{f}]"])
+            .args(["--package", package])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs this");
+        let complaint = String::from_utf8_lossy(&tree.stderr).into_owned();
+        assert!(tree.status.success(), "{complaint}");
+        String::from_utf8_lossy(&tree.stdout).into_owned()
+    };
+    let features = |tree: &str| -> BTreeSet<String> {
+        let ours = tree.lines().filter(|line| line.starts_with("sanstone"));
+        let features = ours.filter_map(|line| line.split(['[', ']']).nth(1));
+        let names = features.flat_map(|names| names.split(','));
+        names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    assert!(
+        features(&tree("sanstone-sim")).contains("sim"),
+        "the simulator's feature"
+    );
+    let shipped = features(&tree("sanstone"));
+    for feature in ["sim", "testing"] {
+        assert!(
+            !shipped.contains(feature),
+            "sanstone is built with `{feature}`"
+        );
+    }
+}
+
 #[test]
 fn every_locked_package_comes_from_crates_io() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is kept");

@@ -5,7 +5,7 @@
 //! short pauses spins for about as long as such a pause, then sleeps; an idle lane sleeps at once.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell, RefMut},
     fmt,
     future::Future,
     io,
@@ -20,7 +20,7 @@ use crate::{
     future::LaneFuture,
     inbox::{Inbox, LaneHandle, Message, TaskRef, waker},
     op::Op,
-    reactor::{Completion, OpId, Reactor, Wait},
+    reactor::{Completion, LaneReactor, OpId, Reactor, Wait},
     ring::Ring,
     share::{Share, Shares},
     task::Tasks,
@@ -55,7 +55,7 @@ pub(crate) struct LaneInner {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
-    pub(crate) reactor: RefCell<Box<dyn Reactor>>,
+    reactor: RefCell<LaneReactor>,
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
@@ -113,11 +113,7 @@ impl Lane {
         ))
     }
 
-    pub(crate) fn with_reactor(
-        reactor: Box<dyn Reactor>,
-        inbox: Arc<Inbox>,
-        spin_max_ns: u64,
-    ) -> Lane {
+    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, spin_max_ns: u64) -> Lane {
         Lane(Rc::new(LaneInner {
             turn_began: Cell::new(reactor.now()),
             inbox,
@@ -190,8 +186,16 @@ impl LaneInner {
         CURRENT.with(|current| Entered(current.borrow_mut().replace(self.clone())))
     }
 
+    pub(crate) fn reactor(&self) -> Ref<'_, impl Reactor + ?Sized> {
+        Ref::map(self.reactor.borrow(), |reactor| &**reactor)
+    }
+
+    pub(crate) fn reactor_mut(&self) -> RefMut<'_, impl Reactor + ?Sized> {
+        RefMut::map(self.reactor.borrow_mut(), |reactor| &mut **reactor)
+    }
+
     pub(crate) fn now(&self) -> Instant {
-        self.reactor.borrow().now()
+        self.reactor().now()
     }
 
     pub(crate) fn turn_began(&self) -> Instant {
@@ -229,10 +233,6 @@ impl LaneInner {
     pub(crate) fn is_idle(&self) -> bool {
         let tasks = self.tasks.borrow();
         tasks.ready_len() == 0 && !tasks.main_woken && self.inbox.is_empty()
-    }
-
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.timers.borrow_mut().next_deadline()
     }
 
     /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn,
@@ -312,7 +312,7 @@ impl LaneInner {
     /// Lets the reactor work and hands its completions to whoever waits for them.
     pub(crate) fn poll_reactor(&self, wait: Wait) {
         let mut completed = self.completed.take();
-        self.reactor.borrow_mut().poll(wait, &mut completed);
+        self.reactor_mut().poll(wait, &mut completed);
         for Completion { id, op, result } in completed.drain(..) {
             let (waker, unwanted) = self.ops.borrow_mut().complete(id, op, result);
             if let Some(op) = unwanted {
@@ -328,7 +328,7 @@ impl LaneInner {
     /// Ends what nobody wants any more: a connection that was accepted is closed.
     fn discard(&self, op: Op, result: i32) {
         if matches!(op, Op::Accept { .. }) && result >= 0 {
-            drop(self.reactor.borrow().adopt(result));
+            drop(self.reactor().adopt(result));
         }
         drop(op);
     }
@@ -396,7 +396,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
         let id = lane.ops.borrow_mut().add();
-        lane.reactor.borrow_mut().submit(id, op);
+        lane.reactor_mut().submit(id, op);
         Submitted {
             id,
             cancellable,
@@ -452,7 +452,7 @@ impl Drop for Submitted {
                     drop(ops);
                     lane.discard(op, result);
                 }
-                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
+                _ if self.cancellable => lane.reactor_mut().cancel(self.id),
                 _ => {}
             }
         });

@@ -1,5 +1,6 @@
 //! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
-//! simulated world. Everything above knows only this trait.
+//! simulated world. Everything above knows only this trait. A build without the simulator has one
+//! reactor, and its lanes call it directly.
 
 use std::{
     fmt, io,
@@ -12,6 +13,23 @@ use std::{
 };
 
 use crate::{extent, fs::OpenOptions, op::Op, store::Store, time::Instant};
+
+#[cfg(feature = "sim")]
+mod worlds {
+    pub(crate) type LaneReactor = Box<dyn super::Reactor>;
+    pub(crate) type SimulatedKeeper = std::sync::Arc<dyn Send + Sync>;
+}
+
+#[cfg(not(feature = "sim"))]
+mod worlds {
+    pub(crate) type LaneReactor = Box<crate::ring::Ring>;
+    pub(crate) type SimulatedKeeper = std::convert::Infallible;
+}
+
+/// What a lane holds: a reactor of either world, or the ring where there is no other.
+pub(crate) use worlds::LaneReactor;
+/// What closes something of the simulated world; where there is no such world, nothing is.
+pub(crate) use worlds::SimulatedKeeper;
 
 /// Names an operation in flight; chosen by the lane, given back with the completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -110,7 +128,7 @@ pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
     Fd(Arc<OwnedFd>),
     /// Something of the simulated world, which closes it in its own `Drop`.
-    Simulated(Arc<dyn Send + Sync>),
+    Simulated(SimulatedKeeper),
 }
 
 impl fmt::Debug for Keeper {

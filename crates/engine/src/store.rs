@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{extent, lane::try_with};
+use crate::{extent, lane::try_with, reactor::Reactor};
 
 /// The extended attribute that holds the mark.
 const MARK: &std::ffi::CStr = c"user.sanstone.disk";
@@ -74,7 +74,7 @@ pub(crate) trait Store {
 
 /// Runs `f` with the store of this lane's world, or with the system's.
 fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
-    let here = try_with(|lane| f(lane.reactor.borrow().store()));
+    let here = try_with(|lane| f(lane.reactor().store()));
     here.unwrap_or_else(|| f(&System))
 }
 

@@ -89,6 +89,7 @@ impl Tasks {
     }
 
     /// Tasks that have not ended.
+    #[cfg(feature = "sim")]
     pub(crate) fn alive(&self) -> usize {
         self.slots.iter().filter(|slot| slot.used).count()
     }

@@ -20,7 +20,7 @@ use crate::{
     extent::Extent,
     fs::OpenOptions,
     op::{AllocateMode, Op},
-    reactor::Opened,
+    reactor::{Handle, Opened},
 };
 
 /// Pieces that one write takes, as Linux has it (UIO_MAXIOV).
@@ -292,7 +292,7 @@ impl State {
         let Some(flight) = self.flights.get(&key) else {
             return;
         };
-        let Some(file) = flight.op.file() else {
+        let Some(file) = file_of(&flight.op) else {
             unreachable!("network operations go to the network");
         };
         let Some(open) = self.files.get(&file.raw) else {
@@ -388,7 +388,7 @@ impl State {
         let Some(flight) = self.flights.get_mut(&key) else {
             return;
         };
-        let Some(file) = flight.op.file() else {
+        let Some(file) = file_of(&flight.op) else {
             return;
         };
         let Some(open) = self.files.get(&file.raw) else {
@@ -542,6 +542,17 @@ impl State {
             disk.names.cut_power(random);
         }
         disk.changes_left = None;
+    }
+}
+
+/// The file that an operation is about; `None` for sockets.
+fn file_of(op: &Op) -> Option<&Handle> {
+    match op {
+        Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::Sync { file }
+        | Op::Allocate { file, .. } => Some(file),
+        _ => None,
     }
 }
 
