@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Random,
+    Occurred, Random,
     medium::{FileState, SECTOR, What},
     names::{Change, Names, normal},
     sparse::Sparse,
@@ -97,7 +97,13 @@ pub(super) enum DiskEvent {
 }
 
 impl Disk {
-    fn fault(&mut self, kind: FaultKind, file: usize, range: &Range<u64>) -> Option<i32> {
+    fn fault(
+        &mut self,
+        kind: FaultKind,
+        file: usize,
+        range: &Range<u64>,
+        occurred: &mut Occurred,
+    ) -> Option<i32> {
         let names = &self.names;
         let hit = self.faults.iter().position(|fault| {
             fault.kind == kind
@@ -108,6 +114,7 @@ impl Disk {
                 && (kind == FaultKind::Sync
                     || (fault.range.start < range.end && range.start < fault.range.end))
         })?;
+        occurred.faults_hit += 1;
         let fault = &mut self.faults[hit];
         let errno = fault.errno;
         if let Some(times) = &mut fault.times {
@@ -352,6 +359,9 @@ impl State {
             }
             event => event,
         };
+        if let DiskEvent::Read(len) | DiskEvent::Write(len) = event {
+            self.occurred.short_transfers += u64::from(len < moved);
+        }
         let disk = &self.config.disk;
         let mut latency = if matches!(event, DiskEvent::Sync(_)) {
             self.random.within(&disk.sync_latency_ns)
@@ -396,6 +406,7 @@ impl State {
         };
         let (id, always_durable) = (open.file, open.options.durable);
         let disk = &mut self.hosts[flight.host.0].disk;
+        let occurred = &mut self.occurred;
         let powered = match event {
             DiskEvent::Read(_) => disk.has_power(),
             DiskEvent::Write(_) | DiskEvent::Sync(_) | DiskEvent::Allocate => disk.take_step(),
@@ -408,7 +419,7 @@ impl State {
                 let content = &disk.files[id].current;
                 let left = content.len().saturating_sub(*at);
                 let n = (*len).min(usize::try_from(left).unwrap_or(usize::MAX));
-                match disk.fault(FaultKind::Read, id, &(*at..*at + n.max(1) as u64)) {
+                match disk.fault(FaultKind::Read, id, &(*at..*at + n.max(1) as u64), occurred) {
                     Some(errno) => -errno,
                     None => {
                         let content = &disk.files[id].current;
@@ -429,7 +440,7 @@ impl State {
             ) => {
                 let mut bytes = vec![0; *len];
                 data.copy_to(*start, &mut bytes);
-                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64)) {
+                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64), occurred) {
                     Some(errno) => {
                         // A failed write may have changed a part of what it was to change.
                         let some = self.random.below(*len as u64 / SECTOR as u64 + 1);
@@ -443,7 +454,7 @@ impl State {
                         let range = *at..*at + *len as u64;
                         let is_durable = *durable || always_durable;
                         let own_sync = match is_durable {
-                            true => disk.fault(FaultKind::OwnSync, id, &range),
+                            true => disk.fault(FaultKind::OwnSync, id, &range, occurred),
                             false => None,
                         };
                         let kept = is_durable && own_sync.is_none();
@@ -465,7 +476,7 @@ impl State {
                 }
             }
             (Op::Sync { .. }, DiskEvent::Sync(before)) => {
-                match disk.fault(FaultKind::Sync, id, &(0..u64::MAX)) {
+                match disk.fault(FaultKind::Sync, id, &(0..u64::MAX), occurred) {
                     Some(errno) => {
                         disk.files[id].lose_before(*before, &mut self.random);
                         -errno
@@ -478,7 +489,7 @@ impl State {
                 }
             }
             (Op::Allocate { mode, at, len, .. }, DiskEvent::Allocate) => {
-                match disk.fault(FaultKind::Allocate, id, &(*at..*at + *len)) {
+                match disk.fault(FaultKind::Allocate, id, &(*at..*at + *len), occurred) {
                     Some(errno) => -errno,
                     None => {
                         match mode {
@@ -504,9 +515,17 @@ impl State {
             hosts,
             files,
             random,
+            occurred,
             ..
         } = self;
         let disk = &mut hosts[host.0].disk;
+        let is_write = |flight: &Flight| matches!(flight.op, Op::Write { .. });
+        if flights.iter().any(is_write) {
+            match power_cut {
+                true => occurred.cuts_during_writes += 1,
+                false => occurred.kills_during_writes += 1,
+            }
+        }
         for flight in flights {
             let (file, at, what) = match &flight.op {
                 Op::Write {
@@ -537,7 +556,7 @@ impl State {
         }
         if power_cut {
             for file in &mut disk.files {
-                file.cut_power(random);
+                file.cut_power(random, occurred);
             }
             disk.names.cut_power(random);
         }

@@ -44,6 +44,13 @@ struct Flow {
     packets: VecDeque<Packet>,
 }
 
+impl Flow {
+    fn has_data(&self) -> bool {
+        let is_data = |packet: &Packet| matches!(packet, Packet::Data(_));
+        self.packets.iter().any(is_data)
+    }
+}
+
 pub(super) enum Packet {
     /// A connection request to this address, from that one.
     Syn(SocketAddr, SocketAddr),
@@ -167,6 +174,8 @@ impl State {
         };
         let (from_host, to_host) = (flow.from_host, flow.to_host);
         if self.is_blocked(from_host, to_host) {
+            let is_parted = self.net.partitions.contains(&pair(from_host, to_host));
+            self.occurred.packets_parted += u64::from(is_parted);
             self.net.held.push(key);
             return self.begin_waiting(key.from);
         }
@@ -213,6 +222,7 @@ impl State {
             return;
         }
         self.note(&[4, raw as u64]);
+        self.occurred.given_up += 1;
         self.drop_flows(|key, _| key.from == raw);
         self.kill_stream(raw, libc::ETIMEDOUT);
     }
@@ -246,6 +256,11 @@ impl State {
             return;
         };
         let (host, peer, dead) = (*host, stream.peer, stream.dead);
+        let ways = [(raw, peer.1), (peer.1, raw)].map(|(from, to)| FlowKey { from, to });
+        let has_data = |way| self.net.flows.get(way).is_some_and(Flow::has_data);
+        if !dead && ways.iter().any(has_data) {
+            self.occurred.resets_under_data += 1;
+        }
         if !dead && peer.1 != 0 {
             self.transmit(host, raw, peer.0, peer.1, Packet::Reset);
         }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Config, Host, Random,
+    Config, Host, Occurred, Random,
     reactor::SimReactor,
     state::{HostId, LaneKey, State},
 };
@@ -106,6 +106,11 @@ impl World {
     /// A hash of everything that has happened: equal for two runs of the same test with one seed.
     pub fn trace_hash(&self) -> u64 {
         self.0.state.borrow().trace()
+    }
+
+    /// The hard cases that have occurred.
+    pub fn occurred(&self) -> Occurred {
+        self.0.state.borrow().occurred
     }
 
     /// Drives the world until `future` ends; it runs on the first lane of `host`.
