@@ -322,6 +322,10 @@ impl LaneInner {
                 waker.wake();
             }
         }
+        debug_assert!(
+            self.completed.borrow().is_empty(),
+            "nothing polls the reactor while completions are handed out"
+        );
         *self.completed.borrow_mut() = completed;
     }
 
@@ -345,6 +349,10 @@ impl LaneInner {
                 }
             }
         }
+        debug_assert!(
+            self.messages.borrow().is_empty(),
+            "the lane alone takes messages, one turn at a time"
+        );
         *self.messages.borrow_mut() = messages;
     }
 }
@@ -370,7 +378,9 @@ impl OpTable {
             self.slots.push(OpSlot::Free);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
         });
-        self.slots[index as usize] = OpSlot::Waiting(None);
+        let slot = &mut self.slots[index as usize];
+        assert!(matches!(slot, OpSlot::Free), "a free place is nobody's");
+        *slot = OpSlot::Waiting(None);
         OpId(index)
     }
 

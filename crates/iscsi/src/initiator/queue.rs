@@ -270,7 +270,9 @@ impl InitiatorConnection {
             len,
         };
         task.moved += len;
+        debug_assert!(task.moved <= task.data_len, "more sent than there is");
         if is_last && *tag != RESERVED_TAG {
+            debug_assert!(task.r2ts_open > 0, "what answers an R2T was asked for");
             task.r2ts_open -= 1;
         }
         *offset += len;
@@ -283,11 +285,13 @@ impl InitiatorConnection {
         // ExpStatSN lies at the same place in every request (§11.3, §11.5, §11.7, ...).
         let exp_stat_sn = self.exp_stat_sn.unwrap_or(0);
         header[28..32].copy_from_slice(&exp_stat_sn.to_be_bytes());
-        Transmit {
+        let transmit = Transmit {
             header,
             data,
             digests,
             ends: None,
-        }
+        };
+        transmit.check();
+        transmit
     }
 }
