@@ -226,10 +226,6 @@ impl Ring {
         if self.by_id.len() <= id.0 as usize {
             self.by_id.resize(id.0 as usize + 1, u32::MAX);
         }
-        debug_assert!(
-            self.slot_of(id).is_none(),
-            "an id names one operation in flight"
-        );
         self.by_id[id.0 as usize] = index;
         let slot = &mut self.slots[index as usize];
         assert!(slot.op.is_none(), "a free slot holds no operation");

@@ -116,10 +116,6 @@ impl Shares {
             }
             index += 1;
         }
-        debug_assert!(
-            others.iter().all(|(share, _)| *share != before.0),
-            "a share is counted in one place"
-        );
         others.push((before.0, self.spent_bytes.get()));
         self.spent_bytes.set(spent);
         self.current.set(share);

@@ -41,9 +41,9 @@ pub enum TransmitData {
 impl Transmit {
     /// Checks what every machine promises: the header tells the length of the data beside it.
     pub(crate) fn check(&self) {
-        debug_assert_eq!(
-            self.header[5..8],
-            (self.data_len() as u32).to_be_bytes()[1..],
+        let bhs = crate::pdu::Bhs::of(&self.header);
+        debug_assert!(
+            bhs.data_segment_length() as usize == self.data_len(),
             "DataSegmentLength of opcode {:#x}",
             self.header[0]
         );

@@ -222,7 +222,6 @@ impl State {
             return;
         }
         self.note(&[4, raw as u64]);
-        self.occurred.given_up += 1;
         self.drop_flows(|key, _| key.from == raw);
         self.kill_stream(raw, libc::ETIMEDOUT);
     }

@@ -18,8 +18,6 @@ pub struct Occurred {
     pub resets_under_data: u64,
     /// Packets that met a partition.
     pub packets_parted: u64,
-    /// Connections given up by who waited for the other end for too long.
-    pub given_up: u64,
     /// Operations that a disk's [`Fault`](super::Fault) failed.
     pub faults_hit: u64,
     /// Reads and writes of files that moved less than was asked for.
@@ -34,7 +32,6 @@ impl AddAssign for Occurred {
         self.kills_during_writes += other.kills_during_writes;
         self.resets_under_data += other.resets_under_data;
         self.packets_parted += other.packets_parted;
-        self.given_up += other.given_up;
         self.faults_hit += other.faults_hit;
         self.short_transfers += other.short_transfers;
     }
