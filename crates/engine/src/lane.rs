@@ -195,7 +195,7 @@ impl LaneInner {
     }
 
     pub(crate) fn now(&self) -> Instant {
-        self.reactor().now()
+        self.reactor.borrow().now()
     }
 
     pub(crate) fn turn_began(&self) -> Instant {
@@ -312,7 +312,7 @@ impl LaneInner {
     /// Lets the reactor work and hands its completions to whoever waits for them.
     pub(crate) fn poll_reactor(&self, wait: Wait) {
         let mut completed = self.completed.take();
-        self.reactor_mut().poll(wait, &mut completed);
+        self.reactor.borrow_mut().poll(wait, &mut completed);
         for Completion { id, op, result } in completed.drain(..) {
             let (waker, unwanted) = self.ops.borrow_mut().complete(id, op, result);
             if let Some(op) = unwanted {
@@ -322,17 +322,13 @@ impl LaneInner {
                 waker.wake();
             }
         }
-        debug_assert!(
-            self.completed.borrow().is_empty(),
-            "nothing polls the reactor while completions are handed out"
-        );
         *self.completed.borrow_mut() = completed;
     }
 
     /// Ends what nobody wants any more: a connection that was accepted is closed.
     fn discard(&self, op: Op, result: i32) {
         if matches!(op, Op::Accept { .. }) && result >= 0 {
-            drop(self.reactor().adopt(result));
+            drop(self.reactor.borrow().adopt(result));
         }
         drop(op);
     }
@@ -349,10 +345,6 @@ impl LaneInner {
                 }
             }
         }
-        debug_assert!(
-            self.messages.borrow().is_empty(),
-            "the lane alone takes messages, one turn at a time"
-        );
         *self.messages.borrow_mut() = messages;
     }
 }
@@ -406,7 +398,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
         let id = lane.ops.borrow_mut().add();
-        lane.reactor_mut().submit(id, op);
+        lane.reactor.borrow_mut().submit(id, op);
         Submitted {
             id,
             cancellable,
@@ -462,7 +454,7 @@ impl Drop for Submitted {
                     drop(ops);
                     lane.discard(op, result);
                 }
-                _ if self.cancellable => lane.reactor_mut().cancel(self.id),
+                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
                 _ => {}
             }
         });

@@ -39,20 +39,6 @@ pub enum TransmitData {
 }
 
 impl Transmit {
-    /// Checks what every machine promises: the header tells the length of the data beside it.
-    pub(crate) fn check(&self) {
-        let bhs = crate::pdu::Bhs::of(&self.header);
-        debug_assert!(
-            bhs.data_segment_length() as usize == self.data_len(),
-            "DataSegmentLength of opcode {:#x}",
-            self.header[0]
-        );
-        debug_assert!(
-            !matches!(self.data, TransmitData::Task { len: 0, .. }),
-            "a part of a task's data is not empty"
-        );
-    }
-
     /// The StatSN in the header; of no meaning in a Data-In PDU without status.
     pub fn stat_sn(&self) -> u32 {
         let numbers: &Numbers = transmute_ref!(&self.header);
@@ -89,8 +75,6 @@ impl Transmit {
     pub fn wire_len(&self) -> usize {
         let header_digest = if self.digests.header { 4 } else { 0 };
         let data_digest = if self.has_data_digest() { 4 } else { 0 };
-        let len = 48 + header_digest + self.data_len() + self.padding() + data_digest;
-        debug_assert!(len % 4 == 0, "a PDU is whole words (RFC 7143 §11.2.1)");
-        len
+        48 + header_digest + self.data_len() + self.padding() + data_digest
     }
 }

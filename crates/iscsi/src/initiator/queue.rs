@@ -285,13 +285,11 @@ impl InitiatorConnection {
         // ExpStatSN lies at the same place in every request (§11.3, §11.5, §11.7, ...).
         let exp_stat_sn = self.exp_stat_sn.unwrap_or(0);
         header[28..32].copy_from_slice(&exp_stat_sn.to_be_bytes());
-        let transmit = Transmit {
+        Transmit {
             header,
             data,
             digests,
             ends: None,
-        };
-        transmit.check();
-        transmit
+        }
     }
 }

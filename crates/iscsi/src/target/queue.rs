@@ -276,13 +276,11 @@ impl TargetConnection {
         if stat_sn == StatSn::Taken {
             self.stat_sn = self.stat_sn.wrapping_add(1);
         }
-        let transmit = Transmit {
+        Transmit {
             header,
             data,
             digests,
             ends: None,
-        };
-        transmit.check();
-        transmit
+        }
     }
 }

@@ -107,7 +107,6 @@ impl Task {
         unsolicited_end: Option<u32>,
     ) -> Task {
         debug_assert!(immediate_len <= unsolicited_end.unwrap_or(write_len));
-        debug_assert!(unsolicited_end.is_none_or(|end| end <= write_len));
         Task {
             initiator_task_tag,
             lun,
