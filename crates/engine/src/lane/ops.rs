@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{try_with, with};
-use crate::{op::Op, reactor::OpId};
+use crate::{
+    op::Op,
+    reactor::{OpId, Reactor},
+};
 
 /// The operations in flight and who waits for each.
 #[derive(Default)]
@@ -30,7 +33,9 @@ impl OpTable {
             self.slots.push(OpSlot::Free);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
         });
-        self.slots[index as usize] = OpSlot::Waiting(None);
+        let slot = &mut self.slots[index as usize];
+        assert!(matches!(slot, OpSlot::Free), "a free place is nobody's");
+        *slot = OpSlot::Waiting(None);
         OpId(index)
     }
 
@@ -61,7 +66,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
         let id = lane.ops.borrow_mut().add();
-        lane.reactor.borrow_mut().submit(id, op);
+        lane.reactor_mut().submit(id, op);
         Submitted {
             id,
             cancellable,
@@ -117,7 +122,7 @@ impl Drop for Submitted {
                     drop(ops);
                     lane.discard(op, result);
                 }
-                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
+                _ if self.cancellable => lane.reactor_mut().cancel(self.id),
                 _ => {}
             }
         });

@@ -39,6 +39,10 @@ impl Timers {
             let wakers = &self.wakers;
             self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
         }
+        debug_assert!(
+            self.heap.len() >= self.wakers.len(),
+            "each timer that somebody waits for has its deadline"
+        );
     }
 
     /// The deadline of the earliest timer that somebody still waits for.
@@ -60,6 +64,7 @@ impl Timers {
             }
             self.heap.pop();
             if let Some(waker) = self.wakers.remove(&id) {
+                debug_assert!(deadline <= now, "no timer fires before its time");
                 return Some(waker);
             }
         }

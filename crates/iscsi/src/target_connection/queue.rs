@@ -142,6 +142,7 @@ impl TargetConnection {
 
     fn send_ready(&mut self, ready: Ready) -> Transmit {
         if ready.is_reply {
+            debug_assert!(self.queued_replies > 0, "each queued reply was counted");
             self.queued_replies -= 1;
         }
         if let Some(task) = ready.ends {
@@ -174,6 +175,13 @@ impl TargetConnection {
         let offset = task.read_sent;
         task.read_sent += len;
         task.burst_sent += len;
+        debug_assert!(
+            task.read_sent <= end && end <= task.read_len,
+            "{} of {end} sent, of {} asked for",
+            task.read_sent,
+            task.read_len
+        );
+        debug_assert!(task.burst_sent <= self.parameters.max_burst_length);
         let is_last = len == left;
         let mut header = pdu::DataIn {
             opcode: opcode::SCSI_DATA_IN,
