@@ -17,12 +17,25 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Its tests turn its own feature on.
     ("crates/engine", &["engine"]),
     ("crates/volume", &["engine", "iscsi", "scsi"]),
-    ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
-    ("crates/node", &["target", "volume", "engine"]),
+    ("crates/unit", &["volume", "engine", "scsi"]),
+    (
+        "crates/front-iscsi",
+        &["unit", "volume", "engine", "iscsi", "scsi"],
+    ),
+    ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),
     (
         "crates/sanstone",
-        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "node",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
     // `disk` plays an iscsi leaf in the simulated world.
     ("fuzz/bodies", &["volume", "engine", "iscsi", "scsi"]),
@@ -30,11 +43,28 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fuzz", &["fuzz-bodies"]),
     (
         "sim",
-        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "node",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
     (
         "tests",
-        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
 ];
 
@@ -49,7 +79,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",
-    "crates/target/tests/cost.rs",
+    "crates/front-iscsi/tests/cost.rs",
 ];
 
 const LINES_MAX: usize = 700;
