@@ -68,7 +68,6 @@ impl CommandWindow {
             return Admission::Gap;
         }
         self.expected = self.expected.wrapping_add(1);
-        self.check();
         Admission::Next
     }
 

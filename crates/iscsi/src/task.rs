@@ -118,7 +118,6 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Option<TaskId> {
         if let Some(slot) = self.free.pop() {
             let entry = &mut self.slots[usize::from(slot)];
-            debug_assert!(entry.value.is_none(), "a free slot is empty");
             entry.value = Some(value);
             return Some(TaskId {
                 slot,
@@ -170,7 +169,6 @@ impl<T> Slab<T> {
         let value = slot.value.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
-        debug_assert!(self.free.len() <= self.slots.len());
         Some(value)
     }
 

@@ -33,9 +33,7 @@ impl OpTable {
             self.slots.push(OpSlot::Free);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations in flight")
         });
-        let slot = &mut self.slots[index as usize];
-        assert!(matches!(slot, OpSlot::Free), "a free place is nobody's");
-        *slot = OpSlot::Waiting(None);
+        self.slots[index as usize] = OpSlot::Waiting(None);
         OpId(index)
     }
 
@@ -66,7 +64,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
         let id = lane.ops.borrow_mut().add();
-        lane.reactor_mut().submit(id, op);
+        Reactor::submit(&mut **lane.reactor.borrow_mut(), id, op);
         Submitted {
             id,
             cancellable,
@@ -122,7 +120,7 @@ impl Drop for Submitted {
                     drop(ops);
                     lane.discard(op, result);
                 }
-                _ if self.cancellable => lane.reactor_mut().cancel(self.id),
+                _ if self.cancellable => Reactor::cancel(&mut **lane.reactor.borrow_mut(), self.id),
                 _ => {}
             }
         });

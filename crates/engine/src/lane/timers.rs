@@ -39,10 +39,6 @@ impl Timers {
             let wakers = &self.wakers;
             self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
         }
-        debug_assert!(
-            self.heap.len() >= self.wakers.len(),
-            "each timer that somebody waits for has its deadline"
-        );
     }
 
     /// The deadline of the earliest timer that somebody still waits for.

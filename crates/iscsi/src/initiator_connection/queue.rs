@@ -272,7 +272,6 @@ impl InitiatorConnection {
         task.moved += len;
         debug_assert!(task.moved <= task.data_len, "more sent than there is");
         if is_last && *tag != RESERVED_TAG {
-            debug_assert!(task.r2ts_open > 0, "what answers an R2T was asked for");
             task.r2ts_open -= 1;
         }
         *offset += len;

@@ -597,7 +597,6 @@ impl TargetConnection {
             None => return,
         };
         self.tags.remove(&tag);
-        debug_assert!(self.tags.len() <= self.tasks.len(), "a tag names a task");
         match immediate {
             true => self.immediate_open -= 1,
             false => self.window.release(),
