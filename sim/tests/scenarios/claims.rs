@@ -428,7 +428,6 @@ fn who_crashed_comes_back_and_the_other_one_waits() {
         ("refused claims", refused),
         ("packets parted", met.packets_parted),
         ("resets under data", met.resets_under_data),
-        ("power cuts during writes", met.cuts_during_writes),
     ]);
 }
 
