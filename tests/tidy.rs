@@ -14,14 +14,28 @@ mod circles;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
-    ("crates/engine", &[]),
+    // Its tests turn its own feature on.
+    ("crates/engine", &["engine"]),
     ("crates/volume", &["engine", "iscsi", "scsi"]),
-    ("crates/target", &["volume", "engine", "iscsi", "scsi"]),
-    ("crates/node", &["target", "volume", "engine"]),
+    ("crates/unit", &["volume", "engine", "scsi"]),
+    (
+        "crates/front-iscsi",
+        &["unit", "volume", "engine", "iscsi", "scsi"],
+    ),
+    ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine", "iscsi"]),
     (
         "crates/sanstone",
-        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "node",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
     // `disk` plays an iscsi leaf in the simulated world.
     ("fuzz/bodies", &["volume", "engine", "iscsi", "scsi"]),
@@ -29,11 +43,28 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fuzz", &["fuzz-bodies"]),
     (
         "sim",
-        &["lab", "node", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "node",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
     (
         "tests",
-        &["lab", "target", "volume", "engine", "iscsi", "scsi"],
+        &[
+            "lab",
+            "front-iscsi",
+            "unit",
+            "volume",
+            "engine",
+            "iscsi",
+            "scsi",
+        ],
     ),
 ];
 
@@ -48,7 +79,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",
-    "crates/target/tests/cost.rs",
+    "crates/front-iscsi/tests/cost.rs",
 ];
 
 const LINES_MAX: usize = 700;
@@ -293,6 +324,43 @@ fn nothing_names_the_machine_it_was_written_on() {
         let word = words.iter().find(|word| line.contains(**word))?;
         Some(format!("{word} is a place on somebody's machine"))
     }));
+}
+
+/// What only tests use of ours is behind a feature, and nothing that the binary is made of turns one on.
+#[test]
+fn what_ships_is_built_without_what_only_tests_use() {
+    let tree = |package: &str| {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--locked", "--edges", "no-dev"])
+            .args(["--prefix", "none", "--format", "{p} [{f}]"])
+            .args(["--package", package])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs this");
+        let complaint = String::from_utf8_lossy(&tree.stderr).into_owned();
+        assert!(tree.status.success(), "{complaint}");
+        String::from_utf8_lossy(&tree.stdout).into_owned()
+    };
+    let features = |tree: &str| -> BTreeSet<String> {
+        let ours = tree.lines().filter(|line| line.starts_with("sanstone"));
+        let features = ours.filter_map(|line| line.split(['[', ']']).nth(1));
+        let names = features.flat_map(|names| names.split(','));
+        names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    assert!(
+        features(&tree("sanstone-sim")).contains("sim"),
+        "the simulator's feature"
+    );
+    let shipped = features(&tree("sanstone"));
+    for feature in ["sim", "testing"] {
+        assert!(
+            !shipped.contains(feature),
+            "sanstone is built with `{feature}`"
+        );
+    }
 }
 
 #[test]

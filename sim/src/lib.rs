@@ -18,11 +18,13 @@ pub mod daemon_machine;
 pub mod daemons;
 pub mod model;
 pub mod node_machine;
+pub mod proof;
 pub mod raw;
 pub mod sam;
 pub mod site;
 pub mod target_machine;
 pub mod workload;
 
+pub use proof::assert_occurred;
 pub use site::{Setup, Site};
 pub use target_machine::TargetMachine;

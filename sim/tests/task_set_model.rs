@@ -5,6 +5,9 @@
 use engine::sim::seeds;
 use sim::sam::{self, Counters, HARD_CASES, Script};
 
+/// Of every day.
+const CASES: u64 = 30_000;
+
 fn judge(script: Script, counters: &mut Counters) {
     if let Some(failure) = sam::fails(&script, counters) {
         let (script, failure) = sam::shrink(script, failure);
@@ -16,7 +19,7 @@ fn judge(script: Script, counters: &mut Counters) {
 fn what_becomes_of_commands_is_what_a_task_set_allows() {
     let mut counters = Counters::new();
     let mut cases = 0;
-    seeds(6000, |seed| {
+    seeds(CASES, |seed| {
         cases += 1;
         judge(Script::draw(seed), &mut counters);
     });
@@ -30,7 +33,7 @@ fn what_becomes_of_commands_is_what_a_task_set_allows() {
         .collect();
     // A few chosen seeds prove what they are chosen for.
     assert!(
-        missed.is_empty() || cases < 6000,
+        missed.is_empty() || cases < CASES,
         "it never occurred: {missed:?}"
     );
 }

@@ -26,6 +26,7 @@ use std::{
 use crate::{
     cross::oneshot,
     lane::with,
+    reactor::Reactor,
     task::spawn,
     time::{sleep, timeout},
 };
@@ -107,7 +108,7 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
     if let Ok(address) = host.parse() {
         return Ok(SocketAddr::new(address, port));
     }
-    let known = with(|lane| lane.reactor.borrow().machine(&host));
+    let known = with(|lane| lane.reactor().machine(&host));
     let work = move || {
         match known {
             Some(known) => known.map(|address| SocketAddr::new(address, port)),
@@ -120,7 +121,7 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
 
 /// How long what blocks takes in a simulated world; `None` where it takes its own time on a thread.
 pub(crate) fn simulated_delay() -> Option<Duration> {
-    with(|lane| lane.reactor.borrow_mut().blocking_delay())
+    with(|lane| lane.reactor_mut().blocking_delay())
 }
 
 type Work = Box<dyn FnOnce() + Send>;

@@ -88,6 +88,7 @@ impl Piece {
             let (chunk, next) = current.as_mut()?;
             let at = next.next_multiple_of(len);
             *next = at + len;
+            assert!(*next <= CHUNK_BYTES, "a piece lies within its chunk");
             Some(Piece {
                 // SAFETY: within the chunk, as just seen.
                 memory: unsafe { chunk.0.add(at) },

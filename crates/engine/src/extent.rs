@@ -19,6 +19,10 @@ pub struct Extent {
 /// What a reactor has to say about it.
 pub(crate) enum Answer {
     /// What is so.
+    #[cfg_attr(
+        not(feature = "sim"),
+        expect(dead_code, reason = "the kernel is asked")
+    )]
     Now(io::Result<Extent>),
     /// The system has to be asked.
     Ask(Question),

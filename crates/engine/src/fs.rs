@@ -10,7 +10,7 @@ use crate::{
     handle::{Handle, Keeper},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
-    reactor::Opened,
+    reactor::{Opened, Reactor},
     time,
 };
 
@@ -21,7 +21,7 @@ pub use crate::reactor::OpenOptions;
 /// # Errors
 /// What the system says.
 pub fn remove(path: &Path) -> io::Result<()> {
-    with(|lane| lane.reactor.borrow().remove(path))
+    with(|lane| lane.reactor().remove(path))
 }
 
 /// An open file that may go from lane to lane.
@@ -38,7 +38,7 @@ pub struct SharedFile {
 impl SharedFile {
     /// Opens `path`. Blocks briefly: for start and configuration, not for the data path.
     pub fn open(path: &Path, options: &OpenOptions) -> io::Result<Self> {
-        let opened = with(|lane| lane.reactor.borrow().open(path, options))?;
+        let opened = with(|lane| lane.reactor().open(path, options))?;
         Ok(SharedFile::new(opened))
     }
 
@@ -55,13 +55,13 @@ impl SharedFile {
 
     /// Opens the same file once more, even if its path leads elsewhere now. Blocks briefly.
     pub fn reopen(&self, options: &OpenOptions) -> io::Result<Self> {
-        let opened = with(|lane| lane.reactor.borrow().reopen(&self.handle(), options))?;
+        let opened = with(|lane| lane.reactor().reopen(&self.handle(), options))?;
         Ok(SharedFile::new(opened))
     }
 
     /// Whether `path` leads to this file; not when it leads nowhere. Blocks briefly.
     pub fn is_at(&self, path: &Path) -> bool {
-        with(|lane| lane.reactor.borrow().is_at(&self.handle(), path))
+        with(|lane| lane.reactor().is_at(&self.handle(), path))
     }
 
     /// Length when it was opened, in bytes; of a device, its size.
@@ -71,7 +71,7 @@ impl SharedFile {
 
     /// Length now, in bytes; of a device, its size. Blocks briefly, as [`SharedFile::open`] does.
     pub fn len_bytes_now(&self) -> io::Result<u64> {
-        with(|lane| lane.reactor.borrow().len_bytes(&self.handle()))
+        with(|lane| lane.reactor().len_bytes(&self.handle()))
     }
 
     /// Whether it is a regular file: a lock on one keeps everybody else on this machine out. One on a
@@ -188,7 +188,7 @@ impl File {
         if let Some(delay) = blocking::simulated_delay() {
             time::sleep(delay).await;
         }
-        match with(|lane| lane.reactor.borrow().extent(&self.file, at)) {
+        match with(|lane| lane.reactor().extent(&self.file, at)) {
             extent::Answer::Now(answer) => answer,
             extent::Answer::Ask(question) => {
                 blocking::run(blocking::Kind::Extents, || question.ask()).await?

@@ -125,6 +125,7 @@ impl Gather {
             }
         }
         if self.pieces.is_empty() {
+            assert_eq!(self.len, 0, "the length counts the pieces");
             self.arena.clear();
         }
     }

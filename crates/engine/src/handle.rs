@@ -22,8 +22,15 @@ pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
     Fd(Arc<OwnedFd>),
     /// Something of the simulated world, which closes it in its own `Drop`.
-    Simulated(Arc<dyn Send + Sync>),
+    Simulated(SimulatedKeeper),
 }
+
+/// What closes something of the simulated world.
+#[cfg(feature = "sim")]
+pub(crate) type SimulatedKeeper = Arc<dyn Send + Sync>;
+/// Where there is no simulated world, nothing closes any of it.
+#[cfg(not(feature = "sim"))]
+pub(crate) type SimulatedKeeper = std::convert::Infallible;
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

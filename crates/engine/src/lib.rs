@@ -26,6 +26,7 @@ pub mod random;
 mod reactor;
 mod ring;
 pub mod share;
+#[cfg(feature = "sim")]
 pub mod sim;
 pub mod store;
 pub mod sync;

@@ -18,6 +18,7 @@ use crate::{
     handle::{Handle, Keeper},
     lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
+    reactor::Reactor,
 };
 
 /// A listening socket.
@@ -38,7 +39,7 @@ const ACCEPTS: usize = 16;
 impl TcpListener {
     /// Listens on `addr`; port 0 takes any free one.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
-        let (socket, addr) = with(|lane| lane.reactor.borrow().listen(addr))?;
+        let (socket, addr) = with(|lane| lane.reactor().listen(addr))?;
         Ok(TcpListener {
             socket: Rc::new(socket),
             addr,
@@ -57,7 +58,7 @@ impl TcpListener {
         let result = poll_fn(|cx| self.poll_accept(cx)).await;
         let raw = to_result(result)?;
         Ok(TcpStream {
-            socket: Rc::new(with(|lane| lane.reactor.borrow().adopt(raw as i32))),
+            socket: Rc::new(with(|lane| lane.reactor().adopt(raw as i32))),
         })
     }
 
@@ -105,7 +106,7 @@ pub struct TcpStream {
 impl TcpStream {
     /// Connects to `addr`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let socket = Rc::new(with(|lane| lane.reactor.borrow().socket(addr))?);
+        let socket = Rc::new(with(|lane| lane.reactor().socket(addr))?);
         let (_, result) = submit(Op::Connect {
             socket: socket.clone(),
             addr,
@@ -173,12 +174,12 @@ impl TcpStream {
     /// Ends both directions; pending receives give zero bytes, pending sends an error. Where no
     /// lane runs any more, neither does anything pending, and dropping the stream closes it.
     pub fn shutdown(&self) {
-        try_with(|lane| lane.reactor.borrow().shutdown(&self.socket));
+        try_with(|lane| lane.reactor().shutdown(&self.socket));
     }
 
     /// The address of this end and that of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        with(|lane| lane.reactor.borrow().addresses(&self.socket))
+        with(|lane| lane.reactor().addresses(&self.socket))
     }
 }
 

@@ -108,17 +108,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// The file that it is about; `None` for sockets.
-    pub(crate) fn file(&self) -> Option<&Handle> {
-        match self {
-            Op::Read { file, .. }
-            | Op::Write { file, .. }
-            | Op::Sync { file }
-            | Op::Allocate { file, .. } => Some(file),
-            _ => None,
-        }
-    }
-
     /// Whether the operation may be cancelled when nobody waits for it any more: only what
     /// changes nothing on a medium. A write, once begun, runs to its end.
     pub(crate) fn is_cancellable(&self) -> bool {

@@ -5,14 +5,14 @@
 
 use std::io;
 
-use crate::lane::with;
+use crate::{lane::with, reactor::Reactor};
 
 /// Fills `bytes` with what nobody can foretell: from the kernel, or from the world's seed.
 ///
 /// # Errors
 /// When the kernel gives none.
 pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
-    with(|lane| lane.reactor.borrow().random(bytes))
+    with(|lane| lane.reactor().random(bytes))
 }
 
 /// A seeded generator (splitmix64: Steele, Lea and Flood, OOPSLA 2014): one 64-bit counter.

@@ -1,5 +1,6 @@
 //! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
-//! simulated world. Everything above knows only this trait.
+//! simulated world. Everything above knows only this trait. A build without the simulator has one
+//! reactor, and its lanes call it directly.
 
 use std::{
     io,

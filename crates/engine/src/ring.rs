@@ -136,6 +136,8 @@ impl Ring {
                 name => {
                     let index = name as u32;
                     let slot = &mut self.slots[index as usize];
+                    let generation = (name >> 32) as u32;
+                    assert!(generation == slot.generation, "of the slot's present use");
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
                     completed.push(Completion {
@@ -199,6 +201,13 @@ impl Ring {
         self.ring.submitter().submit_with_args(1, &args).map(drop)
     }
 
+    /// Where the operation of this name is, while it is in flight.
+    fn slot_of(&self, id: OpId) -> Option<u32> {
+        let index = *self.by_id.get(id.0 as usize)?;
+        let slot = self.slots.get(index as usize)?;
+        (slot.id == id && slot.op.is_some()).then_some(index)
+    }
+
     fn slot_for(&mut self, id: OpId) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             // SAFETY: msghdr and sockaddr_storage are plain data for which zero is valid.
@@ -218,6 +227,8 @@ impl Ring {
         }
         self.by_id[id.0 as usize] = index;
         let slot = &mut self.slots[index as usize];
+        assert!(slot.op.is_none(), "a free slot holds no operation");
+        debug_assert!(slot.iov.is_empty(), "a free slot points nowhere");
         slot.id = id;
         // Stays below the names that are not slots: BELL and CANCEL have all high bits set.
         slot.generation = (slot.generation + 1) & 0x7fff_ffff;
@@ -371,6 +382,7 @@ impl Reactor for Ring {
         self.push(entry.user_data(name));
         if is_file_io {
             self.file_ops_waiting += 1;
+            debug_assert!(self.file_ops_waiting <= FILE_OPS_A_SUBMIT);
             if self.file_ops_waiting == FILE_OPS_A_SUBMIT {
                 self.submit_now();
             }
@@ -378,14 +390,8 @@ impl Reactor for Ring {
     }
 
     fn cancel(&mut self, id: OpId) {
-        let Some(&index) = self.by_id.get(id.0 as usize) else {
-            return;
-        };
-        let Some(slot) = self.slots.get(index as usize) else {
-            return;
-        };
-        if slot.id == id && slot.op.is_some() {
-            let name = user_data(index, slot.generation);
+        if let Some(index) = self.slot_of(id) {
+            let name = user_data(index, self.slots[index as usize].generation);
             self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
         }
     }

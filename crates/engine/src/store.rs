@@ -11,13 +11,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{lane::try_with, reactor::Store, ring::System};
+use crate::{
+    lane::try_with,
+    reactor::{Reactor, Store},
+    ring::System,
+};
 
 pub use crate::reactor::{Kind, Look};
 
 /// Runs `f` with the store of this lane's world, or with the system's.
 fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
-    let here = try_with(|lane| f(lane.reactor.borrow().store()));
+    let here = try_with(|lane| f(lane.reactor().store()));
     here.unwrap_or_else(|| f(&System))
 }
 

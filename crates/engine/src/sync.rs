@@ -135,6 +135,14 @@ impl Budget {
         })
         .await;
         guard.taken = true;
+        debug_assert!(
+            !self
+                .line
+                .borrow()
+                .iter()
+                .any(|other| Rc::ptr_eq(other, &claim)),
+            "who was served stands in line no more"
+        );
         Permit {
             budget: self.clone(),
             amount: claim.amount,
@@ -142,7 +150,13 @@ impl Budget {
     }
 
     fn give(&self, amount: usize) {
-        self.left.set(self.left.get() + amount);
+        let left = self.left.get() + amount;
+        assert!(
+            left <= self.total,
+            "{left} of {} left: more came back than was taken",
+            self.total
+        );
+        self.left.set(left);
         self.serve_line();
     }
 
@@ -158,6 +172,7 @@ impl Budget {
                     break;
                 }
                 self.left.set(self.left.get() - first.amount);
+                debug_assert!(!first.granted.get(), "a claim is served once");
                 first.granted.set(true);
                 woken.extend(first.waker.take());
                 line.pop_front();

@@ -23,6 +23,8 @@ pub(crate) enum Admission {
 pub(crate) struct CommandWindow {
     expected: u32,
     max: u32,
+    /// How many commands may be open at once.
+    width: u32,
 }
 
 impl CommandWindow {
@@ -31,12 +33,15 @@ impl CommandWindow {
         CommandWindow {
             expected: first,
             max: first.wrapping_add(u32::from(width) - 1),
+            width: width.into(),
         }
     }
 
     /// Lets `by` more commands be open at once.
     pub(crate) fn widen(&mut self, by: u16) {
+        self.width += u32::from(by);
         self.max = self.max.wrapping_add(by.into());
+        self.check();
     }
 
     /// Whether no further command fits in.
@@ -69,6 +74,14 @@ impl CommandWindow {
     /// A non-immediate command has ended: one more may come.
     pub(crate) fn release(&mut self) {
         self.max = self.max.wrapping_add(1);
+        self.check();
+    }
+
+    /// MaxCmdSN is never below ExpCmdSN - 1 (RFC 7143 §4.2.2.1), and nothing is released that was not
+    /// admitted.
+    fn check(&self) {
+        let room = self.max.wrapping_add(1).wrapping_sub(self.expected);
+        debug_assert!(room <= self.width, "room for {room} of {}", self.width);
     }
 }
 

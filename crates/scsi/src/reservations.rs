@@ -189,6 +189,7 @@ impl Reservations {
                 effects = self.unregister(own);
                 self.generation = self.generation.wrapping_add(1);
                 self.aptpl = aptpl && !self.registrations.is_empty();
+                self.check();
             }
             return Ok(effects);
         }
@@ -208,7 +209,22 @@ impl Reservations {
         }
         self.aptpl = aptpl;
         self.generation = self.generation.wrapping_add(1);
+        self.check();
         Ok(effects)
+    }
+
+    /// What every service action leaves: few enough registrations, each with a key,
+    /// and a reservation only where somebody registered holds it.
+    fn check(&self) {
+        debug_assert!(self.registrations.len() <= REGISTRATIONS_MAX);
+        debug_assert!(
+            self.reservation.as_ref().is_none_or(|r| {
+                let mut names = self.registrations.iter().map(|r| &r.name);
+                names.any(|name| r.kind.is_all_registrants() || *name == r.holder)
+            }),
+            "nobody registered holds the reservation"
+        );
+        debug_assert!(self.registrations.iter().all(|r| r.key != 0));
     }
 
     /// Takes a registration out, and the reservation with its (last) holder.
@@ -353,6 +369,8 @@ impl Reservations {
         }
         effects.registrations_preempted = lost;
         self.generation = self.generation.wrapping_add(1);
+        debug_assert!(self.key_of(name).is_some() || !self.is_holder(name));
+        self.check();
         Ok(effects)
     }
 
@@ -398,6 +416,7 @@ impl Reservations {
         }
         self.aptpl = aptpl;
         self.generation = self.generation.wrapping_add(1);
+        self.check();
         Ok(Effects::default())
     }
 

@@ -7,12 +7,12 @@ use std::{cell::Cell, rc::Rc, time::Duration};
 use engine::{
     Gather,
     net::TcpStream,
-    sim::{Host, Random, seeds},
+    sim::{Host, Occurred, Random, seeds},
     spawn, time,
 };
 use iscsi::{InitiatorConfig, Isid};
 use sim::{
-    Setup, Site,
+    Setup, Site, assert_occurred,
     raw::RawSession,
     target_machine::PORT,
     workload::{self, Load, check_all, random_time},
@@ -42,17 +42,19 @@ const ALL: [Stranger; 4] = [
     Stranger::Staying,
 ];
 
+/// What all strangers share.
+#[derive(Default)]
+struct Crowd {
+    stop: Cell<bool>,
+    /// Sessions that strangers had.
+    sessions: Cell<u64>,
+}
+
 /// Does that to target `index` until told to stop.
-async fn bother(
-    site: Rc<Site>,
-    index: usize,
-    name: usize,
-    mut random: Random,
-    stop: Rc<Cell<bool>>,
-) {
+async fn bother(site: Rc<Site>, index: usize, name: usize, mut random: Random, crowd: Rc<Crowd>) {
     let target = &site.targets[index];
     let address = target.host.addr(PORT);
-    while !stop.get() {
+    while !crowd.stop.get() {
         time::sleep(random_time(&mut random, 20 * MS)).await;
         let kind = ALL[random.index(ALL.len())];
         let mut held = None;
@@ -62,8 +64,9 @@ async fn bother(
                 let mut config = InitiatorConfig::new(own, Some(target.iqn.clone()));
                 config.isid = Isid::random([0; 3], random.below(1 << 16) as u16);
                 if let Ok(session) = RawSession::login(address, config).await {
+                    crowd.sessions.set(crowd.sessions.get() + 1);
                     // It stays for as long as anything does.
-                    while !stop.get() && session.execute(&[0; 6], &[], 0).await.is_ok() {
+                    while !crowd.stop.get() && session.execute(&[0; 6], &[], 0).await.is_ok() {
                         time::sleep(500 * MS).await;
                     }
                     session.end();
@@ -88,14 +91,14 @@ async fn bother(
     }
 }
 
-fn let_loose(site: &Rc<Site>, random: &mut Random, stop: &Rc<Cell<bool>>) {
+fn let_loose(site: &Rc<Site>, random: &mut Random, crowd: &Rc<Crowd>) {
     let hosts: Vec<Host> = (0..HOSTS)
         .map(|n| site.world.host(&format!("stranger-{n}")))
         .collect();
     for index in 0..site.targets.len() {
         for name in 0..HOSTS * CROWD {
             let random = Random::new(random.below(1 << 40));
-            let bothering = bother(site.clone(), index, name, random, stop.clone());
+            let bothering = bother(site.clone(), index, name, random, crowd.clone());
             drop(hosts[name % HOSTS].spawn(bothering));
         }
     }
@@ -103,15 +106,16 @@ fn let_loose(site: &Rc<Site>, random: &mut Random, stop: &Rc<Cell<bool>>) {
 
 #[test]
 fn a_client_that_was_there_before_comes_back_through_any_crowd() {
-    seeds(6, |seed| {
+    let (mut met, mut sessions) = (Occurred::default(), 0);
+    seeds(60, |seed| {
         let mut setup = Setup::draw(seed);
         setup.reconnect_timeout = Duration::from_secs(8);
         let site = Site::new(seed, setup);
         site.run(async {
             let volume = site.open().await;
             let mut random = site.world.random();
-            let stop = Rc::new(Cell::new(false));
-            let_loose(&site, &mut random, &stop);
+            let crowd: Rc<Crowd> = Rc::default();
+            let_loose(&site, &mut random, &crowd);
             let mut load = Load::default();
             load.requests /= 5;
             for _ in 0..5 {
@@ -136,7 +140,14 @@ fn a_client_that_was_there_before_comes_back_through_any_crowd() {
             }
             workload::flush(&site, &volume).await.expect("a flush");
             check_all(&site, &volume).await;
-            stop.set(true);
+            crowd.stop.set(true);
+            sessions += crowd.sessions.get();
         });
+        met += site.world.occurred();
     });
+    assert_occurred([
+        ("sessions of strangers", sessions),
+        ("resets under data", met.resets_under_data),
+        ("packets parted", met.packets_parted),
+    ]);
 }

@@ -1,13 +1,13 @@
 //! Disks that fail: an error is told, a failed flush is sticky, and nothing else goes wrong.
 
 use engine::{
-    sim::{Fault, FaultKind, seeds},
+    sim::{Fault, FaultKind, Occurred, seeds},
     spawn, time,
 };
 use sim::{
-    Setup, Site,
+    Setup, Site, assert_occurred,
     raw::RawSession,
-    workload::{self, Load, check_all, random_time},
+    workload::{self, Load, Tally, check_all, random_time},
 };
 use volume::ErrorKind;
 
@@ -15,9 +15,10 @@ use crate::MS;
 
 const EIO: i32 = 5;
 
-fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
+/// What the world and the client have met.
+fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) -> (Occurred, Tally) {
     let site = Site::new(seed, setup);
-    site.run(async {
+    let tally = site.run(async {
         let volume = site.open().await;
         let index = site.world.random().index(site.targets.len());
         let host = site.targets[index].host.clone();
@@ -44,9 +45,9 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         if kind == FaultKind::Read {
             assert_eq!(tally.flush_failed, []);
         }
-        for kind in tally.failed {
+        for kind in &tally.failed {
             let expected = [ErrorKind::Medium, ErrorKind::FlushFailed];
-            assert!(expected.contains(&kind), "{kind:?}");
+            assert!(expected.contains(kind), "{kind:?}");
         }
         check_all(&site, &volume).await;
         // The target opens its file again, and so does the client.
@@ -66,7 +67,9 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) {
         site.power_cut(index);
         site.targets[index].restart();
         check_all(&site, &site.reopen(volume).await).await;
+        tally
     });
+    (site.world.occurred(), tally)
 }
 
 /// As the target alone tells it, without an initiator that remembers.
@@ -75,7 +78,7 @@ fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
     const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0];
     const HARDWARE_ERROR: u8 = 4;
-    seeds(10, |seed| {
+    seeds(100, |seed| {
         let mut setup = Setup::draw(seed).volatile();
         setup.served.block_size_bytes = 512;
         let site = Site::new(seed, setup);
@@ -112,21 +115,34 @@ fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
 
 #[test]
 fn a_sector_that_does_not_read_fails_its_reads() {
-    seeds(10, |seed| {
-        faulty_round(seed, Setup::draw(seed), FaultKind::Read);
+    let (mut faults, mut told) = (0, 0);
+    seeds(100, |seed| {
+        let (met, tally) = faulty_round(seed, Setup::draw(seed), FaultKind::Read);
+        faults += met.faults_hit;
+        told += tally.failed.len() as u64;
     });
+    assert_occurred([("faults", faults), ("reads that failed", told)]);
 }
 
 #[test]
 fn a_write_that_fails_is_told_and_may_have_happened() {
-    seeds(20, |seed| {
-        faulty_round(seed, Setup::draw(seed), FaultKind::Write);
+    let (mut faults, mut told) = (0, 0);
+    seeds(200, |seed| {
+        let (met, tally) = faulty_round(seed, Setup::draw(seed), FaultKind::Write);
+        faults += met.faults_hit;
+        told += tally.failed.len() as u64;
     });
+    assert_occurred([("faults", faults), ("writes that failed", told)]);
 }
 
 #[test]
 fn a_sync_that_fails_is_sticky_and_told() {
-    seeds(20, |seed| {
-        faulty_round(seed, Setup::draw(seed).volatile(), FaultKind::Sync);
+    let (mut faults, mut told) = (0, 0);
+    seeds(200, |seed| {
+        let setup = Setup::draw(seed).volatile();
+        let (met, tally) = faulty_round(seed, setup, FaultKind::Sync);
+        faults += met.faults_hit;
+        told += tally.flush_failed.len() as u64;
     });
+    assert_occurred([("faults", faults), ("flushes that failed", told)]);
 }

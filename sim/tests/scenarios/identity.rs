@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use engine::sim::{Host, Random, World, seeds};
-use sim::node_machine::{Names, Shown};
+use sim::{
+    assert_occurred,
+    node_machine::{Names, Shown},
+};
 use uuid::Uuid;
 
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 200;
 
 /// A machine, and what an initiator of it has seen.
 struct Machine {
@@ -169,11 +172,12 @@ fn a_first_start_is_whole_or_nobody_has_seen_it() {
             }
         }
     });
-    assert!(cuts > SEEDS * 10, "only {cuts} cuts");
+    assert_occurred([("cuts", cuts)]);
 }
 
 #[test]
 fn what_a_killed_start_left_is_made_durable_by_the_next() {
+    let mut killed = 0;
     seeds(SEEDS, |seed| {
         for changes in 1.. {
             let mut machine = Machine::new(seed);
@@ -181,11 +185,14 @@ fn what_a_killed_start_left_is_made_durable_by_the_next() {
             let started = machine.start_until(changes, Host::kill);
             machine.serves();
             machine.serves();
-            if matches!(started, Started::Served) {
-                break;
+            match started {
+                Started::Served => break,
+                Started::Cut => killed += 1,
+                Started::Refused(message) => panic!("{message}"),
             }
         }
     });
+    assert_occurred([("starts that were killed", killed)]);
 }
 
 #[test]
@@ -199,8 +206,9 @@ fn a_start_after_any_change_shows_the_same_disk_whenever_the_power_goes() {
         Machine::lose_mark,
         Machine::leave_state,
     ];
+    let mut cuts = [0; 6];
     seeds(SEEDS, |seed| {
-        for change in changes {
+        for (cuts, change) in cuts.iter_mut().zip(changes) {
             for steps in 1.. {
                 let mut machine = Machine::new(seed);
                 machine.serves();
@@ -209,12 +217,21 @@ fn a_start_after_any_change_shows_the_same_disk_whenever_the_power_goes() {
                 machine.serves();
                 match started {
                     Started::Served => break,
-                    Started::Cut => {}
+                    Started::Cut => *cuts += 1,
                     Started::Refused(message) => panic!("{message}"),
                 }
             }
         }
     });
+    let [nothing, volume, file, config, mark, state] = cuts;
+    assert_occurred([
+        ("cuts after no change", nothing),
+        ("cuts after the volume's new name", volume),
+        ("cuts after the file's new name", file),
+        ("cuts after the configuration's new name", config),
+        ("cuts without a mark", mark),
+        ("cuts without a state", state),
+    ]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn a_lane_goes_on_while_a_state_is_kept() {
 
 #[test]
 fn nobody_sees_a_change_before_it_is_kept() {
-    seeds(20, |seed| {
+    seeds(200, |seed| {
         let world = World::new(seed);
         let (machine, client) = (world.host("target"), world.host("client"));
         let keep: Keep = Arc::new(|_, _| {
@@ -197,7 +197,7 @@ struct File {
 
 #[test]
 fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
-    seeds(20, |seed| {
+    seeds(200, |seed| {
         let world = World::new(seed);
         let machine = world.host_with_lanes("target", 2);
         let client = world.host("client");

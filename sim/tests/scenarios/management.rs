@@ -8,7 +8,7 @@ use engine::{
     spawn, time,
 };
 use sim::{
-    Setup, Site, content,
+    Setup, Site, assert_occurred, content,
     raw::{self, RawSession},
     target_machine::{OTHER_PORTS, PORT, second_name},
     workload::{self, Load, check_all, random_time},
@@ -127,7 +127,7 @@ async fn overtake(site: &Rc<Site>, by: By, through: Through, random: &mut Random
 
 #[test]
 fn a_write_that_was_overtaken_does_not_land_later() {
-    seeds(28, |seed| {
+    seeds(280, |seed| {
         let mut setup = Setup::draw(seed).behind_faults();
         setup.served.block_size_bytes = 512;
         let site = Site::new(seed, setup);
@@ -140,7 +140,7 @@ fn a_write_that_was_overtaken_does_not_land_later() {
 #[test]
 fn a_write_is_overtaken_through_whatever_port_it_came() {
     let ways = [By::ClearTaskSet, By::LogicalUnitReset, By::TargetWarmReset];
-    seeds(24, |seed| {
+    seeds(240, |seed| {
         let mut setup = Setup::draw(seed).behind_faults();
         setup.served.block_size_bytes = 512;
         setup.served.everywhere = true;
@@ -155,8 +155,19 @@ fn a_write_is_overtaken_through_whatever_port_it_came() {
     });
 }
 
+/// What aborted commands were told.
+#[derive(Default)]
+struct Aborts {
+    /// The function came in time.
+    in_time: u64,
+    /// The command had ended before the function came (TASK DOES NOT EXIST).
+    too_late: u64,
+    /// The command was never answered.
+    without_answer: u64,
+}
+
 /// Commands of all sizes, aborted at every moment of their lives, alone and all together.
-async fn abort_at_random(site: &Rc<Site>, random: &mut Random) {
+async fn abort_at_random(site: &Rc<Site>, random: &mut Random, aborts: &mut Aborts) {
     let target = &site.targets[0];
     target.ready().await;
     let mut rule = Rule::always(Action::Delay(20 * MS));
@@ -175,7 +186,13 @@ async fn abort_at_random(site: &Rc<Site>, random: &mut Random) {
             time::sleep(random_time(random, MS)).await;
             match random.below(4) {
                 0 | 1 => {
-                    let _ = session.abort(task).await.map(|code| assert!(code <= 1));
+                    if let Ok(code) = session.abort(task).await {
+                        assert!(code <= 1);
+                        match code {
+                            0 => aborts.in_time += 1,
+                            _ => aborts.too_late += 1,
+                        }
+                    }
                 }
                 2 => {
                     let function = [raw::ABORT_TASK_SET, raw::LOGICAL_UNIT_RESET];
@@ -184,7 +201,8 @@ async fn abort_at_random(site: &Rc<Site>, random: &mut Random) {
                 }
                 _ => {}
             }
-            session.answer(task).await.expect("each command ends");
+            let answer = session.answer(task).await.expect("each command ends");
+            aborts.without_answer += u64::from(answer.status.is_none());
         }
         session.end();
     }
@@ -192,20 +210,27 @@ async fn abort_at_random(site: &Rc<Site>, random: &mut Random) {
 
 #[test]
 fn commands_may_be_aborted_at_any_moment() {
-    seeds(20, |seed| {
+    let mut aborts = Aborts::default();
+    seeds(200, |seed| {
         let mut setup = Setup::draw(seed).behind_faults();
         setup.served.block_size_bytes = 512;
         let site = Site::new(seed, setup);
         let mut random = site.world.random();
-        site.run(abort_at_random(&site, &mut random));
+        site.run(abort_at_random(&site, &mut random, &mut aborts));
     });
+    assert_occurred([
+        ("aborts in time", aborts.in_time),
+        ("aborts too late", aborts.too_late),
+        ("commands without an answer", aborts.without_answer),
+    ]);
 }
 
 /// A disk so slow that the client gives sessions up: each login ends the writes of the session
 /// before it, and what is sent again is not overtaken by what was sent first.
 #[test]
 fn a_slow_disk_makes_sessions_that_do_not_overtake_each_other() {
-    seeds(20, |seed| {
+    let mut slow_writes = 0;
+    seeds(200, |seed| {
         let site = Site::new(seed, Setup::draw(seed).behind_faults());
         site.run(async {
             let volume = site.open().await;
@@ -231,5 +256,11 @@ fn a_slow_disk_makes_sessions_that_do_not_overtake_each_other() {
             workload::flush(&site, &volume).await.expect("a flush");
             check_all(&site, &volume).await;
         });
+        slow_writes += site
+            .targets
+            .iter()
+            .map(|target| target.acted())
+            .sum::<u64>();
     });
+    assert_occurred([("slow writes", slow_writes)]);
 }

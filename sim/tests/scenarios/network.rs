@@ -1,11 +1,11 @@
 //! The network delays, splits, resets and parts; the client's data does not notice.
 
 use engine::{
-    sim::{Config, NetConfig, seeds},
+    sim::{Config, NetConfig, Occurred, seeds},
     spawn, time,
 };
 use sim::{
-    Setup, Site,
+    Setup, Site, assert_occurred,
     workload::{self, Load, check_all, random_time},
 };
 
@@ -13,7 +13,7 @@ use crate::MS;
 
 #[test]
 fn a_calm_site_keeps_every_promise() {
-    seeds(20, |seed| {
+    seeds(200, |seed| {
         let site = Site::new(seed, Setup::draw(seed));
         site.run(async {
             let volume = site.open().await;
@@ -27,7 +27,8 @@ fn a_calm_site_keeps_every_promise() {
 
 #[test]
 fn delays_and_splits_are_only_slow() {
-    seeds(20, |seed| {
+    let mut met = Occurred::default();
+    seeds(200, |seed| {
         let mut setup = Setup::draw(seed);
         setup.world.net = NetConfig {
             latency_ns: 50_000..20_000_000,
@@ -47,12 +48,15 @@ fn delays_and_splits_are_only_slow() {
             workload::run(&site, &volume, load).await;
             check_all(&site, &volume).await;
         });
+        met += site.world.occurred();
     });
+    assert_occurred([("short transfers", met.short_transfers)]);
 }
 
 #[test]
 fn connections_that_are_reset_are_made_again_and_nobody_notices() {
-    seeds(30, |seed| {
+    let mut met = Occurred::default();
+    seeds(300, |seed| {
         let site = Site::new(seed, Setup::draw(seed));
         site.run(async {
             let volume = site.open().await;
@@ -72,12 +76,15 @@ fn connections_that_are_reset_are_made_again_and_nobody_notices() {
             workload::flush(&site, &volume).await.expect("a flush");
             check_all(&site, &volume).await;
         });
+        met += site.world.occurred();
     });
+    assert_occurred([("resets under data", met.resets_under_data)]);
 }
 
 #[test]
 fn a_partition_that_heals_in_time_costs_only_time() {
-    seeds(20, |seed| {
+    let mut met = Occurred::default();
+    seeds(200, |seed| {
         let site = Site::new(seed, Setup::draw(seed));
         site.run(async {
             let volume = site.open().await;
@@ -99,5 +106,7 @@ fn a_partition_that_heals_in_time_costs_only_time() {
             workload::flush(&site, &volume).await.expect("a flush");
             check_all(&site, &volume).await;
         });
+        met += site.world.occurred();
     });
+    assert_occurred([("packets parted", met.packets_parted)]);
 }

@@ -127,7 +127,7 @@ const LENGTHS: [usize; 2] = [8, 128];
 
 #[test]
 fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let session = bench.login("one").await;
         for (version, blocks) in (1..).step_by(10).zip(LENGTHS) {
             let write = |attribute, version| {
@@ -159,7 +159,7 @@ fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
 
 #[test]
 fn a_function_does_not_concern_what_comes_after_it() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let session = bench.login("one").await;
         for function in [
             raw::ABORT_TASK_SET,
@@ -182,7 +182,7 @@ fn a_function_does_not_concern_what_comes_after_it() {
 
 #[test]
 fn an_ordered_command_waits_for_what_other_sessions_have_at_work() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let slow = bench.slow_write(&one, 1).await;
         let ordered = two.submit_as(raw::ORDERED, &io(0x2A, 8), &bytes(2, 8), 0);
@@ -196,7 +196,7 @@ fn an_ordered_command_waits_for_what_other_sessions_have_at_work() {
 
 #[test]
 fn a_head_of_queue_command_passes_those_that_wait() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let session = bench.login("one").await;
         let slow = bench.slow_write(&session, 1).await;
         session.ended();
@@ -213,7 +213,7 @@ fn a_head_of_queue_command_passes_those_that_wait() {
 
 #[test]
 fn a_command_that_waits_its_turn_can_be_aborted_and_holds_nobody_back_then() {
-    Bench::each(8, async |bench| {
+    Bench::each(80, async |bench| {
         let session = bench.login("one").await;
         let slow = bench.slow_write(&session, 1).await;
         let ordered = session.submit_as(raw::ORDERED, &io(0x2A, 128), &bytes(2, 128), 0);
@@ -230,7 +230,7 @@ fn a_command_that_waits_its_turn_can_be_aborted_and_holds_nobody_back_then() {
 
 #[test]
 fn an_aca_command_is_refused() {
-    Bench::each(2, async |bench| {
+    Bench::each(20, async |bench| {
         let session = bench.login("one").await;
         for attribute in [4, 5, 7] {
             let task = session.submit_as(attribute, &READY, &[], 0);
@@ -243,7 +243,7 @@ fn an_aca_command_is_refused() {
 
 #[test]
 fn who_loses_commands_hears_of_it_in_one_way() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let idle = bench.login("idle").await;
         let lost = bench.slow_write(&one, 1).await;
@@ -281,7 +281,7 @@ fn who_loses_commands_hears_of_it_in_one_way() {
 
 #[test]
 fn an_error_aborts_what_qerr_says() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         const ABORT_ALL: u8 = 1;
         const ABORT_OWN: u8 = 3;
         let (one, two) = (bench.login("one").await, bench.login("two").await);
@@ -306,7 +306,7 @@ fn an_error_aborts_what_qerr_says() {
 
 #[test]
 fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
-    Bench::each(12, async |bench| {
+    Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let reserve_out = |action, key: u8, new_key: u8| {
             let mut list = [0; 24];

@@ -12,7 +12,7 @@ mod tasks;
 mod timers;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell, RefMut},
     fmt,
     future::Future,
     io,
@@ -60,6 +60,13 @@ impl Default for LaneConfig {
     }
 }
 
+/// What performs a lane's operations: a reactor of either world.
+#[cfg(feature = "sim")]
+type LaneReactor = Box<dyn Reactor>;
+/// What performs a lane's operations: the ring, as there is no other world.
+#[cfg(not(feature = "sim"))]
+type LaneReactor = Box<Ring>;
+
 /// One executor with one reactor, to be driven by the thread that made it.
 pub struct Lane(pub(crate) Rc<LaneInner>);
 
@@ -67,7 +74,7 @@ pub(crate) struct LaneInner {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
-    pub(crate) reactor: RefCell<Box<dyn Reactor>>,
+    reactor: RefCell<LaneReactor>,
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
@@ -125,11 +132,7 @@ impl Lane {
         ))
     }
 
-    pub(crate) fn with_reactor(
-        reactor: Box<dyn Reactor>,
-        inbox: Arc<Inbox>,
-        spin_max_ns: u64,
-    ) -> Lane {
+    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, spin_max_ns: u64) -> Lane {
         Lane(Rc::new(LaneInner {
             turn_began: Cell::new(reactor.now()),
             inbox,
@@ -202,6 +205,14 @@ impl LaneInner {
         CURRENT.with(|current| Entered(current.borrow_mut().replace(self.clone())))
     }
 
+    pub(crate) fn reactor(&self) -> Ref<'_, impl Reactor + ?Sized> {
+        Ref::map(self.reactor.borrow(), |reactor| &**reactor)
+    }
+
+    pub(crate) fn reactor_mut(&self) -> RefMut<'_, impl Reactor + ?Sized> {
+        RefMut::map(self.reactor.borrow_mut(), |reactor| &mut **reactor)
+    }
+
     pub(crate) fn now(&self) -> Instant {
         self.reactor.borrow().now()
     }
@@ -241,10 +252,6 @@ impl LaneInner {
     pub(crate) fn is_idle(&self) -> bool {
         let tasks = self.tasks.borrow();
         tasks.ready_len() == 0 && !tasks.main_woken && self.inbox.is_empty()
-    }
-
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.timers.borrow_mut().next_deadline()
     }
 
     /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn,

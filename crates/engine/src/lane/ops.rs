@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{try_with, with};
-use crate::{op::Op, reactor::OpId};
+use crate::{
+    op::Op,
+    reactor::{OpId, Reactor},
+};
 
 /// The operations in flight and who waits for each.
 #[derive(Default)]
@@ -61,7 +64,7 @@ pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
         let id = lane.ops.borrow_mut().add();
-        lane.reactor.borrow_mut().submit(id, op);
+        Reactor::submit(&mut **lane.reactor.borrow_mut(), id, op);
         Submitted {
             id,
             cancellable,
@@ -117,7 +120,7 @@ impl Drop for Submitted {
                     drop(ops);
                     lane.discard(op, result);
                 }
-                _ if self.cancellable => lane.reactor.borrow_mut().cancel(self.id),
+                _ if self.cancellable => Reactor::cancel(&mut **lane.reactor.borrow_mut(), self.id),
                 _ => {}
             }
         });

@@ -64,6 +64,10 @@ impl Tasks {
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks")
         });
         let slot = &mut self.slots[index as usize];
+        assert!(
+            !slot.used && slot.future.is_none(),
+            "a free slot is no task's"
+        );
         slot.used = true;
         slot.share = share;
         TaskRef {
@@ -90,6 +94,7 @@ impl Tasks {
     }
 
     /// Tasks that have not ended.
+    #[cfg(feature = "sim")]
     pub(crate) fn alive(&self) -> usize {
         self.slots.iter().filter(|slot| slot.used).count()
     }
@@ -129,12 +134,18 @@ impl Tasks {
 
     /// Puts a future that is still pending back.
     pub(crate) fn put_back(&mut self, task: TaskRef, future: LaneFuture<'static, ()>) {
-        self.slots[task.index as usize].future = Some(future);
+        let slot = &mut self.slots[task.index as usize];
+        debug_assert!(slot.used, "a task that has ended stays ended");
+        slot.future = Some(future);
     }
 
     /// Frees the slot of a task that has ended.
     pub(crate) fn finish(&mut self, task: TaskRef) {
         let slot = &mut self.slots[task.index as usize];
+        assert!(
+            slot.used && slot.generation == task.generation,
+            "a task ends once"
+        );
         slot.generation = slot.generation.wrapping_add(1);
         slot.used = false;
         if slot.queued {

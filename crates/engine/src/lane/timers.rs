@@ -60,6 +60,7 @@ impl Timers {
             }
             self.heap.pop();
             if let Some(waker) = self.wakers.remove(&id) {
+                debug_assert!(deadline <= now, "no timer fires before its time");
                 return Some(waker);
             }
         }

@@ -32,6 +32,13 @@ pub(super) struct Flow {
     pub(super) packets: VecDeque<Packet>,
 }
 
+impl Flow {
+    pub(super) fn has_data(&self) -> bool {
+        let is_data = |packet: &Packet| matches!(packet, Packet::Data(_));
+        self.packets.iter().any(is_data)
+    }
+}
+
 pub(super) enum Packet {
     /// A connection request to this address, from that one.
     Syn(SocketAddr, SocketAddr),

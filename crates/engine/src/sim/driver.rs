@@ -181,7 +181,7 @@ impl Driver {
                 // A late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
             }
-            let deadline = lane.0.next_deadline();
+            let deadline = lane.0.timers.borrow_mut().next_deadline();
             if !lane.0.is_idle()
                 || self.state.borrow().has_completions(key)
                 || deadline.is_some_and(|deadline| deadline <= now)

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     extent::Extent,
+    handle::Handle,
     op::{AllocateMode, Op},
     reactor::{OpenOptions, Opened},
 };
@@ -109,7 +110,7 @@ impl State {
         let Some(flight) = self.flights.get(&key) else {
             return;
         };
-        let Some(file) = flight.op.file() else {
+        let Some(file) = file_of(&flight.op) else {
             unreachable!("network operations go to the network");
         };
         let Some(open) = self.files.get(&file.raw) else {
@@ -169,6 +170,9 @@ impl State {
             }
             event => event,
         };
+        if let DiskEvent::Read(len) | DiskEvent::Write(len) = event {
+            self.occurred.short_transfers += u64::from(len < moved);
+        }
         let disk = &self.config.disk;
         let mut latency = if matches!(event, DiskEvent::Sync(_)) {
             self.random.within(&disk.sync_latency_ns)
@@ -205,7 +209,7 @@ impl State {
         let Some(flight) = self.flights.get_mut(&key) else {
             return;
         };
-        let Some(file) = flight.op.file() else {
+        let Some(file) = file_of(&flight.op) else {
             return;
         };
         let Some(open) = self.files.get(&file.raw) else {
@@ -213,6 +217,7 @@ impl State {
         };
         let (id, always_durable) = (open.file, open.options.durable);
         let disk = &mut self.hosts[flight.host.0].disk;
+        let occurred = &mut self.occurred;
         let powered = match event {
             DiskEvent::Read(_) => disk.has_power(),
             DiskEvent::Write(_) | DiskEvent::Sync(_) | DiskEvent::Allocate => disk.take_step(),
@@ -225,7 +230,7 @@ impl State {
                 let content = &disk.files[id].current;
                 let left = content.len().saturating_sub(*at);
                 let n = (*len).min(usize::try_from(left).unwrap_or(usize::MAX));
-                match disk.fault(FaultKind::Read, id, &(*at..*at + n.max(1) as u64)) {
+                match disk.fault(FaultKind::Read, id, &(*at..*at + n.max(1) as u64), occurred) {
                     Some(errno) => -errno,
                     None => {
                         let content = &disk.files[id].current;
@@ -246,7 +251,7 @@ impl State {
             ) => {
                 let mut bytes = vec![0; *len];
                 data.copy_to(*start, &mut bytes);
-                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64)) {
+                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64), occurred) {
                     Some(errno) => {
                         // A failed write may have changed a part of what it was to change.
                         let some = self.random.below(*len as u64 / SECTOR as u64 + 1);
@@ -260,7 +265,7 @@ impl State {
                         let range = *at..*at + *len as u64;
                         let is_durable = *durable || always_durable;
                         let own_sync = match is_durable {
-                            true => disk.fault(FaultKind::OwnSync, id, &range),
+                            true => disk.fault(FaultKind::OwnSync, id, &range, occurred),
                             false => None,
                         };
                         let kept = is_durable && own_sync.is_none();
@@ -282,7 +287,7 @@ impl State {
                 }
             }
             (Op::Sync { .. }, DiskEvent::Sync(before)) => {
-                match disk.fault(FaultKind::Sync, id, &(0..u64::MAX)) {
+                match disk.fault(FaultKind::Sync, id, &(0..u64::MAX), occurred) {
                     Some(errno) => {
                         disk.files[id].lose_before(*before, &mut self.random);
                         -errno
@@ -295,7 +300,7 @@ impl State {
                 }
             }
             (Op::Allocate { mode, at, len, .. }, DiskEvent::Allocate) => {
-                match disk.fault(FaultKind::Allocate, id, &(*at..*at + *len)) {
+                match disk.fault(FaultKind::Allocate, id, &(*at..*at + *len), occurred) {
                     Some(errno) => -errno,
                     None => {
                         match mode {
@@ -321,9 +326,17 @@ impl State {
             hosts,
             files,
             random,
+            occurred,
             ..
         } = self;
         let disk = &mut hosts[host.0].disk;
+        let is_write = |flight: &Flight| matches!(flight.op, Op::Write { .. });
+        if flights.iter().any(is_write) {
+            match power_cut {
+                true => occurred.cuts_during_writes += 1,
+                false => occurred.kills_during_writes += 1,
+            }
+        }
         for flight in flights {
             let (file, at, what) = match &flight.op {
                 Op::Write {
@@ -354,11 +367,22 @@ impl State {
         }
         if power_cut {
             for file in &mut disk.files {
-                file.cut_power(random);
+                file.cut_power(random, occurred);
             }
             disk.names.cut_power(random);
         }
         disk.changes_left = None;
+    }
+}
+
+/// The file that an operation is about; `None` for sockets.
+fn file_of(op: &Op) -> Option<&Handle> {
+    match op {
+        Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::Sync { file }
+        | Op::Allocate { file, .. } => Some(file),
+        _ => None,
     }
 }
 

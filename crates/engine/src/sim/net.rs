@@ -76,6 +76,8 @@ impl State {
         };
         let (from_host, to_host) = (flow.from_host, flow.to_host);
         if self.is_blocked(from_host, to_host) {
+            let is_parted = self.net.partitions.contains(&pair(from_host, to_host));
+            self.occurred.packets_parted += u64::from(is_parted);
             self.net.held.push(key);
             return self.begin_waiting(key.from);
         }
@@ -155,6 +157,11 @@ impl State {
             return;
         };
         let (host, peer, dead) = (*host, stream.peer, stream.dead);
+        let ways = [(raw, peer.1), (peer.1, raw)].map(|(from, to)| FlowKey { from, to });
+        let has_data = |way| self.net.flows.get(way).is_some_and(Flow::has_data);
+        if !dead && ways.iter().any(has_data) {
+            self.occurred.resets_under_data += 1;
+        }
         if !dead && peer.1 != 0 {
             self.transmit(host, raw, peer.0, peer.1, Packet::Reset);
         }

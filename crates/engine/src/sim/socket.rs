@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io::{self, Read as _},
     net::{IpAddr, SocketAddr},
 };
 
@@ -300,9 +300,8 @@ impl State {
             n = 1 + self.random.index(n);
         }
         stream.receive = None;
-        for (to, from) in room.iter_mut().zip(stream.received.drain(..n)) {
-            *to = from;
-        }
+        let taken = stream.received.read_exact(&mut room[..n]);
+        taken.expect("as many bytes are there");
         if !stream.dead && n > 0 {
             self.transmit(host, raw, peer.0, peer.1, Packet::Credit(n));
         }

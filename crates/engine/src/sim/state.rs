@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{
-    Config, Random,
+    Config, Occurred, Random,
     connection::{FlowKey, Net},
     disk::{Disk, DiskEvent},
     keys::{FlightKey, HostId, LaneKey},
@@ -71,6 +71,7 @@ pub(super) struct State {
     pub(super) flights: BTreeMap<FlightKey, Flight>,
     pub(super) net: Net,
     pub(super) files: BTreeMap<i32, OpenFile>,
+    pub(super) occurred: Occurred,
     events: BTreeMap<(Instant, u64), Event>,
     by_id: BTreeMap<(LaneKey, u32), FlightKey>,
     ready: BTreeMap<LaneKey, Vec<Completion>>,
@@ -108,6 +109,7 @@ impl State {
             flights: BTreeMap::new(),
             net: Net::default(),
             files: BTreeMap::new(),
+            occurred: Occurred::default(),
             events: BTreeMap::new(),
             by_id: BTreeMap::new(),
             ready: BTreeMap::new(),

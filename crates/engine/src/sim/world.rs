@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Config, Host, Random, driver::Driver};
+use super::{Config, Host, Occurred, Random, driver::Driver};
 use crate::{
     instant::Instant,
     lane::{Share, Tasks, waker},
@@ -60,6 +60,11 @@ impl World {
     /// A hash of everything that has happened: equal for two runs of the same test with one seed.
     pub fn trace_hash(&self) -> u64 {
         self.0.state.borrow().trace()
+    }
+
+    /// The hard cases that have occurred.
+    pub fn occurred(&self) -> Occurred {
+        self.0.state.borrow().occurred
     }
 
     /// Drives the world until `future` ends; it runs on the first lane of `host`.

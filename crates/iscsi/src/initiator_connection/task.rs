@@ -49,6 +49,7 @@ impl Task {
         } else {
             unsolicited_max
         };
+        debug_assert!(immediate_len <= unsolicited_end && unsolicited_end <= write_len);
         Task {
             lun: command.lun,
             cmd_sn,
@@ -100,6 +101,7 @@ impl Task {
         let offset = self.moved;
         self.data_sn += 1;
         self.moved += len;
+        debug_assert!(self.moved <= self.data_len || self.direction != Direction::Read);
         Ok(offset)
     }
 
@@ -149,6 +151,7 @@ impl Task {
         self.r2t_sn += 1;
         self.r2t_offset += len;
         self.r2ts_open += 1;
+        debug_assert!(self.r2t_offset <= self.data_len, "no R2T beyond the data");
         Ok(self.r2t_offset)
     }
 

@@ -106,6 +106,7 @@ impl Task {
         immediate_len: u32,
         unsolicited_end: Option<u32>,
     ) -> Task {
+        debug_assert!(immediate_len <= unsolicited_end.unwrap_or(write_len));
         Task {
             initiator_task_tag,
             lun,
@@ -212,6 +213,13 @@ impl Task {
             (None, None) => len,
         };
         self.received += len;
+        debug_assert!(
+            self.received <= self.write_len && self.solicited <= self.write_len,
+            "{} received and {} asked for of {}",
+            self.received,
+            self.solicited,
+            self.write_len
+        );
         Ok(Placement {
             offset,
             len: len.min(room),
@@ -303,6 +311,7 @@ impl Task {
         };
         self.open.push(open);
         self.solicited += wanted;
+        debug_assert!(self.solicited <= end && self.open.len() <= usize::from(open_max));
         self.r2t_sn += 1;
         Some(open)
     }

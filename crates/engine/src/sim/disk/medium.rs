@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::sparse::Sparse;
-use crate::sim::Random;
+use crate::sim::{Occurred, Random};
 
 /// What a power cut never tears, in bytes.
 pub(in crate::sim) const SECTOR: usize = 512;
@@ -43,6 +43,17 @@ pub(in crate::sim) enum What {
     Zero(u64),
     /// The file reaches at least to the change's position.
     Extend,
+}
+
+impl What {
+    /// How many bytes it changes.
+    fn len(&self) -> u64 {
+        match self {
+            What::Write(bytes) => bytes.len() as u64,
+            What::Zero(len) => *len,
+            What::Truncate | What::Extend => 0,
+        }
+    }
 }
 
 /// What of the changes that nobody synced a power cut leaves.
@@ -106,7 +117,7 @@ impl FileState {
         self.fold();
     }
 
-    pub(in crate::sim) fn cut_power(&mut self, random: &mut Random) {
+    pub(in crate::sim) fn cut_power(&mut self, random: &mut Random, occurred: &mut Occurred) {
         let fate = match random.below(4) {
             0 => Fate::Nothing,
             1 => Fate::Everything,
@@ -117,7 +128,14 @@ impl FileState {
             if change.kept {
                 play(&mut self.medium, change.at, &change.what);
             } else {
-                for part in survivors(change, &fate, random) {
+                let whole = change.what.len();
+                let parts = survivors(change, &fate, random);
+                match parts.iter().map(|part| part.what.len()).sum::<u64>() {
+                    left if left == whole => {}
+                    0 => occurred.changes_lost += 1,
+                    _ => occurred.changes_torn += 1,
+                }
+                for part in parts {
                     play(&mut self.medium, part.at, &part.what);
                 }
             }

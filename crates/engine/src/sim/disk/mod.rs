@@ -13,6 +13,7 @@ use self::{
     medium::{FileState, What},
     names::{Change, Names, normal},
 };
+use super::Occurred;
 
 pub use fault::{Fault, FaultKind};
 pub(super) use sparse::Sparse;
@@ -42,6 +43,7 @@ impl Disk {
         kind: FaultKind,
         file: usize,
         range: &Range<u64>,
+        occurred: &mut Occurred,
     ) -> Option<i32> {
         let names = &self.names;
         let hit = self.faults.iter().position(|fault| {
@@ -53,6 +55,7 @@ impl Disk {
                 && (kind == FaultKind::Sync
                     || (fault.range.start < range.end && range.start < fault.range.end))
         })?;
+        occurred.faults_hit += 1;
         let fault = &mut self.faults[hit];
         let errno = fault.errno;
         if let Some(times) = &mut fault.times {

@@ -1,0 +1,33 @@
+//! What a scenario shows for itself: the hard cases that it is there for have occurred under its seeds.
+
+/// Checks that each of these cases, given with how often it occurred, did so at all. A run of chosen seeds
+/// (`SANSTONE_SEED`, `SANSTONE_SEEDS`) may go without.
+///
+/// # Panics
+/// When one never occurred; the message names those.
+#[track_caller]
+pub fn assert_occurred<const N: usize>(cases: [(&str, u64); N]) {
+    println!("{cases:?}");
+    let is_chosen =
+        ["SANSTONE_SEED", "SANSTONE_SEEDS"].map(|name| std::env::var_os(name).is_some());
+    let missed: Vec<&str> = cases
+        .iter()
+        .filter(|(_, times)| *times == 0)
+        .map(|(case, _)| *case)
+        .collect();
+    assert!(
+        missed.is_empty() || is_chosen.contains(&true),
+        "never occurred: {missed:?}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "never occurred: [\"b\"]")]
+    fn what_never_occurred_is_named() {
+        assert_occurred([("a", 2), ("b", 0)]);
+    }
+}
