@@ -228,6 +228,16 @@ impl FramedReader {
         &self.buf[self.start..self.end]
     }
 
+    /// How many bytes were received and not consumed.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Forgets the first `len` bytes. Panics when there are fewer.
     pub fn consume(&mut self, len: usize) {
         assert!(

@@ -549,25 +549,30 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: Work, io: Io) {
         let executed = units.execute(io, &unit, (&op, &data), is_ordered, is_open);
         let executed = executed.await;
         connection.open.ended(task);
-        if let Some((started, ended)) = executed.at_work {
-            let kind = match (read_len, op.data_out_len_bytes()) {
-                (0, 0) => Kind::Other,
-                (0, _) => Kind::Write,
-                _ => Kind::Read,
-            };
-            connection.open.with(task, |command| {
+        let kind = match (read_len, op.data_out_len_bytes()) {
+            (0, 0) => Kind::Other,
+            (0, _) => Kind::Write,
+            _ => Kind::Read,
+        };
+        let noted = connection.open.with(task, |command| {
+            if let Some((started, ended)) = executed.at_work {
                 (command.times.started, command.times.ended) = (started, ended);
                 command.kind = Some(kind);
-            });
+            }
+        });
+        if noted.is_none() {
+            return; // aborted meanwhile: who did that answers it, or nobody
         }
-        match executed.result {
+        let (ending, len) = match executed.result {
             Ok(read) if read_len > 0 => {
                 send_data(&connection, task, read, permits, transfer_len);
-                connection.transmit.notify();
+                return connection.transmit.notify();
             }
-            Ok(_) => finish(&connection, task, &unit, &Ending::GOOD, transfer_len),
-            Err(ending) => finish(&connection, task, &unit, &ending, 0),
-        }
+            Ok(_) => (Ending::GOOD, transfer_len),
+            Err(ending) => (ending, 0),
+        };
+        respond(&connection, task, Some(&unit), &ending, len);
+        connection.transmit.notify();
     });
 }
 

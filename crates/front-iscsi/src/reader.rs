@@ -57,7 +57,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
 /// Takes one PDU.
 async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std::io::Result<()> {
     // What is at hand needs no wait, which is nearly always.
-    if reader.bytes().len() < iscsi::pdu::BHS_LEN {
+    if reader.len() < iscsi::pdu::BHS_LEN {
         require(reader, iscsi::pdu::BHS_LEN).await?;
     }
     spend(PDU_COST_BYTES).await;
@@ -75,7 +75,7 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
         pdu.total_len
     };
     reader.reserve(at_hand);
-    if reader.bytes().len() < at_hand {
+    if reader.len() < at_hand {
         require(reader, at_hand).await?;
     }
     if let Err(error) = pdu.verify_header(reader.bytes()) {
