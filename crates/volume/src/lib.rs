@@ -14,6 +14,7 @@ pub mod graph;
 pub mod histogram;
 pub mod kinds;
 mod len;
+mod local_claim;
 #[cfg(test)]
 mod measure;
 #[cfg(any(test, feature = "testing"))]

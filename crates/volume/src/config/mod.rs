@@ -23,7 +23,7 @@ pub use error::ConfigError;
 pub use node::{Node, Volumes, What};
 pub use units::{Rate, Size, Time};
 
-pub use crate::kinds::{Kind, file::settings::Caching, ram::settings::Ram};
+pub use crate::kinds::{Kind, file::Caching, ram::settings::Ram};
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@
 //! of both, and where direct I/O needs units larger than a block, so that a block is written by
 //! reading and writing its unit.
 
+mod caching;
 mod check;
 mod extents;
 #[cfg(test)]
@@ -30,9 +31,10 @@ use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 use self::{extents::Extents, flushes::LaneFlushes};
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
-    claim::{mark_local, unmark},
+    local_claim::{mark_local, unmark},
 };
 
+pub use caching::Caching;
 pub use growth::Grown;
 pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};

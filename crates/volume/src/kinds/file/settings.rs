@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    FileOptions, OpenFile,
+    Caching, FileOptions, OpenFile,
     check::{Leads, check_openable},
 };
 use crate::{
@@ -40,33 +40,6 @@ pub struct File {
     /// Refuses writes.
     #[serde(default)]
     pub read_only: bool,
-}
-
-/// How a file leaf uses the page cache, and when a write is durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Caching {
-    /// Past the page cache (O_DIRECT); durable at a flush.
-    #[default]
-    Direct,
-    /// Past the page cache, every write durable before it ends (O_DIRECT + O_DSYNC).
-    DirectSync,
-    /// Through the page cache, every write durable before it ends (O_DSYNC).
-    WriteThrough,
-    /// In the page cache; durable at a flush.
-    WriteBack,
-}
-
-impl Caching {
-    /// Whether I/O goes past the page cache.
-    pub fn is_direct(self) -> bool {
-        matches!(self, Caching::Direct | Caching::DirectSync)
-    }
-
-    /// Whether every write is durable when it ends.
-    pub fn is_synchronous(self) -> bool {
-        matches!(self, Caching::DirectSync | Caching::WriteThrough)
-    }
 }
 
 impl File {
@@ -146,8 +119,10 @@ impl Settings for File {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        let path = look.base().join(self.path.get_ref());
-        let checked = check_openable(self, &path).and_then(|()| self.check_used_once(&path, look));
+        let options = self.options(look.base());
+        let checked = check_openable(&options, self.path.get_ref())
+            .map_err(|message| ConfigError::at(&self.path, message))
+            .and_then(|()| self.check_used_once(&options.path, look));
         look.errors(checked.err());
     }
 
