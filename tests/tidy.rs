@@ -65,6 +65,7 @@ const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const WITHOUT_CIRCLES: &[&str] = &[
     "crates/engine",
     "crates/iscsi",
+    "crates/volume",
     "crates/unit",
     "crates/front-iscsi",
 ];

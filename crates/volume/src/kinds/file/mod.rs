@@ -20,6 +20,9 @@ mod flushes;
 mod growth;
 mod medium;
 mod open;
+mod open_files;
+#[cfg(any(test, feature = "testing"))]
+pub mod recorder;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -38,6 +41,7 @@ pub use caching::Caching;
 pub use growth::Grown;
 pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
+pub(crate) use open_files::OpenFiles;
 
 /// The most that is written at once where zeroes have to be written one by one.
 const ZEROES_BYTES: u64 = 1 << 20;

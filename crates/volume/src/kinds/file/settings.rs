@@ -13,14 +13,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    Caching, FileOptions, OpenFile,
+    Caching, FileOptions, OpenFile, OpenFiles,
     check::{Leads, check_openable},
 };
 use crate::{
     Result,
-    config::{BlockSize, ConfigError, Size},
-    graph::{Look, Opening, Part, USE_IT_TWICE},
-    kinds::Settings,
+    kinds::{Look, Settings, USE_IT_TWICE},
+    part::{Opening, Part},
+    values::{BlockSize, ConfigError, Size},
 };
 
 /// `file = { path = "disk.img", size = "20GiB", cache = "direct" }`
@@ -81,10 +81,10 @@ impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let file = OpenFile::open(&self.options(opening.base())).await?;
-            opening.follow(&file);
+            opening.kept::<OpenFiles>().add(&file);
             #[cfg(any(test, feature = "testing"))]
-            if let Some(recording) = opening.existing_handle::<crate::recorder::Recording>() {
-                let recorded = move |medium| crate::recorder::Recorder::new(medium, recording);
+            if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
+                let recorded = move |medium| super::recorder::Recorder::new(medium, recording);
                 return opening
                     .at_home(move |_| {
                         LaneFuture::new(

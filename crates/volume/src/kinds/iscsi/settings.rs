@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
-    graph::{Carried, Look, Opening, Part, USE_IT_TWICE},
-    kinds::Settings,
+    kinds::{Look, Settings, USE_IT_TWICE},
+    part::{Carried, Opening, Part},
+    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
 };
 
 /// `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`
