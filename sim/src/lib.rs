@@ -5,7 +5,7 @@
 //! ```text
 //!  client:  workload ──► cache? ──► stripe ──► iscsi, iscsi        (model checks every read)
 //!                                                │      │            network: engine::sim
-//!  target A, target B:      target::Server ──► fault? ──► file     disk: engine::sim
+//!  target A, target B: front_iscsi::Server ──► fault? ──► file     disk: engine::sim
 //! ```
 //!
 //! Nothing of the product is replaced: the code that runs here is the code that runs on a ring. A

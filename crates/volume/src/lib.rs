@@ -3,6 +3,17 @@
 //!
 //! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
 //! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the table in `kinds/mod.rs` knows every kind.
+//!
+//! Each module knows those below it:
+//!
+//! ```text
+//!  graph, config    what opens the volumes of a configuration; the names of all that stands in one
+//!  kinds            every kind of volume with its settings, and the tree of nodes that they make
+//!  part             an open node of the tree, on every lane or at home on one
+//!  stats            what is counted of a node
+//!  volume, values   the trait and its contract; the values of settings, and what is said of wrong ones
+//!  claim            who may use the children of a stripe
+//! ```
 
 pub mod claim;
 pub mod config;
@@ -14,23 +25,25 @@ pub mod graph;
 pub mod histogram;
 pub mod kinds;
 mod len;
+mod local_claim;
 #[cfg(test)]
 mod measure;
-#[cfg(any(test, feature = "testing"))]
-pub mod recorder;
+mod part;
 #[cfg(test)]
 mod scratch;
 #[cfg(test)]
 mod seam_tests;
+pub mod stats;
 #[cfg(test)]
 mod test_volume;
+mod values;
 mod volume;
 
 pub use claim::Claim;
 pub use error::{Error, ErrorKind, Result};
-#[cfg(any(test, feature = "testing"))]
-pub use kinds::iscsi::foreign;
 pub use kinds::iscsi::{DiskIdentity, IscsiConfig, IscsiDisk, next_isid};
+#[cfg(any(test, feature = "testing"))]
+pub use kinds::{file::recorder, iscsi::foreign};
 pub use len::Len;
 pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};
 
@@ -43,5 +56,8 @@ pub mod leaf {
 
 /// Kinds that are made of another volume.
 pub mod layer {
-    pub use crate::kinds::{fault, stats, throttle};
+    pub use crate::{
+        kinds::{fault, throttle},
+        stats,
+    };
 }

@@ -12,10 +12,10 @@ use crate::{
     claim::{Others, Owner},
     kinds::{
         fault::{Fault, FaultHandle},
-        stats::{Stats, StatsHandle},
         throttle::Throttle,
     },
     recorder::{Recording, Witness},
+    stats::{Stats, StatsHandle},
     stripe::{self, Child, CreateOptions},
     test_volume::{TestVolume, on_lane},
 };

@@ -10,9 +10,8 @@ use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify,
 
 use crate::{
     Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
-    Volume,
-    claim::{mark_local, unmark},
-    fallback,
+    Volume, fallback,
+    local_claim::{mark_local, unmark},
 };
 
 /// Runs `future` on a lane of its own.

@@ -3,7 +3,7 @@
 //!
 //! A claim is a [`mark`] on the child, written durably and read again, and where the child's target
 //! has persistent reservations also a fence that keeps all others out
-//! (`kinds/iscsi/claim.rs`). What is found there is replaced when its owner is dead *for certain*,
+//! (`kinds/iscsi/claim.rs`; where it has none, `local_claim.rs`). What is found there is replaced when its owner is dead *for certain*,
 //! which no clock decides: the owner is the very identity whose state directory we hold locked, or
 //! the child is a regular file that we hold locked and the owner was on this machine since it was
 //! booted. (A lock on a device's node is none on the device, which may have other nodes.)
@@ -27,7 +27,7 @@ use engine::{Buf, Instant, Payload};
 use uuid::Uuid;
 
 pub(crate) use self::mark::{Found, MARK_AT, MARK_BYTES, Mark};
-use crate::{Durability, Error, ErrorKind, Result, Volume};
+use crate::{Error, ErrorKind, Result};
 
 /// How long after the last proof that a claim stands a cache may answer without asking its child.
 pub const DOUBT: Duration = Duration::from_secs(3);
@@ -374,41 +374,6 @@ pub(crate) fn refuse_data() -> Error {
     )
 }
 
-/// Claims a child that nothing fences: judges what its mark says, writes ours and reads it again.
-/// `is_locked`: as for [`Claim::standing`].
-pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
-    match claim.standing(&block, is_locked) {
-        Standing::Free => {}
-        Standing::Dead(mark) => tell_replaced(&mark),
-        Standing::Ours => return Err(refuse_ours()),
-        Standing::Data if claim.others() == Others::Overrule => {}
-        Standing::Data => return Err(refuse_data()),
-        Standing::Alive(owner) => match claim.others() {
-            Others::Refuse => return Err(refuse_alive(&owner)),
-            Others::Fence => return Err(refuse_unfenced(&owner)),
-            Others::Overrule => {}
-        },
-    }
-    let fua = Durability::Fua;
-    volume.write(MARK_AT, claim.block(), fua).await?;
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
-    claim.is_marked(&block).map_err(|other| {
-        let message = format!("its claim was written and reads back as that of {other}");
-        Error::new(ErrorKind::Medium, message)
-    })
-}
-
-/// Takes the mark of `claim` off a child, if it is there.
-pub(crate) async fn unmark(volume: &dyn Volume, claim: &Claim) -> Result<()> {
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
-    if claim.is_marked(&block).is_err() {
-        return Ok(());
-    }
-    let zeroes = Payload::zeroes(MARK_BYTES);
-    volume.write(MARK_AT, zeroes, Durability::Fua).await
-}
-
 /// A claim is replaced whose owner is dead.
 pub(crate) fn tell_replaced(mark: &Mark) {
     let owner = mark.describe();
@@ -431,25 +396,7 @@ pub(crate) fn holds_mark(start: &Payload) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_volume::{TestVolume, on_lane};
-
-    #[test]
-    fn who_was_here_since_the_boot_is_dead_only_where_a_lock_proves_it() {
-        on_lane(async {
-            let claim = || {
-                let owner = Owner::new(Uuid::new_v4(), Uuid::from_u128(1), "a test");
-                Claim::new(&owner, 1, Others::Refuse, 0).expect("chance")
-            };
-            let child = TestVolume::new(2 << 20);
-            let former = claim();
-            mark_local(&*child, &former, false).await.expect("free");
-            let refused = mark_local(&*child, &claim(), false).await;
-            let refused = refused.expect_err("it may be open by another node");
-            assert_eq!(refused.kind(), ErrorKind::Claimed);
-            let replaced = mark_local(&*child, &claim(), true).await;
-            replaced.expect("its owner has ended");
-        });
-    }
+    use crate::test_volume::on_lane;
 
     #[test]
     fn a_mark_of_a_later_release_is_not_overwritten() {

@@ -8,59 +8,43 @@
 //! all else that differs between kinds, their folders in [`kinds`](crate::kinds) say: a kind is
 //! handed an `Opening` and gives an open `Part`.
 
-mod by_type;
-mod handles;
-mod home;
-mod look;
-mod opening;
-mod part;
+mod create;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::BTreeMap,
     fmt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Weak},
 };
 
 use engine::{LaneFuture, LaneHandle};
 
-use self::by_type::ByType;
 use crate::{
     Result, Shape, SharedVolume,
     claim::{Others, Owner},
-    config::{ConfigError, Node, Volumes, What},
     kinds::{
-        file::{Grown, OpenFile},
-        stats::{NodeReport, StatsHandle},
+        Node, Volumes, What,
+        file::{Grown, OpenFiles},
     },
+    part::{Context, Opening, Part},
+    stats::{NodeReport, StatsHandle},
+    values::ConfigError,
 };
 
-pub use self::{handles::Handles, look::Findings, part::Carried};
-pub(crate) use self::{
-    look::{Look, USE_IT_TWICE},
-    opening::Opening,
-    part::Part,
+pub use self::create::NewStripe;
+pub use crate::{
+    kinds::Findings,
+    part::{Carried, Handles},
 };
-pub use crate::kinds::stripe::NewStripe;
 
 /// The volumes of a configuration, open or not.
 #[derive(Debug)]
 pub struct Graph {
     volumes: Volumes,
-    base: PathBuf,
     named: BTreeMap<String, Weak<Part>>,
-    /// Those that are closed with the graph, whoever else has let go of them, by their paths.
-    until_closed: Vec<(String, Arc<Part>)>,
-    /// Those that were opened, to look at them again.
-    files: Vec<Weak<OpenFile>>,
-    handles: Handles,
-    /// What kinds keep for all of their volumes.
-    kept: ByType,
-    owner: Owner,
-    /// What to do about other owners of a stripe's children.
-    others: Others,
+    context: Context,
 }
 
 /// An open volume, for all lanes of the process. It is closed when the last one who has it, or a
@@ -112,35 +96,34 @@ impl Graph {
         volumes.check()?;
         Ok(Graph {
             volumes,
-            base: base.to_owned(),
             named: BTreeMap::new(),
-            until_closed: Vec::new(),
-            files: Vec::new(),
-            handles: Handles::default(),
-            kept: ByType::default(),
-            owner: Owner::passing("a program that will not come back"),
-            others: Others::Refuse,
+            context: Context::new(base),
         })
+    }
+
+    /// Looks whether the volumes would open. Nothing is changed, made or locked.
+    pub fn check(&self) -> Findings {
+        self.volumes.look(&self.context.base)
     }
 
     /// Opens from now on for `owner`, who claims the children of stripes.
     pub fn set_owner(&mut self, owner: Owner) {
-        self.owner = owner;
+        self.context.owner = owner;
     }
 
     /// What to do from now on about owners of stripes that may be alive.
     pub fn set_others(&mut self, others: Others) {
-        self.others = others;
+        self.context.others = others;
     }
 
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
-        &self.handles
+        &self.context.handles
     }
 
     /// What was asked of each node of the open trees, by its path.
     pub fn report(&self) -> NodeReport {
-        let nodes = self.handles.all::<StatsHandle>().into_iter();
+        let nodes = self.context.handles.all::<StatsHandle>().into_iter();
         NodeReport(
             nodes
                 .map(|(path, counters)| (path, counters.snapshot()))
@@ -150,8 +133,8 @@ impl Graph {
 
     /// Logs what the file leaf at `path`, as `db/cache/file`, asks of its medium from its opening on.
     #[cfg(any(test, feature = "testing"))]
-    pub fn record(&mut self, path: &str) -> crate::recorder::Recording {
-        self.handles.given(path)
+    pub fn record(&mut self, path: &str) -> crate::kinds::file::recorder::Recording {
+        self.context.handles.given(path)
     }
 
     /// Opens the volume called `name`, or gives it again if it is open. What needs a home gets
@@ -171,16 +154,6 @@ impl Graph {
         })
     }
 
-    /// The configuration that it is the graph of.
-    pub(crate) fn volumes(&self) -> &Volumes {
-        &self.volumes
-    }
-
-    /// Leaves nothing to [`Graph::close`]: all that is open is closed in good order already.
-    pub(crate) fn all_is_closed(&mut self) {
-        self.until_closed.clear();
-    }
-
     /// Closes the open volumes in good order: claims are given up, and sessions logged out. For the
     /// end, when nothing is in flight and all is flushed. Says what could not be given up.
     pub async fn close(&mut self) -> Vec<String> {
@@ -191,7 +164,7 @@ impl Graph {
         // What is part of another one is closed with it; what was left of a start that failed is not.
         let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
         parts.extend(
-            std::mem::take(&mut self.until_closed)
+            std::mem::take(&mut self.context.until_closed)
                 .into_iter()
                 .filter(left),
         );
@@ -213,9 +186,10 @@ impl Graph {
     /// new length when this returns, on every lane, and what shows the leaf's length has it too.
     /// Blocks briefly: for somebody who asks, not for the data path.
     ///
-    /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`].
+    /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`](crate::kinds::file::OpenFile::look_at_length).
     pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
-        let open = self.files.iter().filter_map(Weak::upgrade);
+        let files = self.context.kept.get::<OpenFiles>();
+        let open = files.into_iter().flat_map(OpenFiles::open);
         open.filter_map(|file| file.look_at_length().transpose())
             .collect()
     }
@@ -224,7 +198,8 @@ impl Graph {
     ///
     /// Gives what to say of each that does not.
     pub fn look_at_paths(&self) -> Vec<String> {
-        let open = self.files.iter().filter_map(Weak::upgrade);
+        let files = self.context.kept.get::<OpenFiles>();
+        let open = files.into_iter().flat_map(OpenFiles::open);
         let gone = open.filter(|file| !file.is_at_its_path());
         gone.map(|file| {
             format!(
@@ -239,7 +214,7 @@ impl Graph {
     }
 
     /// Opens `node`, which is at `path` in the graph.
-    pub(crate) fn open_node<'a>(
+    fn open_node<'a>(
         &'a mut self,
         node: &'a Node,
         path: &'a str,
@@ -263,14 +238,14 @@ impl Graph {
             }
             let settings = kind.settings();
             let opening = Opening {
-                graph: self,
+                context: &mut self.context,
                 home,
                 path: path.clone(),
                 children,
             };
             let opened = settings.open(opening).await;
             if let Ok(part) = &opened {
-                self.handles.put(path, part.counters().clone());
+                self.context.handles.put(path, part.counters().clone());
             }
             opened.map_err(|error| {
                 let span = settings.span().unwrap_or_else(|| node.span.clone());

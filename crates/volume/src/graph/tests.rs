@@ -18,11 +18,9 @@ use crate::{
     Durability, ErrorKind,
     claim::MARK_AT,
     contract,
-    kinds::{
-        fault::FaultHandle,
-        stats::{RequestKind, StatsHandle},
-    },
+    kinds::fault::FaultHandle,
     scratch::Scratch,
+    stats::{RequestKind, StatsHandle},
 };
 
 fn graph(text: &str, base: &Path) -> Graph {

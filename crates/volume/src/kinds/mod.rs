@@ -5,9 +5,12 @@
 //! else goes by. How to add a kind is in CONTRIBUTING.md.
 
 pub mod cache;
+mod check;
 pub mod fault;
 pub mod file;
 pub mod iscsi;
+mod look;
+mod node;
 pub mod ram;
 mod settings;
 pub mod stats;
@@ -16,9 +19,16 @@ pub mod throttle;
 
 use serde::de;
 
-use crate::config::{Node, Size};
+use crate::values::Size;
 
-pub(crate) use self::settings::Settings;
+pub use self::{
+    look::Findings,
+    node::{Node, Volumes, What},
+};
+pub(crate) use self::{
+    look::{Look, USE_IT_TWICE},
+    settings::Settings,
+};
 
 /// Makes the sum of all kinds of `FOLDER => Settings`: the name of a folder is what its kind is
 /// called in a configuration.

@@ -6,10 +6,11 @@ use std::{fmt, ops::Range, sync::Arc};
 use engine::LaneFuture;
 use toml::Spanned;
 
+use super::{Look, Node};
 use crate::{
     Result,
-    config::{ConfigError, Node, Size},
-    graph::{Look, Opening, Part},
+    part::{Opening, Part},
+    values::{ConfigError, Size},
 };
 
 /// The settings of a volume of some kind. Two are equal when they mean the same, wherever in the text

@@ -9,9 +9,9 @@ use toml::Spanned;
 use super::CacheConfig;
 use crate::{
     Result,
-    config::{ConfigError, Node, Size},
-    graph::{Opening, Part},
-    kinds::Settings,
+    kinds::{Node, Settings},
+    part::{Opening, Part},
+    values::{ConfigError, Size},
 };
 
 /// The page that a cache keeps; less holds none.

@@ -9,9 +9,9 @@ use toml::Spanned;
 use super::{Action, FaultHandle, Operation, Rule};
 use crate::{
     ErrorKind, Result,
-    config::{ConfigError, Node, Time},
-    graph::{Opening, Part},
-    kinds::Settings,
+    kinds::{Node, Settings},
+    part::{Opening, Part},
+    values::{ConfigError, Time},
 };
 
 /// `fault = { rules = [ { on = "write", fail = "medium", skip = 3, times = 1 } ], of = … }`

@@ -6,8 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::settings::File;
-use crate::config::ConfigError;
+use super::FileOptions;
 
 /// What a path leads to, whatever the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -36,27 +35,23 @@ impl Leads {
     }
 }
 
-/// Refuses what is at `path`, the file's, if it cannot be opened as its settings say.
-pub(super) fn check_openable(file: &File, path: &Path) -> Result<(), ConfigError> {
+/// Refuses what cannot be opened with these options, and says what to write instead; `configured` is
+/// the path as it is written.
+pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result<(), String> {
+    let path = &*options.path;
     let shown = path.display();
-    let wrong = |message: String| Err(ConfigError::new(file.path.span(), message));
-    let size = file.size.as_ref().map(|size| size.get_ref().bytes());
+    let size = options.len_bytes;
+    let wrong = Err::<(), String>;
     let found = match fs::metadata(path) {
         Ok(found) => found,
-        Err(_) if size.is_some() && !file.read_only => {
+        Err(_) if size.is_some() && !options.read_only => {
             let parent = path
                 .parent()
                 .filter(|parent| !parent.as_os_str().is_empty());
             return match parent.map(fs::metadata) {
                 None | Some(Ok(_)) => Ok(()),
                 // What a shell would put in place of these, it does not.
-                Some(Err(_))
-                    if file
-                        .path
-                        .get_ref()
-                        .to_string_lossy()
-                        .starts_with(['~', '$']) =>
-                {
+                Some(Err(_)) if configured.to_string_lossy().starts_with(['~', '$']) => {
                     wrong(format!(
                         "{shown} cannot be created: a path stands for itself, without ~ and variables; \
                          write it from / on"
@@ -104,11 +99,11 @@ pub(super) fn check_openable(file: &File, path: &Path) -> Result<(), ConfigError
         None if found.len() == 0 => wrong(format!(
             "{shown} is empty; give it a size, as size = \"20GiB\""
         )),
-        None if found.len() < file.block_size.bytes().into() => wrong(format!(
+        None if found.len() < options.block_size_bytes.into() => wrong(format!(
             "{shown} has {} bytes, less than a block of {}; name a longer file, or make it longer \
              (truncate -s 1G)",
             found.len(),
-            file.block_size.bytes()
+            options.block_size_bytes
         )),
         Some(size) if found.len() > 0 && found.len() < size => wrong(format!(
             "{shown} has {} bytes, fewer than the size of {size} that is configured; write the \

@@ -7,7 +7,7 @@ use engine::{
 };
 
 use super::*;
-use crate::config::Caching;
+use crate::kinds::file::Caching;
 
 const LEN: u64 = 64 << 10;
 const PAGE: usize = 4096;

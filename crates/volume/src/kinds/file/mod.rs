@@ -11,6 +11,7 @@
 //! of both, and where direct I/O needs units larger than a block, so that a block is written by
 //! reading and writing its unit.
 
+mod caching;
 mod check;
 mod extents;
 #[cfg(test)]
@@ -19,6 +20,9 @@ mod flushes;
 mod growth;
 mod medium;
 mod open;
+mod open_files;
+#[cfg(any(test, feature = "testing"))]
+pub mod recorder;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -30,12 +34,14 @@ use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 use self::{extents::Extents, flushes::LaneFlushes};
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
-    claim::{mark_local, unmark},
+    local_claim::{mark_local, unmark},
 };
 
+pub use caching::Caching;
 pub use growth::Grown;
 pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
+pub(crate) use open_files::OpenFiles;
 
 /// The most that is written at once where zeroes have to be written one by one.
 const ZEROES_BYTES: u64 = 1 << 20;

@@ -14,8 +14,8 @@ use engine::{
     store, time,
 };
 
-use super::{FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
-use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape, config::Caching};
+use super::{Caching, FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
+use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
 const PHYSICAL_BYTES: u32 = 4096;

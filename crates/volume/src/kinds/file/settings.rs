@@ -13,14 +13,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    FileOptions, OpenFile,
+    Caching, FileOptions, OpenFile, OpenFiles,
     check::{Leads, check_openable},
 };
 use crate::{
     Result,
-    config::{BlockSize, ConfigError, Size},
-    graph::{Look, Opening, Part, USE_IT_TWICE},
-    kinds::Settings,
+    kinds::{Look, Settings, USE_IT_TWICE},
+    part::{Opening, Part},
+    values::{BlockSize, ConfigError, Size},
 };
 
 /// `file = { path = "disk.img", size = "20GiB", cache = "direct" }`
@@ -40,33 +40,6 @@ pub struct File {
     /// Refuses writes.
     #[serde(default)]
     pub read_only: bool,
-}
-
-/// How a file leaf uses the page cache, and when a write is durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Caching {
-    /// Past the page cache (O_DIRECT); durable at a flush.
-    #[default]
-    Direct,
-    /// Past the page cache, every write durable before it ends (O_DIRECT + O_DSYNC).
-    DirectSync,
-    /// Through the page cache, every write durable before it ends (O_DSYNC).
-    WriteThrough,
-    /// In the page cache; durable at a flush.
-    WriteBack,
-}
-
-impl Caching {
-    /// Whether I/O goes past the page cache.
-    pub fn is_direct(self) -> bool {
-        matches!(self, Caching::Direct | Caching::DirectSync)
-    }
-
-    /// Whether every write is durable when it ends.
-    pub fn is_synchronous(self) -> bool {
-        matches!(self, Caching::DirectSync | Caching::WriteThrough)
-    }
 }
 
 impl File {
@@ -108,10 +81,10 @@ impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let file = OpenFile::open(&self.options(opening.base())).await?;
-            opening.follow(&file);
+            opening.kept::<OpenFiles>().add(&file);
             #[cfg(any(test, feature = "testing"))]
-            if let Some(recording) = opening.existing_handle::<crate::recorder::Recording>() {
-                let recorded = move |medium| crate::recorder::Recorder::new(medium, recording);
+            if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
+                let recorded = move |medium| super::recorder::Recorder::new(medium, recording);
                 return opening
                     .at_home(move |_| {
                         LaneFuture::new(
@@ -146,8 +119,10 @@ impl Settings for File {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        let path = look.base().join(self.path.get_ref());
-        let checked = check_openable(self, &path).and_then(|()| self.check_used_once(&path, look));
+        let options = self.options(look.base());
+        let checked = check_openable(&options, self.path.get_ref())
+            .map_err(|message| ConfigError::at(&self.path, message))
+            .and_then(|()| self.check_used_once(&options.path, look));
         look.errors(checked.err());
     }
 

@@ -12,7 +12,7 @@ use std::{
 use engine::{Lane, LaneConfig, extent::Extent};
 
 use super::{open::atomic_unit, *};
-use crate::{ErrorKind, config::Caching, contract, scratch::Scratch};
+use crate::{ErrorKind, contract, kinds::file::Caching, scratch::Scratch};
 
 const MODES: [Caching; 4] = [
     Caching::Direct,

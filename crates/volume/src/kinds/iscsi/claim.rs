@@ -23,10 +23,9 @@ use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
-    disk::IscsiDisk,
     patience::AT_ONCE_MAX,
     sense::Verdict,
-    session::{Data, Session},
+    session::{Data, RESERVATION_CONFLICT, Session},
     unit::Unit,
 };
 use crate::{
@@ -37,8 +36,6 @@ use crate::{
     },
 };
 
-/// The status RESERVATION CONFLICT (SAM-5 5.3.1).
-pub(super) const RESERVATION_CONFLICT: u8 = 0x18;
 /// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
 const EXCLUSIVE_REGISTRANTS: u8 = 6;
 /// How often what another one has changed meanwhile is looked at again.
@@ -84,7 +81,7 @@ enum Step {
 
 impl Unit {
     /// Claims the disk, and watches the claim from then on; `is_volatile`: its cache is.
-    pub(super) async fn claim(&self, claim: &Claim, is_volatile: bool) -> Result<()> {
+    pub(super) async fn claim(self: &Rc<Unit>, claim: &Claim, is_volatile: bool) -> Result<()> {
         self.claimed.is_volatile.set(is_volatile);
         // A session that works, and no unit attention that is older than we are.
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
@@ -94,7 +91,7 @@ impl Unit {
         let is_fenced = self.take(&session, claim).await?;
         claim.proved(at);
         let claim = claim.clone();
-        spawn(watch(self.claimed.disk.borrow().clone(), claim.clone()));
+        spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
         Ok(())
     }
@@ -566,33 +563,33 @@ fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
 }
 
 /// Looks every second whether the claim stands, until the disk or the claim is gone.
-async fn watch(disk: Weak<IscsiDisk>, claim: Claim) {
+async fn watch(unit: Weak<Unit>, claim: Claim) {
     loop {
         time::sleep(WATCH_INTERVAL).await;
-        let Some(this) = disk.upgrade().filter(|_| claim.check().is_ok()) else {
+        let Some(this) = unit.upgrade().filter(|_| claim.check().is_ok()) else {
             return;
         };
-        let (session, lun) = (this.unit.nexus.session(), this.unit.nexus.lun());
-        let (lba, blocks) = this.unit.mark_place();
+        let (session, lun) = (this.nexus.session(), this.nexus.lun());
+        let (lba, blocks) = this.mark_place();
         drop(this);
         let (at, read) = (time::now(), cdb::read(lba, blocks));
         let reply = session.execute(lun, &read, Data::In(MARK_BYTES)).await;
-        let Some(this) = disk.upgrade() else { return };
+        let Some(this) = unit.upgrade() else { return };
         match reply {
             Ok(reply) if reply.status == 0 && claim.is_marked(&reply.data.to_vec()).is_ok() => {
                 claim.proved(at);
             }
             Ok(reply) => {
-                let _ = this.unit.judge(&reply);
+                let _ = this.judge(&reply);
                 if matches!(reply.status, 0 | RESERVATION_CONFLICT) {
-                    this.unit.claimed.shake();
+                    this.claimed.shake();
                 }
-                let _ = this.unit.establish_claim(&session).await;
+                let _ = this.establish_claim(&session).await;
             }
             // Logs in again, and establishes the claim.
             Err(_) => {
-                let (command, mut patience) = (cdb::test_unit_ready(), this.unit.patience());
-                let _ = this.unit.run(&command, Data::None, &mut patience).await;
+                let (command, mut patience) = (cdb::test_unit_ready(), this.patience());
+                let _ = this.run(&command, Data::None, &mut patience).await;
             }
         }
     }

@@ -1,21 +1,15 @@
 //! What a disk knows of the claim on it: whether there is one, whether something may have ended it,
 //! and who establishes it again right now.
 
-use std::{
-    cell::{Cell, RefCell},
-    rc::Weak,
-};
+use std::cell::{Cell, RefCell};
 
 use engine::sync::Notify;
 
-use super::disk::IscsiDisk;
 use crate::{Claim, Result};
 
 /// What a disk knows of the claim on it.
 #[derive(Default)]
 pub(super) struct Claimed {
-    /// The disk itself, for its watch.
-    pub(super) disk: RefCell<Weak<IscsiDisk>>,
     pub(super) held: RefCell<Option<Held>>,
     /// How often something happened that may have ended it: to be established again before more is
     /// sent.

@@ -45,3 +45,30 @@ pub fn next_isid() -> Isid {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
 }
+
+/// This host's initiator name: the one that open-iscsi uses if there is one, else one made from
+/// the host's own name.
+pub(super) fn own_name() -> String {
+    let configured = std::fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
+    let mut lines = configured.lines().map(str::trim);
+    if let Some(name) = lines.find_map(|line| line.strip_prefix("InitiatorName=")) {
+        return name.trim().to_owned();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .to_lowercase()
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    format!(
+        "iqn.2026-11.io.sanstone:{}",
+        if host.is_empty() { "host" } else { &host }
+    )
+}

@@ -29,7 +29,7 @@ const UNMAPS_MAX: usize = 1024;
 
 /// A disk on a remote target.
 pub struct IscsiDisk {
-    pub(super) unit: Unit,
+    pub(super) unit: Rc<Unit>,
     facts: Facts,
 }
 
@@ -44,13 +44,11 @@ impl IscsiDisk {
             config.target_name, config.lun, config.address
         );
         let opened = async {
-            let unit = Unit::new(Nexus::open(config).await?);
+            let unit = Rc::new(Unit::new(Nexus::open(config).await?));
             let facts = inquiry::ask(&unit).await?;
             let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
             let _ = unit.extent.set(extent);
-            let disk = Rc::new(IscsiDisk { unit, facts });
-            disk.unit.claimed.disk.replace(Rc::downgrade(&disk));
-            Ok(disk)
+            Ok(Rc::new(IscsiDisk { unit, facts }))
         };
         opened.await.map_err(|error: Error| error.context(&what))
     }

@@ -10,10 +10,7 @@ use std::{
 };
 
 use super::{DiskIdentity, url::IscsiUrl};
-use crate::{
-    Error, ErrorKind, Result,
-    graph::{Part, USE_IT_TWICE},
-};
+use crate::{Error, ErrorKind, Result, kinds::USE_IT_TWICE, part::Part};
 
 /// The disks that are open.
 #[derive(Debug, Default)]
@@ -88,9 +85,9 @@ mod tests {
     use engine::{Lane, LaneConfig, net::TcpListener};
 
     use crate::{
-        config::ConfigError,
         foreign::{Claims, Foreign, Group},
         graph::Graph,
+        values::ConfigError,
     };
 
     /// NAA 6h, of a logical unit.

@@ -2,8 +2,15 @@
 
 use iscsi::{CloseReason, LoginStatus};
 
-use super::login::Redirection;
 use crate::{Error, ErrorKind};
+
+/// Where a target says that it has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirection {
+    /// TargetAddress, as it came.
+    pub(super) to: String,
+    pub(super) permanently: bool,
+}
 
 /// The error of all that a session leaves behind when it ends like this.
 pub(super) fn error_of(reason: &CloseReason) -> Error {

@@ -13,6 +13,7 @@ use iscsi::{Authentication, InitiatorConfig};
 
 use super::{
     IscsiConfig,
+    ended::Redirection,
     session::{Opened, Session, Timeouts},
 };
 use crate::{Error, ErrorKind, Result};
@@ -28,14 +29,6 @@ pub(super) struct Portal {
     configured: SocketAddr,
     /// Where it has gone for good.
     moved: Cell<Option<SocketAddr>>,
-}
-
-/// Where a target says that it has gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Redirection {
-    /// TargetAddress, as it came.
-    pub(super) to: String,
-    pub(super) permanently: bool,
 }
 
 impl Portal {

@@ -22,7 +22,7 @@ use super::{
     login::Portal,
     patience::{AT_ONCE_MAX, Pace, Patience},
     sense::{Sense, Verdict},
-    session::{Data, Reply, Session},
+    session::{Data, Reply, Session, Unused},
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -273,23 +273,5 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.0.reconnecting.set(false);
         self.0.reconnected.notify();
-    }
-}
-
-/// A session that nobody has yet; its tasks end with it when whoever waited for it has gone.
-pub(super) struct Unused(pub(super) Option<Rc<Session>>);
-
-impl Unused {
-    pub(super) fn take(mut self) -> Rc<Session> {
-        self.0.take().expect("it is taken once")
-    }
-}
-
-impl Drop for Unused {
-    fn drop(&mut self) {
-        if let Some(session) = self.0.take() {
-            let message = "nobody waits for the session any more";
-            session.end(Error::new(ErrorKind::Unreachable, message));
-        }
     }
 }

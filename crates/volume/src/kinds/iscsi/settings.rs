@@ -3,25 +3,27 @@
 
 use std::{
     ops::Range,
+    path::Path,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use engine::LaneFuture;
+use engine::{LaneFuture, blocking::look_up};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    IscsiDisk,
+    IscsiConfig, IscsiDisk,
+    config::own_name,
     disks::{Disks, normalised},
-    resolve::resolve,
+    next_isid,
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
-    Result,
-    config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
-    graph::{Carried, Look, Opening, Part, USE_IT_TWICE},
-    kinds::Settings,
+    Error, ErrorKind, Result,
+    kinds::{Look, Settings, USE_IT_TWICE},
+    part::{Carried, Opening, Part},
+    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
 };
 
 /// `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`
@@ -69,6 +71,42 @@ impl Iscsi {
         }
     }
 
+    /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
+    /// for as long as a connection may take.
+    async fn resolve(&self, base: &Path) -> Result<IscsiConfig> {
+        let url = self.url.get_ref();
+        let refused = |why: String| {
+            Error::new(
+                ErrorKind::Configuration,
+                format!("{url}: {why}; write its address instead"),
+            )
+        };
+        let limit = self.connect_timeout.get_ref().duration();
+        let address = look_up(&url.host, url.port, limit)
+            .await
+            .map_err(|error| refused(format!("\"{}\" cannot be looked up: {error}", url.host)))?;
+        let chap = self
+            .chap()
+            .read(base)
+            .map_err(|error| Error::new(ErrorKind::Configuration, format!("{url}: {error}")))?;
+        Ok(IscsiConfig {
+            chap,
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            address,
+            target_name: url.target.clone(),
+            lun: url.lun,
+            initiator_name: match &self.initiator {
+                Some(name) => name.get_ref().clone(),
+                None => own_name(),
+            },
+            isid: next_isid(),
+            connect_timeout: self.connect_timeout.get_ref().duration(),
+            request_timeout: self.request_timeout.get_ref().duration(),
+            reconnect_timeout: self.reconnect_timeout.get_ref().duration(),
+        })
+    }
+
     /// Two leaves on one disk would overwrite each other, and what one writes a cache of the other
     /// would not know.
     fn check_used_once(&self, look: &mut Look<'_>) -> std::result::Result<(), ConfigError> {
@@ -89,7 +127,7 @@ impl Iscsi {
 impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
-            let config = resolve(self, opening.base()).await?;
+            let config = self.resolve(opening.base()).await?;
             let identity = Arc::new(OnceLock::new());
             let told = identity.clone();
             let part = opening

@@ -14,12 +14,11 @@ use engine::LaneFuture;
 
 use super::{
     cdb::{self, Cdb},
-    claim::RESERVATION_CONFLICT,
     claimed::Claimed,
     nexus::{Judgement, Nexus},
     patience::Patience,
     sense::{Sense, Verdict},
-    session::{Data, Reply, Session},
+    session::{Data, RESERVATION_CONFLICT, Reply, Session},
     unflushed::Unflushed,
 };
 use crate::{Error, ErrorKind, Len, Result};

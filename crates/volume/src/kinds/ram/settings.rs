@@ -9,9 +9,9 @@ use toml::Spanned;
 use super::Region;
 use crate::{
     Result,
-    config::{BlockSize, ConfigError, Size},
-    graph::{Look, Opening, Part},
-    kinds::Settings,
+    kinds::{Look, Settings},
+    part::{Opening, Part},
+    values::{BlockSize, ConfigError, Size},
 };
 
 /// `ram = { size = "1GiB" }`

@@ -7,9 +7,8 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    config::Node,
-    graph::{Opening, Part},
-    kinds::Settings,
+    kinds::{Node, Settings},
+    part::{Opening, Part},
 };
 
 /// `stats = { of = … }`

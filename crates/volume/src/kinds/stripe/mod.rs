@@ -11,7 +11,6 @@ mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
-mod in_graph;
 mod join;
 mod map;
 mod open;
@@ -30,7 +29,6 @@ use uuid::Uuid;
 pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
-    in_graph::NewStripe,
     open::Opened,
 };
 use self::{

@@ -10,9 +10,9 @@ use toml::Spanned;
 use super::{Child, Opened};
 use crate::{
     Result,
-    config::{ConfigError, Node, Size, Volumes, What},
-    graph::{Carried, Look, Opening, Part},
-    kinds::Settings,
+    kinds::{Look, Node, Settings, Volumes, What},
+    part::{Carried, Opening, Part},
+    values::{ConfigError, Size},
 };
 
 /// Children move data in pages; a finer unit would split every one.
@@ -33,13 +33,13 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    pub(super) fn unit_bytes(&self) -> Option<u32> {
+    pub(crate) fn unit_bytes(&self) -> Option<u32> {
         let unit = self.unit.as_ref();
         unit.map(|unit| unit.get_ref().bytes() as u32)
     }
 
     /// The children on the current lane, as messages call them.
-    pub(super) async fn named(&self, parts: &[Arc<Part>]) -> Result<Vec<Child>> {
+    pub(crate) async fn named(&self, parts: &[Arc<Part>]) -> Result<Vec<Child>> {
         let mut named = Vec::new();
         for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
             let volume = part.on_lane().await?;
@@ -54,7 +54,7 @@ impl Stripe {
     ///
     /// # Errors
     /// The first child that keeps its blocks in memory, with its place.
-    pub(super) fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
+    pub(crate) fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
         let mut children = self.of.get_ref().iter();
         match children.find(|child| is_in_memory(child, volumes)) {
             None => Ok(()),

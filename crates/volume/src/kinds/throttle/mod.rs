@@ -15,7 +15,7 @@ use std::{cell::Cell, time::Duration};
 use engine::{LaneFuture, Payload, time};
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, config::Rate,
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, values::Rate,
 };
 
 /// The idle time that a link may make up for.

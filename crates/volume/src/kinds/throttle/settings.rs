@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    config::{Node, Rate, Time},
-    graph::{Opening, Part},
-    kinds::Settings,
+    kinds::{Node, Settings},
+    part::{Opening, Part},
+    values::{Rate, Time},
 };
 
 /// `throttle = { rate = "1Gbit/s", of = … }`

@@ -19,8 +19,7 @@ use iscsi::{
 
 use super::{
     cdb::Cdb,
-    login::Redirection,
-    nexus::Unused,
+    ended::Redirection,
     tasks::{Request, Task, TaskData, Tasks},
 };
 use crate::{Error, ErrorKind, Result};
@@ -36,6 +35,9 @@ pub(super) enum Data {
     In(usize),
     Out(Payload),
 }
+
+/// The SCSI status of a command that a reservation forbids.
+pub(super) const RESERVATION_CONFLICT: u8 = scsi::Status::ReservationConflict as u8;
 
 /// How a command ended: its SCSI status, with the data it brought.
 #[derive(Debug)]
@@ -86,6 +88,24 @@ pub(super) struct Session {
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
+}
+
+/// A session that nobody has yet; its tasks end with it when whoever waited for it has gone.
+pub(super) struct Unused(pub(super) Option<Rc<Session>>);
+
+impl Unused {
+    pub(super) fn take(mut self) -> Rc<Session> {
+        self.0.take().expect("it is taken once")
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            let message = "nobody waits for the session any more";
+            session.end(Error::new(ErrorKind::Unreachable, message));
+        }
+    }
 }
 
 /// Which target port a session has reached.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     Claim,
     claim::{MARK_AT, Others, Owner},
-    kinds::iscsi::claim::RESERVATION_CONFLICT,
+    kinds::iscsi::session::RESERVATION_CONFLICT,
 };
 
 const ILLEGAL_REQUEST: u8 = 0x05;

@@ -1,4 +1,11 @@
 //! An open node of the graph, for the whole process: how a lane gets its volume from it.
+//!
+//! A kind is handed an [`Opening`] and gives an open [`Part`].
+
+mod by_type;
+mod handles;
+mod home;
+mod opening;
 
 use std::{
     fmt,
@@ -9,10 +16,16 @@ use std::{
 use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
-use super::home::Home;
+use self::home::Home;
 use crate::{
     Result, Shape, SharedVolume,
-    kinds::stats::{Stats, StatsHandle},
+    stats::{Stats, StatsHandle},
+};
+
+pub use self::handles::Handles;
+pub(crate) use self::{
+    by_type::ByType,
+    opening::{Context, Opening},
 };
 
 /// A name that a volume has itself, whatever the configuration calls it.
@@ -56,7 +69,7 @@ impl fmt::Debug for Part {
 
 impl Part {
     /// A node without state that belongs to one lane: `make` gives each lane its volume.
-    pub(super) fn leaf_on_every_lane(
+    fn leaf_on_every_lane(
         shape: Shape,
         make: impl Fn() -> SharedVolume + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -73,7 +86,7 @@ impl Part {
     }
 
     /// As [`Part::leaf_on_every_lane`] for a layer, over its children's volumes on the same lane.
-    pub(super) async fn layer_on_every_lane(
+    async fn layer_on_every_lane(
         children: Vec<Arc<Part>>,
         make: impl Fn(Vec<SharedVolume>) -> Result<SharedVolume> + Send + Sync + 'static,
     ) -> Result<Arc<Self>> {
@@ -95,7 +108,7 @@ impl Part {
 
     /// A node whose state lives on `home`: `make` runs there once, over its children's volumes on
     /// that lane; the other lanes reach it by messages.
-    pub(super) async fn at_home(
+    async fn at_home(
         home: &LaneHandle,
         children: Vec<Arc<Part>>,
         make: impl FnOnce(Vec<SharedVolume>) -> LaneFuture<'static, Result<SharedVolume>>
@@ -126,7 +139,7 @@ impl Part {
     }
 
     /// The name that it carries: its own, or that of the only one below.
-    pub(super) fn carried(&self) -> Option<&Carried> {
+    pub(crate) fn carried(&self) -> Option<&Carried> {
         match (self.carried.get(), &*self.children) {
             (Some(own), _) => Some(own),
             (None, [child]) => child.carried(),
@@ -134,7 +147,7 @@ impl Part {
         }
     }
 
-    pub(super) fn counters(&self) -> &StatsHandle {
+    pub(crate) fn counters(&self) -> &StatsHandle {
         &self.counters
     }
 

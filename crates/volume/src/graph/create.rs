@@ -1,16 +1,18 @@
-//! The graph's part in making a stripe: its children are opened from the configuration, claimed, and
+//! Making a stripe of a graph: its children are opened from the configuration, claimed, and
 //! given their superblocks.
 
 use engine::LaneHandle;
 use uuid::Uuid;
 
-use super::{
-    CreateOptions, UNIT_BYTES_DEFAULT, claim_all, create, give_up, look, settings::Stripe,
-};
+use super::Graph;
 use crate::{
-    config::{ConfigError, Node, What},
-    graph::Graph,
-    kinds::Kind,
+    kinds::{
+        Kind, Node, What,
+        stripe::{
+            CreateOptions, UNIT_BYTES_DEFAULT, claim_all, create, give_up, look, settings::Stripe,
+        },
+    },
+    values::ConfigError,
 };
 
 /// What a new stripe is told.
@@ -35,7 +37,7 @@ impl Graph {
         home: &LaneHandle,
         options: &NewStripe,
     ) -> Result<(), ConfigError> {
-        let node = self.volumes().find(name, &Node::named(name))?.clone();
+        let node = self.volumes.find(name, &Node::named(name))?.clone();
         let Some(stripe) = find_stripe(&node) else {
             let message = format!(
                 "volume \"{name}\" has no stripe in it: only stripes are created, other volumes are \
@@ -60,13 +62,13 @@ impl Graph {
         if !options.force {
             look(&children).await.map_err(told)?;
         }
-        let claim = self.new_claim(children.len()).map_err(told)?;
+        let claim = self.context.new_claim(children.len()).map_err(told)?;
         let claim = claim.overwriting(options.force);
         claim_all(&children, &claim).await.map_err(told)?;
         let created = create(&children, &options).await;
         give_up(&children).await;
         // Stripes among the children were closed with these.
-        self.all_is_closed();
+        self.context.until_closed.clear();
         created.map_err(told)
     }
 
@@ -75,10 +77,10 @@ impl Graph {
     /// # Errors
     /// The first child that keeps its blocks in memory, with its place.
     pub fn check_stripes(&self) -> Result<(), ConfigError> {
-        let nodes = self.volumes().0.values().flat_map(Node::all);
+        let nodes = self.volumes.0.values().flat_map(Node::all);
         nodes
             .filter_map(as_stripe)
-            .try_for_each(|stripe| stripe.check_lasting(self.volumes()))
+            .try_for_each(|stripe| stripe.check_lasting(&self.volumes))
     }
 }
 

@@ -1,15 +1,34 @@
 //! What a kind is given to open a volume, and what it may leave with the graph.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use engine::{LaneFuture, LaneHandle};
 
-use super::{Graph, part::Part};
-use crate::{Claim, Error, ErrorKind, Result, Shape, SharedVolume, kinds::file::OpenFile};
+use super::{ByType, Handles, Part};
+use crate::{
+    Claim, Error, ErrorKind, Result, Shape, SharedVolume,
+    claim::{Others, Owner},
+};
+
+/// What the volumes of a graph are opened with, and what they leave with it.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// What relative paths start from.
+    pub(crate) base: PathBuf,
+    /// Who claims the children of stripes.
+    pub(crate) owner: Owner,
+    /// What to do about other owners of a stripe's children.
+    pub(crate) others: Others,
+    pub(crate) handles: Handles,
+    /// What kinds keep for all of their volumes.
+    pub(crate) kept: ByType,
+    /// Those that are closed with the graph, whoever else has let go of them, by their paths.
+    pub(crate) until_closed: Vec<(String, Arc<Part>)>,
+}
 
 /// A volume that is being opened: what it is opened over, and where it will live.
 ///
@@ -17,17 +36,18 @@ use crate::{Claim, Error, ErrorKind, Result, Shape, SharedVolume, kinds::file::O
 /// with `on_every_lane` each lane has an instance, which shares with the others only what may be
 /// shared between threads; `at_home` makes one instance, which the other lanes reach by messages.
 pub(crate) struct Opening<'a> {
-    pub(super) graph: &'a mut Graph,
-    pub(super) home: &'a LaneHandle,
+    pub(crate) context: &'a mut Context,
+    pub(crate) home: &'a LaneHandle,
     /// The kinds from the volume's name on.
-    pub(super) path: String,
-    pub(super) children: Vec<Arc<Part>>,
+    pub(crate) path: String,
+    /// What it is made of.
+    pub(crate) children: Vec<Arc<Part>>,
 }
 
 impl Opening<'_> {
     /// What relative paths start from.
     pub(crate) fn base(&self) -> &Path {
-        &self.graph.base
+        &self.context.base
     }
 
     /// The name of the volume that it is, or is a part of.
@@ -40,38 +60,31 @@ impl Opening<'_> {
         &self.children
     }
 
-    /// What reaches into this volume from outside, through [`Graph::handles`].
+    /// What reaches into this volume from outside, through [`Handles`].
     pub(crate) fn handle<H: Clone + Default + Send + 'static>(&mut self) -> H {
-        self.graph.handles.given(&self.path)
+        self.context.handles.given(&self.path)
     }
 
     /// The handle that somebody has given to this volume before it is opened.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn existing_handle<H: Clone + 'static>(&self) -> Option<H> {
-        self.graph.handles.get(&self.path).cloned()
+        self.context.handles.get(&self.path).cloned()
     }
 
     /// What this kind keeps in the graph for all of its volumes.
     pub(crate) fn kept<T: Default + Send + 'static>(&mut self) -> &mut T {
-        self.graph.kept.of()
+        self.context.kept.of()
     }
 
     /// A claim on `children` volumes for the graph's owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
-        self.graph.new_claim(children)
+        self.context.new_claim(children)
     }
 
-    /// Closes `part` in good order at [`Graph::close`], whoever else has let go of it by then.
+    /// Closes `part` in good order when the graph is closed, whoever else has let go of it by then.
     pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
         let kept = (self.path.clone(), part.clone());
-        self.graph.until_closed.push(kept);
-    }
-
-    /// Looks at the length and the path of `file` whenever somebody asks.
-    pub(crate) fn follow(&mut self, file: &Arc<OpenFile>) {
-        let files = &mut self.graph.files;
-        files.retain(|file| file.strong_count() > 0);
-        files.push(Arc::downgrade(file));
+        self.context.until_closed.push(kept);
     }
 
     /// A leaf of this shape that each lane has an instance of.
@@ -120,7 +133,20 @@ impl Opening<'_> {
     }
 }
 
-impl Graph {
+impl Context {
+    /// The context of volumes whose paths are relative to `base`, for nobody who comes back.
+    pub(crate) fn new(base: &Path) -> Context {
+        Context {
+            base: base.to_owned(),
+            owner: Owner::passing("a program that will not come back"),
+            others: Others::Refuse,
+            handles: Handles::default(),
+            kept: ByType::default(),
+            until_closed: Vec::new(),
+        }
+    }
+
+    /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_unix_s = now.unwrap_or_default().as_secs();

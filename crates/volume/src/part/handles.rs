@@ -21,13 +21,13 @@ impl Handles {
     }
 
     /// The handle of the volume at `path`, made if there is none of this type.
-    pub(super) fn given<H: Clone + Default + Send + 'static>(&mut self, path: &str) -> H {
+    pub(crate) fn given<H: Clone + Default + Send + 'static>(&mut self, path: &str) -> H {
         let handles: &mut BTreeMap<String, H> = self.0.of();
         handles.entry(path.to_owned()).or_default().clone()
     }
 
     /// Makes `handle` the one of the volume at `path`.
-    pub(super) fn put<H: Send + 'static>(&mut self, path: String, handle: H) {
+    pub(crate) fn put<H: Send + 'static>(&mut self, path: String, handle: H) {
         let handles: &mut BTreeMap<String, H> = self.0.of();
         handles.insert(path, handle);
     }

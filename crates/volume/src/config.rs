@@ -9,21 +9,14 @@
 //! [volume.slow]
 //! throttle = { rate = "1Gbit/s", of = "log" }
 //! ```
+//!
+//! Here are the names for whoever reads one. A kind's settings hold nodes, and a node is of some kind, so
+//! both stand in `kinds`; the values of settings stand in `values`.
 
-mod block_size;
-mod check;
-mod credentials;
-mod error;
-mod node;
-mod units;
-
-pub use block_size::BlockSize;
-pub use credentials::{ChapAlgorithm, ChapSettings, Credentials};
-pub use error::ConfigError;
-pub use node::{Node, Volumes, What};
-pub use units::{Rate, Size, Time};
-
-pub use crate::kinds::{Kind, file::settings::Caching, ram::settings::Ram};
+pub use crate::{
+    kinds::{Kind, Node, Volumes, What, file::Caching, ram::settings::Ram},
+    values::{BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time},
+};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-use crate::kinds::Kind;
+use super::Kind;
 
 /// All `[volume.NAME]` tables of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

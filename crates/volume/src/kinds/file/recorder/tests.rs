@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Durability, SharedVolume,
-    config::Caching,
+    kinds::file::Caching,
     kinds::file::{FileOptions, Medium, OpenFile},
     scratch::Scratch,
 };

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{ConfigError, Node, Volumes, What};
+use super::{Node, Volumes, What};
+use crate::values::ConfigError;
 
 const NAME_BYTES_MAX: usize = 64;
 

@@ -23,7 +23,7 @@ use std::{
 
 use engine::{Buf, Payload, extent::Extent, op::AllocateMode};
 
-use crate::kinds::file::Medium;
+use super::Medium;
 
 pub use replay::Survivors;
 pub use witness::{Promises, Violation, Witness};

@@ -8,11 +8,11 @@ use std::{
 
 /// A value of each type, which is its default until somebody changes it.
 #[derive(Default)]
-pub(super) struct ByType(HashMap<TypeId, Box<dyn Any + Send>>);
+pub(crate) struct ByType(HashMap<TypeId, Box<dyn Any + Send>>);
 
 impl ByType {
     /// The value of type `T`.
-    pub(super) fn of<T: Default + Send + 'static>(&mut self) -> &mut T {
+    pub(crate) fn of<T: Default + Send + 'static>(&mut self) -> &mut T {
         let value = self
             .0
             .entry(TypeId::of::<T>())
@@ -24,7 +24,7 @@ impl ByType {
     }
 
     /// The value of type `T`, if anybody has changed it.
-    pub(super) fn get<T: 'static>(&self) -> Option<&T> {
+    pub(crate) fn get<T: 'static>(&self) -> Option<&T> {
         self.0.get(&TypeId::of::<T>())?.downcast_ref()
     }
 }

@@ -3,13 +3,13 @@
 
 use std::{collections::HashMap, hash::Hash, path::Path};
 
-use super::{Graph, by_type::ByType};
-use crate::config::{ConfigError, Node, Volumes, What};
+use super::{Node, Volumes, What};
+use crate::{part::ByType, values::ConfigError};
 
 /// What is told to who names a medium twice.
 pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two places";
 
-/// What [`Graph::check`] finds.
+/// What [`Graph::check`](crate::graph::Graph::check) finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What would keep the volumes from opening.
@@ -18,16 +18,18 @@ pub struct Findings {
     pub notes: Vec<ConfigError>,
 }
 
-impl Graph {
-    /// Looks whether the volumes would open. Nothing is changed, made or locked.
-    pub fn check(&self) -> Findings {
+impl Volumes {
+    /// Looks whether they would open, with paths that are relative to `base`. Nothing is changed, made
+    /// or locked.
+    pub(crate) fn look(&self, base: &Path) -> Findings {
         let mut findings = Findings::default();
         let mut users = ByType::default();
-        for (volume, node) in &self.volumes.0 {
+        for (volume, node) in &self.0 {
             for node in node.all() {
                 if let What::Inline(kind) = &node.what {
                     kind.settings().look(&mut Look {
-                        graph: self,
+                        base,
+                        volumes: self,
                         volume,
                         node,
                         users: &mut users,
@@ -42,7 +44,8 @@ impl Graph {
 
 /// A look at one node: what there is to look at, and where to say what was found.
 pub(crate) struct Look<'a> {
-    graph: &'a Graph,
+    base: &'a Path,
+    volumes: &'a Volumes,
     volume: &'a str,
     node: &'a Node,
     users: &'a mut ByType,
@@ -52,7 +55,7 @@ pub(crate) struct Look<'a> {
 impl<'a> Look<'a> {
     /// What relative paths start from.
     pub(crate) fn base(&self) -> &'a Path {
-        &self.graph.base
+        self.base
     }
 
     /// The name of the volume that the node is, or is a part of.
@@ -62,7 +65,7 @@ impl<'a> Look<'a> {
 
     /// All volumes of the configuration.
     pub(crate) fn volumes(&self) -> &'a Volumes {
-        &self.graph.volumes
+        self.volumes
     }
 
     /// Takes for this volume what only one may use, which the configuration calls `name`; gives the

@@ -1,0 +1,446 @@
+//! Counts, bytes, errors and latencies of each kind of request. Every node of the graph is counted, under
+//! its path and always; a `stats` node adds one where there is none.
+//!
+//! Each thread has counters of its own that only it writes, so that counting costs a few plain loads
+//! and stores; a snapshot reads all threads' and adds them up. A table of times takes memory when the
+//! first request of its kind ends. Times are those of the lane's turns, which costs no look at a clock:
+//! from the turn that a request came in to the turn that its answer came in, zero if that is the same.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    thread::{self, ThreadId},
+};
+
+use engine::{Instant, LaneFuture, Payload, time};
+use hdrhistogram::Histogram;
+
+use crate::{
+    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    histogram::{self, LaneHistogram, add},
+};
+
+const KINDS: usize = 4;
+
+/// A kind of request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Discards and writes of zeroes.
+    Discard,
+}
+
+impl RequestKind {
+    /// Every kind.
+    pub const ALL: [RequestKind; KINDS] = [
+        RequestKind::Read,
+        RequestKind::Write,
+        RequestKind::Flush,
+        RequestKind::Discard,
+    ];
+}
+
+/// The counters of a node on all lanes; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct StatsHandle(Arc<Mutex<Threads>>);
+
+/// One entry a thread, however often it opens the volume.
+type Threads = Vec<(ThreadId, Arc<LaneCounters>)>;
+
+impl StatsHandle {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        StatsHandle::default()
+    }
+
+    /// What was counted since the beginning, on all lanes.
+    pub fn snapshot(&self) -> Snapshot {
+        let lanes = self.lock();
+        Snapshot(RequestKind::ALL.map(|kind| {
+            let mut sum = KindSnapshot {
+                requests: 0,
+                errors: 0,
+                unanswered: 0,
+                bytes: 0,
+                latency_ns: histogram::empty(),
+            };
+            for counters in lanes.iter().map(|(_, lane)| &lane.0[kind as usize]) {
+                sum.errors += counters.errors.load(Ordering::Relaxed);
+                sum.unanswered += counters.unanswered.load(Ordering::Relaxed);
+                sum.bytes += counters.bytes.load(Ordering::Relaxed);
+                if let Some(latency) = counters.latency.get() {
+                    latency.add_to(&mut sum.latency_ns);
+                }
+            }
+            sum.requests = sum.latency_ns.len();
+            sum
+        }))
+    }
+
+    fn on_lane(&self) -> Arc<LaneCounters> {
+        let here = thread::current().id();
+        let mut threads = self.lock();
+        if let Some((_, counters)) = threads.iter().find(|(thread, _)| *thread == here) {
+            return counters.clone();
+        }
+        let counters = Arc::new(LaneCounters::default());
+        threads.push((here, counters.clone()));
+        counters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Threads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What nodes have counted, by their paths: shown as a line for each kind of request that there was.
+#[derive(Clone, Debug)]
+pub struct NodeReport(pub BTreeMap<String, Snapshot>);
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (path, snapshot) in &self.0 {
+            let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
+            let mut kinds = kinds
+                .iter()
+                .filter(|(_, counts)| counts.requests + counts.unanswered > 0)
+                .peekable();
+            if kinds.peek().is_none() {
+                continue;
+            }
+            writeln!(f, "node {path}")?;
+            for (kind, counts) in kinds {
+                let name = format!("{kind:?}").to_lowercase();
+                writeln!(f, "  {name:<8} {counts}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for KindSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        write!(
+            f,
+            "{:>12} requests, {} MiB, {} errors, {} unanswered, µs: {:.1} median, {:.1} 99 %, {:.1} longest",
+            self.requests,
+            self.bytes >> 20,
+            self.errors,
+            self.unanswered,
+            us(self.latency_ns.value_at_quantile(0.5)),
+            us(self.latency_ns.value_at_quantile(0.99)),
+            us(self.latency_ns.max()),
+        )
+    }
+}
+
+/// Counts of every kind of request.
+#[derive(Clone, Debug)]
+pub struct Snapshot([KindSnapshot; KINDS]);
+
+impl Snapshot {
+    /// Those of one kind.
+    pub fn of(&self, kind: RequestKind) -> &KindSnapshot {
+        &self.0[kind as usize]
+    }
+}
+
+/// Counts of one kind of request.
+#[derive(Clone, Debug)]
+pub struct KindSnapshot {
+    /// Requests that have ended.
+    pub requests: u64,
+    /// Those of them that ended with an error.
+    pub errors: u64,
+    /// Those that nobody waited for to their end: what became of them is not known.
+    pub unanswered: u64,
+    /// Bytes that were read, written or discarded without an error.
+    pub bytes: u64,
+    /// How long they took, in nanoseconds, as the lane's turns tell.
+    pub latency_ns: Histogram<u64>,
+}
+
+#[derive(Debug, Default)]
+struct LaneCounters([KindCounters; KINDS]);
+
+#[derive(Default)]
+struct KindCounters {
+    errors: AtomicU64,
+    unanswered: AtomicU64,
+    bytes: AtomicU64,
+    latency: OnceLock<LaneHistogram<3>>,
+}
+
+impl fmt::Debug for KindCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KindCounters({:?})", self.latency)
+    }
+}
+
+impl KindCounters {
+    fn record(&self, ok: bool, bytes: u64, took_ns: u64) {
+        let counter = if ok { &self.bytes } else { &self.errors };
+        add(counter, if ok { bytes } else { 1 });
+        let latency = self.latency.get_or_init(LaneHistogram::default);
+        latency.record(took_ns);
+    }
+}
+
+/// A volume whose requests are counted.
+pub struct Stats {
+    inner: SharedVolume,
+    counters: Arc<LaneCounters>,
+}
+
+impl Stats {
+    /// `inner`, counted in a part of `handle` for the current lane.
+    pub fn new(inner: SharedVolume, handle: &StatsHandle) -> Self {
+        Stats {
+            inner,
+            counters: handle.on_lane(),
+        }
+    }
+
+    fn counted<'a, T: 'a>(
+        &'a self,
+        kind: RequestKind,
+        bytes: u64,
+        request: LaneFuture<'a, Result<T>>,
+    ) -> LaneFuture<'a, Result<T>> {
+        LaneFuture::new(Counted {
+            request,
+            counters: &self.counters.0[kind as usize],
+            bytes,
+            began: time::turn_began(),
+            is_answered: false,
+        })
+    }
+}
+
+/// A request that is waited for: it counts as unanswered unless its answer came. A future of its own,
+/// for it is in the way of every request of every node.
+struct Counted<'a, T> {
+    request: LaneFuture<'a, Result<T>>,
+    counters: &'a KindCounters,
+    bytes: u64,
+    began: Instant,
+    is_answered: bool,
+}
+
+impl<T> Future for Counted<'_, T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let answer = Pin::new(&mut self.request).poll(cx);
+        if let Poll::Ready(result) = &answer {
+            self.is_answered = true;
+            let took_ns = time::turn_began()
+                .as_ns()
+                .saturating_sub(self.began.as_ns());
+            self.counters.record(result.is_ok(), self.bytes, took_ns);
+        }
+        answer
+    }
+}
+
+impl<T> Drop for Counted<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            add(&self.counters.unanswered, 1);
+        }
+    }
+}
+
+impl Volume for Stats {
+    fn shape(&self) -> &Shape {
+        self.inner.shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        let request = self.inner.read(at, len);
+        self.counted(RequestKind::Read, len as u64, request)
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write(at, data, durability);
+        self.counted(RequestKind::Write, len, request)
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        self.counted(RequestKind::Flush, 0, self.inner.flush())
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.inner.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.discard(at, len);
+        self.counted(RequestKind::Discard, len, request)
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.inner.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.inner.atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let len = data.len() as u64;
+        let request = self.inner.write_atomic(at, data, durability);
+        self.counted(RequestKind::Write, len, request)
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        let request = self.inner.write_zeroes(at, len, may_discard, durability);
+        self.counted(RequestKind::Discard, len, request)
+    }
+}
+
+impl fmt::Debug for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stats({:?})", self.counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use engine::{Duration, Lane, LaneConfig};
+
+    use super::*;
+    use crate::{
+        ErrorKind, contract,
+        kinds::fault::{Action, Fault, FaultHandle, Rule},
+        kinds::ram::Region,
+    };
+
+    #[test]
+    fn keeps_the_contract() {
+        contract::run(|_| {
+            LaneFuture::new(async {
+                let ram = Region::new(1 << 20, 512)?.on_lane();
+                Ok(Rc::new(Stats::new(Rc::new(ram), &StatsHandle::new())) as _)
+            })
+        });
+    }
+
+    #[test]
+    fn requests_of_all_lanes_are_counted_and_timed() {
+        let region = Region::new(1 << 20, 512).expect("memory");
+        let handle = StatsHandle::new();
+        let faults = FaultHandle::new();
+        let in_thread = |with_faults: bool| {
+            let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+            lane.block_on(async {
+                let fault = Fault::new(Rc::new(region.on_lane()), faults.clone());
+                let stats = Stats::new(Rc::new(fault), &handle);
+                for _ in 0..10 {
+                    let _ = stats.read(0, 4096).await;
+                }
+                if with_faults {
+                    faults.add(Rule::always(Action::Delay(Duration::from_millis(3))));
+                    stats.flush().await.expect("late");
+                    faults.clear();
+                    faults.add(Rule::always(Action::Fail(ErrorKind::Medium)));
+                    stats.discard(0, 512).await.expect_err("told");
+                    faults.clear();
+                }
+            });
+        };
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| in_thread(false)).join().expect("no panic");
+            scope.spawn(|| in_thread(true)).join().expect("no panic");
+        });
+        let snapshot = handle.snapshot();
+        let reads = snapshot.of(RequestKind::Read);
+        assert_eq!(
+            (reads.requests, reads.errors, reads.bytes),
+            (20, 0, 20 * 4096)
+        );
+        assert_eq!(reads.latency_ns.len(), 20);
+        let discards = snapshot.of(RequestKind::Discard);
+        assert_eq!(
+            (discards.requests, discards.errors, discards.bytes),
+            (1, 1, 0)
+        );
+        let flush_ns = snapshot.of(RequestKind::Flush).latency_ns.max();
+        let all_ns = began.elapsed().as_nanos() as u64;
+        assert!((2_700_000..all_ns).contains(&flush_ns), "{flush_ns} ns");
+        assert_eq!(snapshot.of(RequestKind::Write).requests, 0);
+        let shown = NodeReport(BTreeMap::from([("db/stats".into(), snapshot)])).to_string();
+        assert!(shown.starts_with("node db/stats\n  read "), "{shown}");
+        assert!(
+            shown.contains("1 requests, 0 MiB, 1 errors, 0 unanswered"),
+            "{shown}"
+        );
+        assert!(!shown.contains("write"), "{shown}");
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_is_counted_as_unanswered_and_never_as_done() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (handle, faults) = (StatsHandle::new(), FaultHandle::new());
+            let ram = Region::new(1 << 20, 512).expect("memory").on_lane();
+            let fault = Fault::new(Rc::new(ram), faults.clone());
+            let stats = Stats::new(Rc::new(fault), &handle);
+            faults.add(Rule::always(Action::Hang));
+            let write = stats.write(0, Payload::zeroes(512), Durability::Cached);
+            let ended = time::timeout(Duration::from_millis(1), write).await;
+            assert!(ended.is_none(), "it hangs");
+            let snapshot = handle.snapshot();
+            let writes = snapshot.of(RequestKind::Write);
+            let counts = (writes.requests, writes.bytes, writes.unanswered);
+            assert_eq!(counts, (0, 0, 1));
+        });
+    }
+
+    #[test]
+    fn a_lane_that_opens_a_volume_again_counts_on() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let handle = StatsHandle::new();
+            for _ in 0..100 {
+                let ram = Region::new(4096, 512).expect("memory").on_lane();
+                let stats = Stats::new(Rc::new(ram), &handle);
+                stats.read(0, 512).await.expect("it reads");
+            }
+            assert_eq!(handle.snapshot().of(RequestKind::Read).requests, 100);
+            assert_eq!(handle.lock().len(), 1, "of one thread");
+        });
+    }
+}
