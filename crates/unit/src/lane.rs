@@ -136,8 +136,10 @@ impl LaneUnits {
         nexus
     }
 
-    /// Waits until all I/O of a nexus has ended, and forgets it.
+    /// Waits until all I/O of a nexus has ended, and forgets it. A block operation that comes later is
+    /// refused: no abort would wait for it.
     pub async fn leave(&self, nexus: &Nexus) {
+        nexus.is_leaving.set(true);
         nexus.wait_idle().await;
         for unit in nexus.luns.values() {
             unit.logical.borrow_mut().forget(nexus.id);
@@ -153,6 +155,11 @@ impl LaneUnits {
     /// A wider window of commands for a nexus, if there is one to be had.
     pub fn take_window(&self) -> Option<Permit> {
         self.memory.take_window()
+    }
+
+    /// The longest read or write, in bytes.
+    pub fn transfer_max_bytes(&self) -> u32 {
+        self.everywhere.transfer_max_bytes
     }
 
     /// Waits for memory for `len` bytes that no nexus pays for.
