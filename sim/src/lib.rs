@@ -21,7 +21,9 @@ pub mod node_machine;
 pub mod raw;
 pub mod sam;
 pub mod site;
+pub mod slow_disk;
 pub mod target_machine;
+pub mod two_fronts;
 pub mod workload;
 
 pub use site::{Setup, Site};
