@@ -41,7 +41,7 @@ pub struct TwoFronts {
     pub units: Units,
     /// One for each lane.
     pub block: Vec<BlockHandle>,
-    _server: Server,
+    _server: Option<Server>,
 }
 
 impl TwoFronts {
@@ -64,7 +64,27 @@ impl TwoFronts {
             disk,
             units,
             block,
-            _server: server,
+            _server: Some(server),
+        }
+    }
+}
+
+impl TwoFronts {
+    /// The same without a server, and with a block front on the last lane only.
+    pub async fn start_block_alone(host: &Host, disk: Arc<SlowDisk>) -> TwoFronts {
+        let (here, medium) = (host.clone(), disk.clone());
+        let started = host.spawn(async move {
+            let lanes: Vec<_> = (0..LANES).map(|n| here.lane(n)).collect();
+            let units = Units::open(units_config(medium), &lanes).await;
+            units.expect("its disk opens")
+        });
+        let units = started.await;
+        TwoFronts {
+            host: host.clone(),
+            disk,
+            block: vec![BlockHandle::enter(&units, LANES - 1)],
+            units,
+            _server: None,
         }
     }
 }

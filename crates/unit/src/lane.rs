@@ -56,8 +56,8 @@ pub struct LaneUnits {
     /// See [`Steps`].
     steps: Rc<Budget>,
     pub(crate) everywhere: Arc<Everywhere>,
-    /// A unit of each disk, whose length it tells.
-    whole: RefCell<BTreeMap<String, Weak<Unit>>>,
+    /// The units of each disk, one of which tells its length.
+    shown: RefCell<BTreeMap<String, Vec<Weak<Unit>>>>,
 }
 
 impl LaneUnits {
@@ -76,7 +76,7 @@ impl LaneUnits {
             memory,
             steps: Steps::of_lane(in_steps),
             everywhere,
-            whole: RefCell::default(),
+            shown: RefCell::default(),
         })
     }
 
@@ -107,10 +107,10 @@ impl LaneUnits {
         let transfer_max_bytes = self.everywhere.transfer_max_bytes;
         let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
         let unit = Rc::new(unit.map_err(|error| format!("volume {name}: {error}"))?);
-        let mut whole = self.whole.borrow_mut();
-        whole
-            .entry(name.to_owned())
-            .or_insert_with(|| Rc::downgrade(&unit));
+        let mut shown = self.shown.borrow_mut();
+        let shown = shown.entry(name.to_owned()).or_default();
+        shown.retain(|unit| unit.strong_count() > 0);
+        shown.push(Rc::downgrade(&unit));
         Ok(unit)
     }
 
@@ -218,10 +218,10 @@ impl LaneUnits {
 
     /// One unit of each disk that is shown.
     pub(crate) fn one_of_each(&self) -> Vec<Rc<Unit>> {
-        self.whole
+        self.shown
             .borrow()
             .values()
-            .filter_map(Weak::upgrade)
+            .filter_map(|units| units.iter().find_map(Weak::upgrade))
             .collect()
     }
 }

@@ -533,3 +533,31 @@ fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
     });
     assert!(running.get() > 0 && refused.get() > 0);
 }
+
+#[test]
+fn growth_is_told_where_one_lane_alone_shows_the_disk() {
+    seeds(4, |seed| {
+        let world = World::new(seed);
+        let client = world.host("client");
+        let host = world.host_with_lanes("block-alone", LANES);
+        let disk = SlowDisk::new(world.random());
+        world.block_on(&client, async {
+            let machine = TwoFronts::start_block_alone(&host, disk).await;
+            let front = &machine.block[0];
+            let first = front.start(|front| async move { front.sectors() });
+            assert_eq!(first.await, SECTORS);
+            machine.disk.grow();
+            machine.units.tell_lengths();
+            let told = time::timeout(1000 * MS, async {
+                loop {
+                    let told = front.start(|front| async move { front.take_attention() });
+                    match told.await {
+                        Some(told) => break told,
+                        None => time::sleep(MS).await,
+                    }
+                }
+            });
+            assert_eq!(told.await, Some(Attention::CapacityChanged));
+        });
+    });
+}
