@@ -30,6 +30,23 @@ pub fn append(sector: u64, version: u64, to: &mut Vec<u8>) {
     }
 }
 
+/// The bytes of `sectors` as `version` writes them.
+pub fn bytes(version: u64, sectors: std::ops::Range<u64>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    sectors.for_each(|sector| append(sector, version, &mut bytes));
+    bytes
+}
+
+/// The versions of sectors from `first` on that the bytes are.
+#[track_caller]
+pub fn versions(first: u64, bytes: &[u8]) -> Vec<u64> {
+    let sectors = (first..).zip(bytes.chunks(SECTOR_BYTES));
+    let versions = sectors.map(|(sector, bytes)| version_of(sector, bytes));
+    versions
+        .map(|version| version.unwrap_or_else(|wrong| panic!("{wrong}")))
+        .collect()
+}
+
 /// Which version of `sector` the bytes are.
 ///
 /// # Errors

@@ -22,7 +22,9 @@ pub mod proof;
 pub mod raw;
 pub mod sam;
 pub mod site;
+pub mod slow_disk;
 pub mod target_machine;
+pub mod two_fronts;
 pub mod workload;
 
 pub use proof::assert_occurred;

@@ -312,6 +312,14 @@ async fn receive(session: &RawSession) -> std::io::Result<()> {
     Ok(())
 }
 
+/// CDB and parameter list of PERSISTENT RESERVE OUT: `action` with a type, a key, and a service action
+/// key, of one byte each.
+pub fn reserve_out(action: u8, kind: u8, key: u8, new_key: u8) -> ([u8; 10], [u8; 24]) {
+    let mut list = [0; 24];
+    (list[7], list[15]) = (key, new_key);
+    ([0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
 /// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL: the unit keeps `key` for this
 /// initiator over a loss of power.
 pub async fn register_lasting(session: &RawSession, key: u8) {

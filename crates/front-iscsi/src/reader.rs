@@ -67,7 +67,10 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
     let pdu = match frame(reader.bytes(), &limits) {
         Ok(Some(pdu)) => pdu,
         Ok(None) => return Ok(()),
-        Err(error) => return Ok(fail(connection, error)),
+        Err(error) => {
+            fail(connection, error);
+            return Ok(());
+        }
     };
     let at_hand = if pdu.payload {
         pdu.data_offset
@@ -79,7 +82,8 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
         require(reader, at_hand).await?;
     }
     if let Err(error) = pdu.verify_header(reader.bytes()) {
-        return Ok(fail(connection, error));
+        fail(connection, error);
+        return Ok(());
     }
     let mut tail = Tail::new(&pdu);
     connection.is_receiving.set(true);
@@ -90,7 +94,8 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
             RxData::Length(pdu.data_len as u32)
         } else {
             if let Err(error) = tail.check_inline(&pdu, bytes) {
-                return Ok(fail(connection, error));
+                fail(connection, error);
+                return Ok(());
             }
             RxData::Inline(&bytes[pdu.data()])
         };
@@ -114,7 +119,8 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
     }
     if !tail.is_done() {
         if let Err(error) = tail.finish(reader).await? {
-            return Ok(fail(connection, error));
+            fail(connection, error);
+            return Ok(());
         }
     }
     connection.is_receiving.set(false);

@@ -76,6 +76,12 @@ impl LogicalUnit {
         &self.shape
     }
 
+    /// Its length now, in logical blocks, also where another view was resized meanwhile.
+    pub fn len_blocks(&mut self) -> u64 {
+        self.refresh();
+        self.shape.len_blocks
+    }
+
     /// What it has in common with other views of the same disk.
     pub fn shared(&self) -> &Arc<SharedUnit> {
         &self.shared

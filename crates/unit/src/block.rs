@@ -14,12 +14,15 @@ use crate::{
 /// Why a block operation was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
-    /// There is no unit at this LUN.
+    /// There is no unit at this LUN, or the nexus has left.
     #[error("there is no unit there")]
     NoUnit,
     /// It is not in whole blocks, or reaches beyond the end.
     #[error("it is not in whole blocks of the disk")]
     OutOfRange,
+    /// A read or write is longer than [`LaneUnits::transfer_max_bytes`].
+    #[error("it is longer than a transfer may be")]
+    TooLong,
     /// Another nexus has reserved the disk, or fenced this one off.
     #[error("another initiator has the disk reserved")]
     Conflict,
@@ -55,7 +58,9 @@ fn is_space(ending: &Ending) -> bool {
     asc == Some(scsi::Asc::SPACE_ALLOCATION_FAILED)
 }
 
-/// `operation` is the number that the front gives it, as for commands.
+/// `operation` is the number that the front gives it, as for commands. Each must be driven to its
+/// end: who may be cancelled runs it in a task of its own and drops only the wait for it. Otherwise an
+/// abort would take for ended what the medium still does.
 impl LaneUnits {
     /// Reads `len` bytes at byte `at`. The permits pay for the memory until they are dropped.
     ///
@@ -69,6 +74,7 @@ impl LaneUnits {
     ) -> Result<(Payload, Permits), BlockError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
+        self.check_transfer(extent)?;
         let io = Io::begin(nexus, operation, lun);
         let permits = nexus.memory.take(len as usize).await;
         let op = MediumOp::Read { extent, fua: false };
@@ -91,6 +97,7 @@ impl LaneUnits {
     ) -> Result<(), BlockError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, data.len() as u64)?;
+        self.check_transfer(extent)?;
         let io = Io::begin(nexus, operation, lun);
         let op = MediumOp::Write { extent, fua };
         self.do_block(io, &unit, op, data).await.map(drop)
@@ -152,6 +159,14 @@ impl LaneUnits {
         self.do_block(io, &unit, op, Payload::new()).await.map(drop)
     }
 
+    /// What is longer has no memory: a budget takes it for all that it has.
+    fn check_transfer(&self, extent: Extent) -> Result<(), BlockError> {
+        match extent.len_bytes() > self.transfer_max_bytes().into() {
+            true => Err(BlockError::TooLong),
+            false => Ok(()),
+        }
+    }
+
     async fn do_block(
         &self,
         io: Io,
@@ -166,21 +181,24 @@ impl LaneUnits {
 }
 
 fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, BlockError> {
-    nexus.unit(lun).cloned().ok_or(BlockError::NoUnit)
+    let unit = nexus.unit(lun).filter(|_| !nexus.is_leaving.get());
+    unit.cloned().ok_or(BlockError::NoUnit)
 }
 
 /// The blocks of `len` bytes at byte `at`.
 fn extent(unit: &Unit, at: u64, len: u64) -> Result<Extent, BlockError> {
-    let logical = unit.logical.borrow();
-    let shape = logical.shape();
-    let block = u64::from(shape.block_size_bytes);
+    let block_size_bytes = unit.block_size_bytes();
+    let block = u64::from(block_size_bytes);
     let end = at.checked_add(len).ok_or(BlockError::OutOfRange)?;
-    if len == 0 || at % block != 0 || len % block != 0 || end / block > shape.len_blocks {
+    if len == 0 || at % block != 0 || len % block != 0 || end > unit.len_bytes() {
         return Err(BlockError::OutOfRange);
     }
     Ok(Extent {
         lba: at / block,
         blocks: len / block,
-        block_size_bytes: shape.block_size_bytes,
+        block_size_bytes,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,6 +93,11 @@ impl Unit {
         self.disk.volume.shape().block_size_bytes
     }
 
+    /// Its length as its nexuses know it, in bytes: that of a volume that has grown when they are told.
+    pub fn len_bytes(&self) -> u64 {
+        self.logical.borrow_mut().len_blocks() * u64::from(self.block_size_bytes())
+    }
+
     /// Gives the logical unit, on all lanes and ports, the volume's length, and has its initiators
     /// told if that is another one. A sanitize goes on to the end that it began with: it comes first.
     pub(crate) async fn tell_length(&self) {

@@ -56,8 +56,8 @@ pub struct LaneUnits {
     /// See [`Steps`].
     steps: Rc<Budget>,
     pub(crate) everywhere: Arc<Everywhere>,
-    /// A unit of each disk, whose length it tells.
-    whole: RefCell<BTreeMap<String, Weak<Unit>>>,
+    /// The units of each disk, one of which tells its length.
+    shown: RefCell<BTreeMap<String, Vec<Weak<Unit>>>>,
 }
 
 impl LaneUnits {
@@ -76,7 +76,7 @@ impl LaneUnits {
             memory,
             steps: Steps::of_lane(in_steps),
             everywhere,
-            whole: RefCell::default(),
+            shown: RefCell::default(),
         })
     }
 
@@ -107,10 +107,10 @@ impl LaneUnits {
         let transfer_max_bytes = self.everywhere.transfer_max_bytes;
         let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
         let unit = Rc::new(unit.map_err(|error| format!("volume {name}: {error}"))?);
-        let mut whole = self.whole.borrow_mut();
-        whole
-            .entry(name.to_owned())
-            .or_insert_with(|| Rc::downgrade(&unit));
+        let mut shown = self.shown.borrow_mut();
+        let shown = shown.entry(name.to_owned()).or_default();
+        shown.retain(|unit| unit.strong_count() > 0);
+        shown.push(Rc::downgrade(&unit));
         Ok(unit)
     }
 
@@ -136,8 +136,10 @@ impl LaneUnits {
         nexus
     }
 
-    /// Waits until all I/O of a nexus has ended, and forgets it.
+    /// Waits until all I/O of a nexus has ended, and forgets it. A block operation that comes later is
+    /// refused: no abort would wait for it.
     pub async fn leave(&self, nexus: &Nexus) {
+        nexus.is_leaving.set(true);
         nexus.wait_idle().await;
         for unit in nexus.luns.values() {
             unit.logical.borrow_mut().forget(nexus.id);
@@ -153,6 +155,11 @@ impl LaneUnits {
     /// A wider window of commands for a nexus, if there is one to be had.
     pub fn take_window(&self) -> Option<Permit> {
         self.memory.take_window()
+    }
+
+    /// The longest read or write, in bytes.
+    pub fn transfer_max_bytes(&self) -> u32 {
+        self.everywhere.transfer_max_bytes
     }
 
     /// Waits for memory for `len` bytes that no nexus pays for.
@@ -211,10 +218,10 @@ impl LaneUnits {
 
     /// One unit of each disk that is shown.
     pub(crate) fn one_of_each(&self) -> Vec<Rc<Unit>> {
-        self.whole
+        self.shown
             .borrow()
             .values()
-            .filter_map(Weak::upgrade)
+            .filter_map(|units| units.iter().find_map(Weak::upgrade))
             .collect()
     }
 }

@@ -36,7 +36,7 @@ pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
 pub use medium::shortened;
 pub use memory::{Limits, NexusMemory, Permits, WINDOW_STEP};
-pub use nexus::{Commands, How, Mark, Nexus, Which};
+pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
 pub use scsi::NexusId;
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};

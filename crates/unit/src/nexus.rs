@@ -2,7 +2,7 @@
 //! front it came through. Its numbers are never used again.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -59,6 +59,25 @@ pub trait Commands {
     fn is_after(&self, command: CommandId, mark: Mark) -> bool;
 }
 
+/// For a front that keeps no commands, as one that does nothing but block operations.
+pub fn no_commands() -> Weak<dyn Commands> {
+    enum Nobody {}
+    impl Commands for Nobody {
+        fn abort(&self, _: &Which) -> Vec<CommandId> {
+            match *self {}
+        }
+
+        fn answer_aborted(&self, _: &[CommandId]) {
+            match *self {}
+        }
+
+        fn is_after(&self, _: CommandId, _: Mark) -> bool {
+            match *self {}
+        }
+    }
+    Weak::<Nobody>::new()
+}
+
 /// One nexus on its lane.
 pub struct Nexus {
     /// Its number.
@@ -72,6 +91,8 @@ pub struct Nexus {
     pub(crate) steps: Steps,
     pub(crate) running: Running,
     commands: Weak<dyn Commands>,
+    /// Its front lets it go: no block operation of it begins any more.
+    pub(crate) is_leaving: Cell<bool>,
     /// What it counts, by LUN.
     counted: RefCell<Vec<(u32, Arc<Counted>)>>,
 }
@@ -93,6 +114,7 @@ impl Nexus {
             steps,
             running: Running::default(),
             commands,
+            is_leaving: Cell::default(),
             counted: RefCell::default(),
         }
     }

@@ -145,13 +145,16 @@ impl Units {
     /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
     /// by a unit attention (CAPACITY DATA HAS CHANGED), once. Returns before it is done.
     pub fn tell_lengths(&self) {
-        // What the views of a disk have in common knows its length, so one lane does it for all.
-        self.enter(0, |units| async move {
-            for unit in units.one_of_each() {
-                // Each in its own time: a sanitize takes hours.
-                spawn(async move { unit.tell_length().await });
-            }
-        });
+        // What the views of a disk have in common knows its length, and who comes second finds that it
+        // has been told. But a lane may have no view of it.
+        for lane in 0..self.lanes.len() {
+            self.enter(lane, |units| async move {
+                for unit in units.one_of_each() {
+                    // Each in its own time: a sanitize takes hours.
+                    spawn(async move { unit.tell_length().await });
+                }
+            });
+        }
     }
 
     /// Flushes all volumes.

@@ -7,6 +7,7 @@ mod crowds;
 mod daemons;
 mod determinism;
 mod disks;
+mod fronts;
 mod identity;
 mod keeping;
 mod machines;

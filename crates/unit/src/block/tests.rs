@@ -1,0 +1,236 @@
+//! What block operations are refused for, and how a volume's errors reach a block front.
+
+use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
+
+use engine::{Lane, LaneConfig, LaneFuture, Payload, cross::oneshot};
+use scsi::TargetPort;
+use volume::{
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback,
+    leaf::ram::{Ram, Region},
+};
+
+use super::BlockError;
+use crate::{CommandId, DiskSpec, LaneUnits, Limits, Luns, Nexus, Units, UnitsConfig, no_commands};
+
+const LEN_BYTES: u64 = 1 << 20;
+const TRANSFER_MAX_BYTES: u32 = 64 << 10;
+const OPERATION: (CommandId, u32) = (CommandId(1), 0);
+const READ_ONLY: (CommandId, u32) = (CommandId(1), 1);
+
+thread_local! {
+    /// What every write fails with.
+    static FAILS: Cell<Option<ErrorKind>> = const { Cell::new(None) };
+}
+
+/// Memory whose writes fail.
+struct Failing(Ram);
+
+fn outcome() -> Result<()> {
+    match FAILS.get() {
+        None => Ok(()),
+        Some(kind) => Err(Error::new(kind, "as the test wants it")),
+    }
+}
+
+impl Volume for Failing {
+    fn shape(&self) -> &Shape {
+        self.0.shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        self.0.read(at, len)
+    }
+
+    fn write(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
+        match outcome() {
+            Ok(()) => self.0.write(at, data, how),
+            failed => LaneFuture::new(async { failed }),
+        }
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { outcome() })
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.0.claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.0.close()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        self.0.discard(at, len)
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.0.allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        None
+    }
+
+    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
+        fallback::write_atomic()
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        how: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.0.write_zeroes(at, len, may_discard, how)
+    }
+}
+
+/// A nexus that reaches a disk at LUN 0, and at LUN 1 behind a port that takes no writes.
+fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'static) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let region = Region::new(LEN_BYTES, 512).expect("memory for a small disk");
+    let disk = DiskSpec {
+        name: "disk".into(),
+        uuid: [1; 16],
+        open: Arc::new(move || {
+            let region = region.clone();
+            LaneFuture::new(async move { Ok(Rc::new(Failing(region.on_lane())) as SharedVolume) })
+        }),
+        kept: None,
+    };
+    let limits = Limits {
+        transfer_max_bytes: TRANSFER_MAX_BYTES,
+        ..Limits::default()
+    };
+    let config = UnitsConfig {
+        disks: vec![disk],
+        keep: None,
+        limits,
+    };
+    lane.block_on(async {
+        let units = Units::open(config, &[handle]).await.expect("its disk");
+        let (done, ended) = oneshot();
+        units.enter(0, move |units| async move {
+            let luns = [(0, false), (1, true)].map(|(lun, read_only)| {
+                let port = TargetPort {
+                    target_name: "iqn.2026-11.io.sanstone:block".into(),
+                    portal_group_tag: 1,
+                    relative_port: 1,
+                    port_group: 1,
+                };
+                let unit = units.unit("disk", port, read_only, false);
+                (lun, unit.expect("it can be shown"))
+            });
+            let luns: Rc<Luns> = Rc::new(BTreeMap::from(luns));
+            let nexus = units.enter("test", &luns, no_commands());
+            test(&units, &nexus).await;
+            done.send(());
+        });
+        ended.await.expect("the test has passed");
+    });
+}
+
+fn zeroes(len: u64) -> Payload {
+    Payload::zeroes(len as usize)
+}
+
+#[test]
+fn what_is_not_in_whole_blocks_of_the_disk_is_refused() {
+    with_nexus(async |units, nexus| {
+        for (at, len) in [
+            (0, 0),
+            (1, 512),
+            (0, 511),
+            (LEN_BYTES, 512),
+            (LEN_BYTES - 512, 1024),
+            (u64::MAX - 511, 512),
+            (u64::MAX, 1),
+        ] {
+            let refused = Err(BlockError::OutOfRange);
+            let read = units.read(nexus, OPERATION, (at, len as u32)).await;
+            assert_eq!(read.map(drop), refused, "{len} at {at}");
+            let write = units.write(nexus, OPERATION, at, zeroes(len), false).await;
+            assert_eq!(write, refused);
+            let discarded = units.discard(nexus, OPERATION, (at, len)).await;
+            assert_eq!(discarded, refused);
+            let zeroed = units.write_zeroes(nexus, OPERATION, (at, len), true).await;
+            assert_eq!(zeroed, refused);
+        }
+        let last = (LEN_BYTES - 512, 512);
+        assert!(units.read(nexus, OPERATION, last).await.is_ok());
+        let all = (0, LEN_BYTES);
+        assert_eq!(units.discard(nexus, OPERATION, all).await, Ok(()));
+        let zeroed = units.write_zeroes(nexus, OPERATION, all, false).await;
+        assert_eq!(zeroed, Ok(()));
+    });
+}
+
+#[test]
+fn a_transfer_that_is_longer_than_its_memory_is_refused() {
+    with_nexus(async |units, nexus| {
+        let max = u64::from(units.transfer_max_bytes());
+        assert_eq!(max, u64::from(TRANSFER_MAX_BYTES));
+        for (len, result) in [(max, Ok(())), (max + 512, Err(BlockError::TooLong))] {
+            let read = units.read(nexus, OPERATION, (0, len as u32)).await;
+            assert_eq!(read.map(drop), result);
+            let write = units.write(nexus, OPERATION, 0, zeroes(len), true).await;
+            assert_eq!(write, result);
+        }
+    });
+}
+
+#[test]
+fn a_port_that_takes_no_writes_reads_and_flushes() {
+    with_nexus(async |units, nexus| {
+        let range = (0, 512);
+        assert!(units.read(nexus, READ_ONLY, range).await.is_ok());
+        assert_eq!(units.flush(nexus, READ_ONLY).await, Ok(()));
+        let refused = Err(BlockError::ReadOnly);
+        let write = units.write(nexus, READ_ONLY, 0, zeroes(512), false).await;
+        assert_eq!(write, refused);
+        let range = (0, 512);
+        let discarded = units.discard(nexus, READ_ONLY, range).await;
+        assert_eq!(discarded, refused);
+        let zeroed = units.write_zeroes(nexus, READ_ONLY, range, true).await;
+        assert_eq!(zeroed, refused);
+    });
+}
+
+#[test]
+fn who_has_no_unit_or_has_left_does_nothing() {
+    with_nexus(async |units, nexus| {
+        let nowhere = (CommandId(1), 2);
+        let refused = Err(BlockError::NoUnit);
+        assert_eq!(units.flush(nexus, nowhere).await, refused);
+        assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
+        units.leave(nexus).await;
+        assert_eq!(units.flush(nexus, OPERATION).await, refused);
+        let write = units.write(nexus, OPERATION, 0, zeroes(512), false).await;
+        assert_eq!(write, refused);
+    });
+}
+
+#[test]
+fn an_error_of_the_volume_says_what_it_is() {
+    with_nexus(async |units, nexus| {
+        for (kind, error) in [
+            (ErrorKind::NoSpace, BlockError::NoSpace),
+            (ErrorKind::ReadOnly, BlockError::ReadOnly),
+            (ErrorKind::Unreachable, BlockError::NotReady),
+            (ErrorKind::TimedOut, BlockError::NotReady),
+            (ErrorKind::Medium, BlockError::Failed),
+            (ErrorKind::FlushFailed, BlockError::Failed),
+        ] {
+            FAILS.set(Some(kind));
+            let write = units.write(nexus, OPERATION, 0, zeroes(512), false).await;
+            assert_eq!(write, Err(error), "{kind:?}");
+            assert_eq!(units.flush(nexus, OPERATION).await, Err(error));
+        }
+        FAILS.set(None);
+        assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
+    });
+}
