@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// The status RESERVATION CONFLICT (SAM-5 5.3.1).
-pub(super) const RESERVATION_CONFLICT: u8 = 0x18;
+pub(super) const RESERVATION_CONFLICT: u8 = scsi::Status::ReservationConflict as u8;
 /// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
 const EXCLUSIVE_REGISTRANTS: u8 = 6;
 /// How often what another one has changed meanwhile is looked at again.
