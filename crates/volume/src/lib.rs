@@ -8,6 +8,7 @@ pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod envelope;
 mod error;
 pub mod fallback;
 pub mod graph;
