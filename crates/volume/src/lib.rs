@@ -11,6 +11,7 @@ pub mod contract;
 mod envelope;
 mod error;
 pub mod fallback;
+mod flush_failure;
 pub mod graph;
 pub mod histogram;
 pub mod kinds;
