@@ -10,12 +10,16 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use crate::lane;
+
 /// What both ends share. Every change of it is complete when the lock is released, so a panic
 /// elsewhere leaves it whole.
 struct State<T> {
     values: VecDeque<T>,
     senders: usize,
     receiver_gone: bool,
+    /// A sender went with its lane.
+    lane_ended: bool,
     waker: Option<Waker>,
 }
 
@@ -37,6 +41,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
         values: VecDeque::new(),
         senders: 1,
         receiver_gone: false,
+        lane_ended: false,
         waker: None,
     };
     let shared = Arc::new(Mutex::new(state));
@@ -70,9 +75,11 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
+        let lane_ended = lane::is_ending();
         let waker = {
             let mut state = lock(&self.0);
             state.senders -= 1;
+            state.lane_ended |= lane_ended;
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -131,6 +138,15 @@ pub struct OneshotSender<T>(Sender<T>);
 #[derive(Debug)]
 pub struct OneshotReceiver<T>(Receiver<T>);
 
+/// Why no value came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The lane that was to send it has ended, and all its tasks with it.
+    LaneEnded,
+    /// The sender was dropped on a lane that lives on.
+    Dropped,
+}
+
 /// One value from one lane to another.
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let (sender, receiver) = channel();
@@ -146,6 +162,20 @@ impl<T> OneshotSender<T> {
     /// Sends `value`; it is dropped when nobody waits for it any more.
     pub fn send(self, value: T) {
         drop(self.0.send(value));
+    }
+}
+
+impl<T> OneshotReceiver<T> {
+    /// The value, or why there is none.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn answer(self) -> Result<T, Unanswered> {
+        let value = self.0.receive().await;
+        value.ok_or_else(|| match lock(&self.0.0).lane_ended {
+            true => Unanswered::LaneEnded,
+            false => Unanswered::Dropped,
+        })
     }
 }
 

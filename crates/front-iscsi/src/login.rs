@@ -13,7 +13,7 @@ use engine::{Duration, cross::OneshotReceiver, random, time};
 use iscsi::{
     Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
-use unit::Commands;
+use unit::{Commands, answered};
 
 use crate::{
     config::Redirect, connection::Connection, notices::Notice, service::Service,
@@ -297,7 +297,10 @@ fn begin_session(
 /// Waits for an older session's end, for as long as a login may take and while the new connection
 /// stays. None: time has run out.
 async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
-    let (mut ended, mut over) = (pin!(ended), pin!(connection.over()));
+    let (mut ended, mut over) = (
+        pin!(answered(ended, "end an older session")),
+        pin!(connection.over()),
+    );
     let either = std::future::poll_fn(|cx| {
         if ended.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());

@@ -14,7 +14,7 @@ use engine::{
     sync::Notify,
     time,
 };
-use unit::Units;
+use unit::{Units, answered};
 
 use crate::{
     admission::{Displaced, Limit, Places},
@@ -146,7 +146,7 @@ impl Server {
         }
         for answer in answers {
             // A lane that has ended has no connections.
-            answer.await;
+            answered(answer, "end all connections").await;
         }
     }
 }

@@ -107,11 +107,6 @@ struct Version1 {
     volume: BTreeMap<String, Uuid>,
 }
 
-#[derive(Deserialize)]
-struct Version {
-    version: u32,
-}
-
 impl Records {
     /// What is recorded in the state directory `directory`, which need not exist.
     pub(crate) fn read(directory: &Path) -> Result<Records, Error> {
@@ -122,9 +117,9 @@ impl Records {
             is_version_1: false,
         };
         let file = &records.file;
-        match read_toml::<Version>(file)? {
+        match version_of(file)? {
             None => records.is_new = true,
-            Some(Version { version: 1 }) => {
+            Some(1) => {
                 let old: Option<Version1> = read_toml(file)?;
                 for (volume, uuid) in old.map(|old| old.volume).unwrap_or_default() {
                     let record = Record {
@@ -148,11 +143,10 @@ impl Records {
                 }
                 records.is_version_1 = true;
             }
-            Some(Version { version: VERSION }) => {
-                let text: Option<Text> = read_toml(file)?;
+            Some(_) => {
+                let text: Option<Text> = read_versioned(file, VERSION)?;
                 records.disks = text.map(|text| text.disk).unwrap_or_default();
             }
-            Some(Version { version }) => return Err(other_version(file, version, VERSION)),
         }
         Ok(records)
     }
@@ -179,8 +173,32 @@ impl Records {
     }
 }
 
-/// What `file` holds, if it exists.
-pub(crate) fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
+/// The version of `file`, if it exists. Nothing else of it is looked at: another release may have written it.
+fn version_of(file: &Path) -> Result<Option<u32>, Error> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let known: Option<Version> = read_toml(file)?;
+    Ok(known.map(|known| known.version))
+}
+
+/// What `file` holds in the version `ours`, if it exists.
+pub(crate) fn read_versioned<T: DeserializeOwned>(
+    file: &Path,
+    ours: u32,
+) -> Result<Option<T>, Error> {
+    match version_of(file)? {
+        Some(version) if version != ours => Err(Error::Refused(format!(
+            "{} has version {version}, and this sanstone reads version {ours}: use the release that wrote \
+             it, or name another state directory with state = \"…\"",
+            file.display()
+        ))),
+        _ => read_toml(file),
+    }
+}
+
+fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
     let shown = file.display();
     let damaged =
         |why: String| Error::Refused(format!("{shown} is damaged: {why}; restore it from a copy"));
@@ -203,12 +221,4 @@ pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Err
         Error::io(what.clone())(cause)
     })?;
     store::replace(file, text.as_bytes()).map_err(Error::io(what))
-}
-
-pub(crate) fn other_version(file: &Path, version: u32, ours: u32) -> Error {
-    Error::Refused(format!(
-        "{} has version {version}, and this sanstone reads version {ours}: use the release that wrote it, \
-         or name another state directory with state = \"…\"",
-        file.display()
-    ))
 }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     Error, Site,
     open::new_identity,
-    record::{Records, other_version, read_toml, write_toml},
+    record::{Records, read_versioned, write_toml},
 };
 
 const PORTS_VERSION: u32 = 1;
@@ -81,7 +81,7 @@ impl Places {
 
 /// Another configuration that was served last from the state directory of `site`, if it is still there.
 pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
-    let known: OwnerFile = read_toml(&site.state.join(OWNER_FILE)).ok()??;
+    let known: OwnerFile = read_versioned(&site.state.join(OWNER_FILE), OWNER_VERSION).ok()??;
     let ours = Places::of(site);
     let other = PathBuf::from(known.configuration.filter(|it| *it != ours.configuration)?);
     let is_same_file = store::resolve(&other).ok()? == store::resolve(site.config).ok()?;
@@ -109,7 +109,8 @@ impl State {
         let lock = SharedFile::open(&directory.join("lock"), &options);
         let lock = lock.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
-                let known: Option<OwnerFile> = read_toml(&directory.join(OWNER_FILE)).ok().flatten();
+                let known = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION);
+                let known: Option<OwnerFile> = known.ok().flatten();
                 let of = known.and_then(|known| known.configuration);
                 let of = of.map_or(String::new(), |of| format!(", that of {of}"));
                 Error::Refused(format!(
@@ -120,13 +121,10 @@ impl State {
             _ => Error::io(format!("the state directory {shown} cannot be written"))(error),
         })?;
         let ports_file = directory.join("ports.toml");
-        let ports = read_toml(&ports_file)?.unwrap_or(Ports {
+        let ports = read_versioned(&ports_file, PORTS_VERSION)?.unwrap_or(Ports {
             version: PORTS_VERSION,
             port: BTreeMap::new(),
         });
-        if ports.version != PORTS_VERSION {
-            return Err(other_version(&ports_file, ports.version, PORTS_VERSION));
-        }
         Ok(State {
             directory: directory.to_owned(),
             records: Records::read(directory)?,
@@ -162,12 +160,8 @@ impl State {
 
     fn owner_file(&self) -> Result<OwnerFile, Error> {
         let file = self.directory.join(OWNER_FILE);
-        let known: Option<OwnerFile> = read_toml(&file)?;
-        if let Some(known) = known {
-            return match known.version {
-                OWNER_VERSION => Ok(known),
-                version => Err(other_version(&file, version, OWNER_VERSION)),
-            };
+        if let Some(known) = read_versioned(&file, OWNER_VERSION)? {
+            return Ok(known);
         }
         let new = OwnerFile {
             version: OWNER_VERSION,
@@ -297,8 +291,14 @@ mod tests {
                          b = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n";
             refused("volumes.toml", twice, "two volumes");
             refused("ports.toml", "version = 2\n", "reads version 1");
+            // What a newer release added is no damage.
+            refused("ports.toml", "version = 2\nadded = 1\n", "reads version 1");
             refused("ports.toml", "ports = []\n", "restore it from a copy");
-            State::open(directory, true).expect("all is right again");
+            let state = State::open(directory, true).expect("all is right again");
+            let newer = b"version = 2\nadded = 1\n";
+            store::replace(&directory.join(OWNER_FILE), newer).expect("room");
+            let error = state.owner().expect_err("newer").to_string();
+            assert!(error.contains("reads version 1"), "{error}");
         });
     }
 

@@ -1,8 +1,11 @@
-//! Sense data (SPC-4 4.5): why a command ended with CHECK CONDITION, and its two wire formats.
+//! Sense data (SPC-4 4.5): why a command ended with CHECK CONDITION, and its two wire formats, for the
+//! target that sends it and the initiator that [receives](Received) it.
 
 mod codes;
+mod received;
 
 pub use codes::Asc;
+pub use received::Received;
 
 /// Sense keys (SPC-4 4.5). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,10 +29,16 @@ pub enum SenseKey {
     DataProtect = 0x7,
     /// Blank medium, or (with WRITE SAME and thin units) none mapped.
     BlankCheck = 0x8,
+    /// What the vendor defines.
+    VendorSpecific = 0x9,
     /// A copy command failed.
     CopyAborted = 0xA,
     /// The device gave the command up; it may be sent again.
     AbortedCommand = 0xB,
+    /// No key of SPC-4.
+    Reserved = 0xC,
+    /// Data were left in a buffer at the end of the medium.
+    VolumeOverflow = 0xD,
     /// The data sent differ from the medium.
     Miscompare = 0xE,
     /// Completed, with something to tell.

@@ -9,6 +9,7 @@ use engine::spawn;
 use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
+    answer::answered,
     disk::Unit,
     lane::LaneUnits,
     nexus::{How, Mark, Nexus, Which},
@@ -132,7 +133,7 @@ impl Abort {
             }
         });
         for answer in answers {
-            answer.await;
+            answered(answer, "abort commands").await;
         }
     }
 }

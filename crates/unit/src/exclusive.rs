@@ -5,7 +5,7 @@ use std::rc::Rc;
 use scsi::Extent;
 use smallvec::SmallVec;
 
-use crate::{disk::Disk, exclusion::Turn, lane::LaneUnits};
+use crate::{answer::answered, disk::Disk, exclusion::Turn, lane::LaneUnits};
 
 impl LaneUnits {
     /// Runs `operation` while nobody else is at work in `extent` of a disk.
@@ -45,7 +45,7 @@ impl LaneUnits {
         disk.gate.hold(serial, extent);
         disk.gate.empty(serial).await;
         for answer in answers {
-            answer.await;
+            answered(answer, "hold blocks for an exclusive operation").await;
         }
         let result = operation.await;
         disk.gate.release(serial);

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod abort;
+mod answer;
 mod block;
 mod copy;
 mod disk;
@@ -30,6 +31,7 @@ mod stages;
 mod state;
 mod units;
 
+pub use answer::answered;
 pub use block::BlockError;
 pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};

@@ -10,6 +10,7 @@ use engine::{
 use volume::SharedVolume;
 
 use crate::{
+    answer::answered,
     disk::{Disk, Shared},
     lane::{Everywhere, LaneUnits, Message},
     memory::{CommonMemory, LaneMemory, Limits},
@@ -175,7 +176,11 @@ impl Units {
         let mut result = Ok(());
         for answer in answers {
             // A lane that has ended has nothing left to flush.
-            result = result.and(answer.await.unwrap_or(Ok(())));
+            result = result.and(
+                answered(answer, "flush all volumes")
+                    .await
+                    .unwrap_or(Ok(())),
+            );
         }
         result
     }

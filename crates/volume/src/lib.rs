@@ -19,8 +19,10 @@ pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod envelope;
 mod error;
 pub mod fallback;
+mod flush_failure;
 pub mod graph;
 pub mod histogram;
 pub mod kinds;

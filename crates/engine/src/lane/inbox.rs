@@ -72,6 +72,11 @@ impl Inbox {
         drop(unread);
     }
 
+    /// Whether the lane has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
     fn find(id: LaneId) -> Option<Arc<Inbox>> {
         LANES
             .read()

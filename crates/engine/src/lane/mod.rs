@@ -108,6 +108,11 @@ pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
         .ok()?
 }
 
+/// Whether the current lane has ended and drops what is left of its tasks.
+pub(crate) fn is_ending() -> bool {
+    try_with(|lane| lane.inbox.has_ended()) == Some(true)
+}
+
 /// Makes a lane current until it is dropped; restores the one before.
 pub(crate) struct Entered(Option<Rc<LaneInner>>);
 

@@ -1,4 +1,5 @@
-//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments), the ones that this disk sends.
+//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments): those that this disk sends, and
+//! those that an initiator acts on.
 
 /// An additional sense code with its qualifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +45,10 @@ codes! {
     SPACE_ALLOCATION_FAILED = (0x27, 0x07);
     MEDIUM_MAY_HAVE_CHANGED = (0x28, 0x00);
     POWER_ON_OR_RESET = (0x29, 0x00);
+    POWER_ON = (0x29, 0x01);
+    SCSI_BUS_RESET = (0x29, 0x02);
     BUS_DEVICE_RESET = (0x29, 0x03);
+    DEVICE_INTERNAL_RESET = (0x29, 0x04);
     NEXUS_LOSS = (0x29, 0x07);
     MODE_PARAMETERS_CHANGED = (0x2A, 0x01);
     RESERVATIONS_PREEMPTED = (0x2A, 0x03);

@@ -1,19 +1,17 @@
 //! The mark of a claim: the last block of a child's reserved MiB, which says who has the child. It
 //! lies in one sector, so that a power cut leaves the old one or the new one, and never a part.
 //!
-//! All numbers are little-endian. Magic, kind, version and checksum lie as in a superblock. A mark is
-//! read from a disk that anybody may have written: nothing in it is trusted beyond its form.
+//! Its block is in an [envelope](crate::envelope). A mark is read from a disk that anybody may have written: nothing in it is trusted beyond its form.
 
 use uuid::Uuid;
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U32, U64},
-};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U64};
+
+use crate::envelope::{BLOCK_BYTES, Format, Unreadable};
 
 /// Where the mark lies on a child, in bytes.
 pub(crate) const MARK_AT: u64 = (1 << 20) - MARK_BYTES as u64;
 /// What is read and written of it, in bytes: no block is larger.
-pub(crate) const MARK_BYTES: usize = 4096;
+pub(crate) const MARK_BYTES: usize = BLOCK_BYTES;
 /// The version that this release writes and reads.
 const VERSION: u32 = 1;
 /// The smallest sector: the mark lies within it, and the rest of its block is zero.
@@ -21,9 +19,11 @@ const SECTOR_BYTES: usize = 512;
 /// The longest name of an owner, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 
-const MAGIC: [u8; 8] = *b"SANSTONE";
-const KIND: [u8; 8] = *b"claim\0\0\0";
-const CHECKSUM_AT: usize = 20;
+const FORMAT: Format = Format {
+    kind: *b"claim\0\0\0",
+    version: VERSION,
+    covered_bytes: SECTOR_BYTES,
+};
 
 /// Who has claimed a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +56,6 @@ pub(crate) enum Found {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct OnDisk {
-    magic: [u8; 8],
-    kind: [u8; 8],
-    version: U32,
-    /// CRC-32C of the sector with this field zero.
-    checksum: U32,
     nonce: [u8; 16],
     owner: [u8; 16],
     boot: [u8; 16],
@@ -69,52 +64,34 @@ struct OnDisk {
     name: [u8; NAME_BYTES_MAX],
 }
 
-const _: () = assert!(size_of::<OnDisk>() <= SECTOR_BYTES);
-
 impl Mark {
     /// The block to write, [`MARK_BYTES`] long.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut name = [0; NAME_BYTES_MAX];
         let len = whole_characters(&self.name, NAME_BYTES_MAX);
         name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
-        let on_disk = OnDisk {
-            magic: MAGIC,
-            kind: KIND,
-            version: VERSION.into(),
-            checksum: 0.into(),
+        FORMAT.seal(&OnDisk {
             nonce: self.nonce.to_le_bytes(),
             owner: self.owner.into_bytes(),
             boot: self.boot.into_bytes(),
             since_unix_s: self.since_unix_s.into(),
             name,
-        };
-        let mut block = on_disk.as_bytes().to_vec();
-        block.resize(MARK_BYTES, 0);
-        let checksum = checksum(&block);
-        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
-        block
+        })
     }
 
     /// What the mark's block of a child holds.
     pub(crate) fn decode(block: &[u8]) -> Found {
-        if block.iter().all(|&byte| byte == 0) {
-            return Found::Nothing;
-        }
-        let Ok((on_disk, _)) = OnDisk::read_from_prefix(block) else {
-            return Found::Data;
+        let on_disk: OnDisk = match FORMAT.open(block) {
+            Ok(on_disk) => on_disk,
+            Err(Unreadable::Blank) => return Found::Nothing,
+            Err(Unreadable::Foreign | Unreadable::OtherKind(_)) => return Found::Data,
+            Err(Unreadable::OtherVersion(version)) => {
+                return Found::Unreadable(format!(
+                    "a claim of version {version}, where this release knows version {VERSION}"
+                ));
+            }
+            Err(Unreadable::Damaged) => return Found::Damaged,
         };
-        if on_disk.magic != MAGIC || on_disk.kind != KIND || block.len() < SECTOR_BYTES {
-            return Found::Data;
-        }
-        let version = on_disk.version.get();
-        if version != VERSION {
-            return Found::Unreadable(format!(
-                "a claim of version {version}, where this release knows version {VERSION}"
-            ));
-        }
-        if on_disk.checksum.get() != checksum(block) {
-            return Found::Damaged;
-        }
         let name = String::from_utf8_lossy(&on_disk.name);
         Found::Mark(Mark {
             nonce: u128::from_le_bytes(on_disk.nonce),
@@ -138,12 +115,6 @@ impl Mark {
         let since = utc(self.since_unix_s);
         format!("{} since {since} (owner {})", self.name, self.owner)
     }
-}
-
-fn checksum(block: &[u8]) -> u32 {
-    let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
-    let zeroed = crc32c::crc32c_append(before, &[0; 4]);
-    crc32c::crc32c_append(zeroed, &block[CHECKSUM_AT + 4..SECTOR_BYTES])
 }
 
 /// The most bytes of `text`, up to `len`, that are whole characters.
@@ -181,6 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::envelope::CHECKSUM_AT;
 
     fn example() -> Mark {
         Mark {
@@ -196,13 +168,20 @@ mod tests {
     fn it_comes_back_and_lies_in_one_sector_where_version_1_put_it() {
         let block = example().encode();
         assert_eq!(Mark::decode(&block), Found::Mark(example()));
-        assert_eq!(&block[..16], b"SANSTONEclaim\0\0\0");
-        assert_eq!(block[16..20], [1, 0, 0, 0], "version");
-        assert_eq!(block[24], 0x77, "nonce");
-        assert_eq!(block[55], 7, "owner");
-        assert_eq!(&block[72..75], &1_485_907_200u64.to_le_bytes()[..3]);
-        assert_eq!(&block[80..83], b"db1");
-        assert!(block[SECTOR_BYTES..].iter().all(|&byte| byte == 0));
+        let version_1 = [
+            &b"SANSTONEclaim\0\0\0"[..],
+            &[1, 0, 0, 0],
+            &0x50d1_12da_u32.to_le_bytes(), // checksum
+            &0x0123_4567_89ab_cdef_0011_2233_4455_6677_u128.to_le_bytes(),
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8],
+            &1_485_907_200_u64.to_le_bytes(),
+            b"db1: sanstone serve -c /etc/sanstone.toml",
+        ]
+        .concat();
+        let (written, rest) = block.split_at(version_1.len());
+        assert_eq!(written, version_1);
+        assert!(rest.iter().all(|&byte| byte == 0));
         assert_eq!(block.len(), MARK_BYTES);
     }
 
@@ -252,7 +231,7 @@ mod tests {
             if begins_well && block.len() >= SECTOR_BYTES {
                 block[..20].copy_from_slice(&example().encode()[..20]);
                 if sum_is_right {
-                    let sum = checksum(&block).to_le_bytes();
+                    let sum = FORMAT.checksum(&block).to_le_bytes();
                     block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum);
                 }
             }

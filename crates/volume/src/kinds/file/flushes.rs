@@ -19,19 +19,19 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, flush_failure::FlushFailure};
 
 /// The flush state of one open file.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     state: Mutex<State>,
     /// A flush has failed: what was written may be lost although Linux calls its pages clean.
-    failed: AtomicBool,
+    failed: FlushFailure,
 }
 
 #[derive(Debug)]
@@ -93,6 +93,13 @@ impl Flushes {
         }
     }
 
+    fn fail(&self) {
+        self.failed.set(
+            "an earlier flush failed, so what was written before it may be lost; check the medium, then \
+             open the volume again",
+        );
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,14 +115,7 @@ pub(super) struct LaneFlushes {
 impl LaneFlushes {
     /// Refuses when a flush has failed.
     pub(super) fn check(&self) -> Result<()> {
-        if self.shared.failed.load(Ordering::Acquire) {
-            return Err(Error::new(
-                ErrorKind::FlushFailed,
-                "an earlier flush failed, so what was written before it may be lost; check the \
-                 medium, then open the volume again",
-            ));
-        }
-        Ok(())
+        self.shared.failed.check()
     }
 
     /// A write that is durable only after a flush has ended, well or not.
@@ -165,7 +165,7 @@ impl LaneFlushes {
                 return Poll::Pending;
             }
             if state.is_doubted && !state.running {
-                self.shared.failed.store(true, Ordering::Release);
+                self.shared.fail();
                 return Poll::Ready(self.check().map(|()| Turn::Covered));
             }
             if state.covered >= wanted && !state.is_doubted {
@@ -256,7 +256,7 @@ impl Drop for Running<'_> {
             let mut state = self.shared.lock();
             state.running = false;
             if !self.is_good {
-                self.shared.failed.store(true, Ordering::Release);
+                self.shared.fail();
             }
             std::mem::take(&mut state.waiting)
         };

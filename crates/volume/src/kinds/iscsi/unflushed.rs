@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Result, flush_failure::FlushFailure};
 
 /// The writes of a disk and its flushes, counted.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Unflushed {
     /// How many of them a flush has covered.
     flushed: Cell<u64>,
     /// Acknowledged writes may be lost.
-    lost: Cell<bool>,
+    lost: FlushFailure,
 }
 
 impl Unflushed {
@@ -27,7 +27,7 @@ impl Unflushed {
             ended: Cell::new(1),
             promised: Cell::new(0),
             flushed: Cell::new(0),
-            lost: Cell::new(false),
+            lost: FlushFailure::default(),
         }
     }
 
@@ -54,22 +54,22 @@ impl Unflushed {
     /// on its way has covered nothing yet.
     pub(super) fn restarted(&self) -> bool {
         let loses = self.promised.get() > self.flushed.get();
-        self.lost.set(self.lost.get() || loses);
+        if loses {
+            self.lose();
+        }
         loses
     }
 
     /// A flush has failed: nobody knows what is durable.
     pub(super) fn lose(&self) {
-        self.lost.set(true);
+        self.lost.set(
+            "the target failed or restarted before writes were durable; they may be lost: check the data, \
+             then open the volume again (start sanstone again)",
+        );
     }
 
     /// Refuses what would build on writes that may be lost.
     pub(super) fn check(&self) -> Result<()> {
-        if !self.lost.get() {
-            return Ok(());
-        }
-        let message = "the target failed or restarted before writes were durable; they may be lost: \
-                       check the data, then open the volume again (start sanstone again)";
-        Err(Error::new(ErrorKind::FlushFailed, message))
+        self.lost.check()
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use engine::LaneFuture;
+use scsi::Status;
 
 use super::{
     cdb::{self, Cdb},
@@ -153,8 +154,8 @@ impl Unit {
     }
 
     fn is_good(reply: &Reply) -> bool {
-        const GOOD: u8 = 0x00;
-        const CONDITION_MET: u8 = 0x04;
+        const GOOD: u8 = Status::Good as u8;
+        const CONDITION_MET: u8 = Status::ConditionMet as u8;
         matches!(reply.status, GOOD | CONDITION_MET)
     }
 
@@ -163,9 +164,11 @@ impl Unit {
         if Unit::is_good(reply) {
             return None;
         }
-        let verdict = match reply.status {
-            Sense::CHECK_CONDITION => {
-                let sense = Sense::parse(&reply.sense);
+        const BUSY: u8 = Status::Busy as u8;
+        const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
+        const TASK_ABORTED: u8 = Status::TaskAborted as u8;
+        let verdict = match (reply.status, Sense::of(reply)) {
+            (_, Some(sense)) => {
                 // One whose length is not known yet is going to be asked anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
@@ -179,13 +182,14 @@ impl Unit {
                     sense.report(&config.target_name, config.lun),
                 )
             }
-            // BUSY, TASK SET FULL, TASK ABORTED
-            0x08 | 0x28 | 0x40 => (Verdict::RetryLater, "the target stays busy".to_owned()),
-            RESERVATION_CONFLICT => {
+            (BUSY | TASK_SET_FULL | TASK_ABORTED, None) => {
+                (Verdict::RetryLater, "the target stays busy".to_owned())
+            }
+            (RESERVATION_CONFLICT, None) => {
                 let why = "another initiator has reserved the disk".to_owned();
                 (Verdict::Fail(ErrorKind::ReservationConflict), why)
             }
-            status => {
+            (status, None) => {
                 let why = format!("the target answers with the unknown SCSI status {status:02x}h");
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }

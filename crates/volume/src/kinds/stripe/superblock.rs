@@ -2,8 +2,7 @@
 //! stripe it belongs to, as which child, and how the data lies. The MiB's last block is for the mark
 //! of who has the child (`claim`); the rest is zero and kept for later versions. Data begin after it.
 //!
-//! All numbers are little-endian. Magic, kind, version and checksum keep their places in every
-//! version, so that an older release can tell a newer format from damage.
+//! It is in an [envelope](crate::envelope).
 
 use uuid::Uuid;
 use zerocopy::{
@@ -11,10 +10,12 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
+use crate::envelope::{BLOCK_BYTES, Format, Unreadable};
+
 /// Bytes at the start of each child that are not data.
 pub(super) const RESERVED_BYTES: u64 = 1 << 20;
 /// Bytes of the superblock itself.
-pub(super) const SUPERBLOCK_BYTES: usize = 4096;
+pub(super) const SUPERBLOCK_BYTES: usize = BLOCK_BYTES;
 /// The version that this release writes and reads.
 pub(super) const VERSION: u32 = 1;
 /// The most children that a stripe may have.
@@ -24,9 +25,11 @@ pub(super) const UNIT_BYTES_MIN: u32 = 4096;
 /// The largest unit, in bytes: whole units must fit in what one request carries.
 pub(super) const UNIT_BYTES_MAX: u32 = 1 << 30;
 
-const MAGIC: [u8; 8] = *b"SANSTONE";
-const KIND: [u8; 8] = *b"stripe\0\0";
-const CHECKSUM_AT: usize = 20;
+const FORMAT: Format = Format {
+    kind: *b"stripe\0\0",
+    version: VERSION,
+    covered_bytes: SUPERBLOCK_BYTES,
+};
 
 /// What a child's superblock says, checked for sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +48,6 @@ pub(super) struct Superblock {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct OnDisk {
-    magic: [u8; 8],
-    kind: [u8; 8],
-    version: U32,
-    /// CRC-32C of the superblock with this field zero.
-    checksum: U32,
     volume: [u8; 16],
     child_index: U32,
     child_count: U32,
@@ -87,11 +85,7 @@ pub(super) enum Refused {
 impl Superblock {
     /// The block to write, [`SUPERBLOCK_BYTES`] long.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let on_disk = OnDisk {
-            magic: MAGIC,
-            kind: KIND,
-            version: VERSION.into(),
-            checksum: 0.into(),
+        FORMAT.seal(&OnDisk {
             volume: self.volume.into_bytes(),
             child_index: self.child_index.into(),
             child_count: self.child_count.into(),
@@ -99,35 +93,12 @@ impl Superblock {
             zero: 0.into(),
             usable_bytes: self.usable_bytes.into(),
             created_unix_s: self.created_unix_s.into(),
-        };
-        let mut block = on_disk.as_bytes().to_vec();
-        block.resize(SUPERBLOCK_BYTES, 0);
-        let checksum = checksum(&block);
-        block[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
-        block
+        })
     }
 
     /// Reads a child's first block; `block` has [`SUPERBLOCK_BYTES`].
     pub(super) fn decode(block: &[u8]) -> Result<Self, Refused> {
-        if block.iter().all(|&byte| byte == 0) {
-            return Err(Refused::Blank);
-        }
-        let Ok((on_disk, _)) = OnDisk::read_from_prefix(block) else {
-            return Err(Refused::Foreign);
-        };
-        if on_disk.magic != MAGIC {
-            return Err(Refused::Foreign);
-        }
-        if on_disk.kind != KIND {
-            let kind = String::from_utf8_lossy(&on_disk.kind);
-            return Err(Refused::OtherKind(kind.trim_end_matches('\0').to_owned()));
-        }
-        if on_disk.version.get() != VERSION {
-            return Err(Refused::OtherVersion(on_disk.version.get()));
-        }
-        if on_disk.checksum.get() != checksum(block) {
-            return Err(Refused::Damaged("its checksum does not match".to_owned()));
-        }
+        let on_disk: OnDisk = FORMAT.open(block)?;
         let this = Superblock {
             volume: Uuid::from_bytes(on_disk.volume),
             child_index: on_disk.child_index.get(),
@@ -168,10 +139,16 @@ impl Superblock {
     }
 }
 
-fn checksum(block: &[u8]) -> u32 {
-    let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
-    let zeroed = crc32c::crc32c_append(before, &[0; 4]);
-    crc32c::crc32c_append(zeroed, &block[CHECKSUM_AT + 4..])
+impl From<Unreadable> for Refused {
+    fn from(unreadable: Unreadable) -> Refused {
+        match unreadable {
+            Unreadable::Blank => Refused::Blank,
+            Unreadable::Foreign => Refused::Foreign,
+            Unreadable::OtherKind(kind) => Refused::OtherKind(kind),
+            Unreadable::OtherVersion(version) => Refused::OtherVersion(version),
+            Unreadable::Damaged => Refused::Damaged("its checksum does not match".to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,13 +170,20 @@ mod tests {
     fn it_comes_back_and_lies_where_version_1_put_it() {
         let block = example().encode();
         assert_eq!(Superblock::decode(&block), Ok(example()));
-        assert_eq!(&block[..16], b"SANSTONEstripe\0\0");
-        assert_eq!(block[16..20], [1, 0, 0, 0], "version");
-        assert_eq!(block[20..24], 0xa1f6_5e06u32.to_le_bytes(), "checksum");
-        assert_eq!(block[24..26], [0x01, 0x23], "UUID");
-        assert_eq!(block[40..52], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0]);
-        assert_eq!(block[56..64], (5u64 << 20).to_le_bytes(), "usable bytes");
-        assert_eq!(block[64..72], 1_485_907_200u64.to_le_bytes(), "created");
+        let version_1 = [
+            &b"SANSTONEstripe\0\0"[..],
+            &[1, 0, 0, 0],
+            &0xa1f6_5e06_u32.to_le_bytes(), // checksum
+            &0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes(),
+            &[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0],
+            &(5_u64 << 20).to_le_bytes(),
+            &1_485_907_200_u64.to_le_bytes(),
+        ]
+        .concat();
+        let (written, rest) = block.split_at(version_1.len());
+        assert_eq!(written, version_1);
+        assert!(rest.iter().all(|&byte| byte == 0));
+        assert_eq!(block.len(), SUPERBLOCK_BYTES);
     }
 
     #[test]

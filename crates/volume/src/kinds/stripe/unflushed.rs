@@ -7,19 +7,16 @@
 //! old count (then its child had ended it before that child's flush began) or the new one (then the
 //! next flush covers it). A write costs two loads; only the first one after a flush stores.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering::SeqCst},
-};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result, flush_failure::FlushFailure};
 
 #[derive(Debug)]
 pub(super) struct Unflushed {
     /// Flushes begun, plus one, so that zero means never.
     now: AtomicU64,
     children: Box<[Child]>,
-    failed: OnceLock<Error>,
+    failed: FlushFailure,
 }
 
 #[derive(Debug)]
@@ -47,16 +44,13 @@ impl Unflushed {
         Unflushed {
             now: AtomicU64::new(1),
             children: (0..children).map(|_| Child::default()).collect(),
-            failed: OnceLock::new(),
+            failed: FlushFailure::default(),
         }
     }
 
     /// An error if a flush has failed since the stripe was opened.
     pub(super) fn check(&self) -> Result<()> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(error) => Err(error.clone()),
-        }
+        self.failed.check()
     }
 
     /// A write to `child` has ended, well or not.
@@ -87,12 +81,9 @@ impl Unflushed {
 
     /// A child's flush has failed. Which writes are lost nobody knows: refuse from now on.
     pub(super) fn failed(&self, error: &Error) {
-        let _ = self.failed.set(Error::new(
-            ErrorKind::FlushFailed,
-            format!(
-                "a flush of the stripe failed and what was written before it may be lost: {error}; \
-                 mend the child, check the data, then open the stripe again"
-            ),
+        self.failed.set(format!(
+            "a flush of the stripe failed and what was written before it may be lost: {error}; mend the \
+             child, check the data, then open the stripe again"
         ));
     }
 }

@@ -344,14 +344,13 @@ impl Answer {
     }
 
     fn check_condition(sense: [u8; 3]) -> Answer {
-        const CHECK_CONDITION: u8 = 0x02;
         let [key, asc, ascq] = sense;
         let mut fixed = vec![0; 18];
         (fixed[0], fixed[2], fixed[7]) = (0x70, key, 10);
         (fixed[12], fixed[13]) = (asc, ascq);
         Answer {
             sense: fixed,
-            ..Answer::status(CHECK_CONDITION)
+            ..Answer::status(scsi::Status::CheckCondition as u8)
         }
     }
 

@@ -1,0 +1,92 @@
+//! What a block of ours on a disk begins with: magic, kind, version and checksum, which keep their places
+//! in every version of every kind, so that an older release can tell a newer format from damage. The
+//! rest of the block is the kind's own, filled up with zeroes. All numbers are little-endian.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Length of a block in bytes: no disk's block is larger.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"SANSTONE";
+const KIND_AT: usize = 8;
+const VERSION_AT: usize = 16;
+pub(crate) const CHECKSUM_AT: usize = 20;
+const CONTENT_AT: usize = 24;
+
+/// One kind of block, in the version that this release writes and reads.
+pub(crate) struct Format {
+    /// Filled up with zeroes.
+    pub(crate) kind: [u8; 8],
+    pub(crate) version: u32,
+    /// The bytes from the block's beginning that the checksum covers, and the content lies within.
+    pub(crate) covered_bytes: usize,
+}
+
+/// Why a block is none that this release can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Zeroes.
+    Blank,
+    /// Nothing that a release wrote.
+    Foreign,
+    /// A block of this kind.
+    OtherKind(String),
+    OtherVersion(u32),
+    /// Its checksum does not match.
+    Damaged,
+}
+
+impl Format {
+    /// The block with `content`, [`BLOCK_BYTES`] long.
+    pub(crate) fn seal(&self, content: &(impl IntoBytes + Immutable)) -> Vec<u8> {
+        let mut block = Vec::with_capacity(BLOCK_BYTES);
+        block.extend(MAGIC);
+        block.extend(self.kind);
+        block.extend(self.version.to_le_bytes());
+        block.extend([0; CONTENT_AT - CHECKSUM_AT]);
+        block.extend(content.as_bytes());
+        assert!(block.len() <= self.covered_bytes, "what is not covered");
+        block.resize(BLOCK_BYTES, 0);
+        let checksum = self.checksum(&block);
+        block[CHECKSUM_AT..CONTENT_AT].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    /// The content of `block`.
+    pub(crate) fn open<T: FromBytes>(&self, block: &[u8]) -> Result<T, Unreadable> {
+        if block.iter().all(|&byte| byte == 0) {
+            return Err(Unreadable::Blank);
+        }
+        if block.len() < self.covered_bytes || !block.starts_with(&MAGIC) {
+            return Err(Unreadable::Foreign);
+        }
+        let kind = &block[KIND_AT..VERSION_AT];
+        if kind != self.kind {
+            let kind = String::from_utf8_lossy(kind);
+            let kind = kind.trim_end_matches('\0').to_owned();
+            return Err(Unreadable::OtherKind(kind));
+        }
+        let number = |at: usize| {
+            let bytes = block[at..].first_chunk();
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let version = number(VERSION_AT);
+        if version != self.version {
+            return Err(Unreadable::OtherVersion(version));
+        }
+        if number(CHECKSUM_AT) != self.checksum(block) {
+            return Err(Unreadable::Damaged);
+        }
+        match T::read_from_prefix(&block[CONTENT_AT..]) {
+            Ok((content, _)) => Ok(content),
+            Err(_) => Err(Unreadable::Foreign),
+        }
+    }
+
+    /// CRC-32C of what is covered, with the checksum itself zero.
+    pub(crate) fn checksum(&self, block: &[u8]) -> u32 {
+        let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
+        let zeroed = crc32c::crc32c_append(before, &[0; CONTENT_AT - CHECKSUM_AT]);
+        crc32c::crc32c_append(zeroed, &block[CONTENT_AT..self.covered_bytes])
+    }
+}
