@@ -280,3 +280,19 @@ fn a_lost_session_of_an_iscsi_leaf_is_told_once() {
         assert_eq!(log.matches("logged in again").count(), losses, "{log}");
     }
 }
+
+#[test]
+fn a_daemon_that_stops_logs_out_of_its_shares() {
+    let mut share = serve();
+    let directory = Directory::new();
+    let leaf = format!(
+        "[volume.far]\niscsi = {{ url = \"{}\" }}\n[volume.near]\ncache = {{ size = \"1MiB\", of = \"far\" }}\n",
+        share.url(0)
+    );
+    let mut server = Sanstone::serve(directory.path(), &leaf, &["near"]).owning(directory);
+    server.daemon().signal("TERM");
+    let ended = server.daemon().wait(Duration::from_secs(120));
+    assert!(ended.expect("it ends").success());
+    line(share.daemon(), "logged out");
+    assert!(!share.daemon().log().contains("connection lost"));
+}

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::lane;
+use crate::lane::{self, LaneHandle};
 
 /// What both ends share. Every change of it is complete when the lock is released, so a panic
 /// elsewhere leaves it whole.
@@ -184,5 +184,20 @@ impl<T> Future for OneshotReceiver<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.0.poll(cx)
+    }
+}
+
+impl LaneHandle {
+    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
+    pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = oneshot();
+        self.spawn(move || {
+            let future = make();
+            async move { sender.send(future.await) }
+        });
+        receiver.await
     }
 }

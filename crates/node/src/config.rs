@@ -19,7 +19,6 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -456,33 +455,8 @@ impl Config {
             limits.memory_bytes = memory.get_ref().bytes() as usize;
         }
         self.file.limits.apply_to_units(&mut limits, &self.text)?;
-        self.check_memory(&limits)?;
+        machine::check_lanes(&self.file, self.lanes(), &limits)?;
         Ok(limits)
-    }
-
-    /// Refuses memory that is too little for the lanes.
-    fn check_memory(&self, limits: &unit::Limits) -> Result<(), ConfigError> {
-        let cpus = || thread::available_parallelism().map_or(1, usize::from);
-        let lanes = self.lanes().unwrap_or_else(cpus);
-        let least = limits.memory_least_bytes(lanes).next_multiple_of(1 << 20);
-        // What is too little for any number of lanes, and a number that is none, are errors already.
-        let is_said = limits.memory_bytes < MEMORY_MIN_BYTES as usize || lanes == 0;
-        if limits.memory_bytes >= least || is_said {
-            return Ok(());
-        }
-        let write = format!("write memory = \"{}MiB\" or more", least >> 20);
-        let at = match (&self.file.memory, &self.file.lanes) {
-            (Some(memory), _) => memory.span(),
-            (None, Some(lanes)) => lanes.span(),
-            (None, None) => 0..0,
-        };
-        let has = limits.memory_bytes >> 20;
-        let transfer = limits.transfer_max_bytes >> 10;
-        let message = format!(
-            "{has} MiB of memory are too little for {lanes} lanes and transfers of {transfer} KiB; \
-             {write}, or fewer lanes"
-        );
-        Err(ConfigError::new(at, message))
     }
 
     /// Whether digests are used with initiators that prefer them.

@@ -132,10 +132,9 @@ impl Daemon {
         } = self;
         server.stop().await;
         let flushed = units.flush().await;
-        drop(units);
-        drop(disks);
+        // Before its disks are let go: what nobody has any more is not closed.
         close(&mut graph).await;
-        drop(state);
+        drop((units, disks, state));
         flushed
     }
 

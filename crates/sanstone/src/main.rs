@@ -33,7 +33,7 @@ use failure::Failure;
 struct Call {
     #[command(subcommand)]
     verb: Verb,
-    /// What to log to standard error: a level, or levels by part, as `info` or `target=debug,volume=warn`.
+    /// What to log to standard error: a level, or levels by part, as `info` or `front_iscsi=debug,volume=warn`.
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     log: String,
 }

@@ -8,7 +8,7 @@ use super::{
     shares::Share,
     try_with,
 };
-use crate::{cross, future::LaneFuture};
+use crate::future::LaneFuture;
 
 /// Reaches a lane from any thread.
 #[derive(Clone)]
@@ -22,21 +22,6 @@ impl LaneHandle {
     ) {
         let run = Box::new(move || current().begin(LaneFuture::new(make())));
         self.0.push(Message::Run(Share::current(), run));
-    }
-
-    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
-    pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
-        &self,
-        make: impl FnOnce() -> F + Send + 'static,
-    ) -> Option<T> {
-        let (sender, receiver) = cross::oneshot();
-        let run = Box::new(move || {
-            let future = make();
-            let answered = async move { sender.send(future.await) };
-            current().begin(LaneFuture::new(answered));
-        });
-        self.0.push(Message::Run(Share::current(), run));
-        receiver.await
     }
 
     /// Whether this is the lane that runs now.

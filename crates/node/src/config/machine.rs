@@ -1,15 +1,46 @@
 //! What a configuration asks of the memory that this machine has. More than there is would be taken
 //! bit by bit, until the system ends whoever it likes.
 
+use std::thread;
+
 use volume::config::{ConfigError, Node, What};
 
-use super::File;
+use super::{File, MEMORY_MIN_BYTES};
 
 /// Looks whether what volumes keep in memory, and `memory`, could be filled.
 pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
     check_for(file, text, has_bytes)
+}
+
+/// Refuses memory that is too little for the lanes; `None`: one for each CPU.
+pub(super) fn check_lanes(
+    file: &File,
+    lanes: Option<usize>,
+    limits: &unit::Limits,
+) -> Result<(), ConfigError> {
+    let cpus = || thread::available_parallelism().map_or(1, usize::from);
+    let lanes = lanes.unwrap_or_else(cpus);
+    let least = limits.memory_least_bytes(lanes).next_multiple_of(1 << 20);
+    // What is too little for any number of lanes, and a number that is none, are errors already.
+    let is_said = limits.memory_bytes < MEMORY_MIN_BYTES as usize || lanes == 0;
+    if limits.memory_bytes >= least || is_said {
+        return Ok(());
+    }
+    let write = format!("write memory = \"{}MiB\" or more", least >> 20);
+    let at = match (&file.memory, &file.lanes) {
+        (Some(memory), _) => memory.span(),
+        (None, Some(lanes)) => lanes.span(),
+        (None, None) => 0..0,
+    };
+    let has = limits.memory_bytes >> 20;
+    let transfer = limits.transfer_max_bytes >> 10;
+    let message = format!(
+        "{has} MiB of memory are too little for {lanes} lanes and transfers of {transfer} KiB; \
+         {write}, or fewer lanes"
+    );
+    Err(ConfigError::new(at, message))
 }
 
 fn check_for(file: &File, text: &str, has_bytes: u64) -> Result<(), ConfigError> {
