@@ -231,7 +231,7 @@ fn the_architecture_shows_the_crates_that_there_are() {
         .filter_map(|line| {
             let mut cells = line.strip_prefix('|')?.trim_end_matches('|').split('|');
             let name = quoted(cells.next()?).pop_first()?;
-            Some((name, quoted(cells.last()?)))
+            Some((name, quoted(cells.next_back()?)))
         })
         .collect();
     let crates = std::fs::read_dir(root().join("crates")).expect("it is there");
@@ -244,8 +244,7 @@ fn the_architecture_shows_the_crates_that_there_are() {
         }
         let folder = format!("crates/{name}");
         let allowed = MAY_DEPEND_ON.iter().find(|(at, _)| *at == folder);
-        let allowed =
-            allowed.map(|(_, allowed)| allowed.iter().map(|one| one.to_string()).collect());
+        let allowed = allowed.map(|(_, allowed)| allowed.iter().map(ToString::to_string).collect());
         if rows.get(name) != allowed.as_ref() {
             complaints.push(format!(
                 "ARCHITECTURE.md: the table has {:?} for {name}, tests/tidy.rs has {allowed:?}",
