@@ -75,7 +75,7 @@ impl Tree {
     /// The volume for the current lane.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when the lane that it lives on has ended.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the lane that it lives on has ended.
     pub async fn on_lane(&self) -> Result<SharedVolume> {
         self.part.on_lane().await
     }
