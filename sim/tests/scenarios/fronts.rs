@@ -497,11 +497,11 @@ fn a_block_front_is_told_of_growth_once_and_finds_the_new_end() {
                 }
             };
             assert_eq!(told, Attention::CapacityChanged);
+            assert_eq!(bench.block_write(lane, beyond.clone()).await, Ok(()));
             let (again, sectors) = front
                 .start(|front| async move { (front.take_attention(), front.sectors()) })
                 .await;
             assert_eq!((again, sectors), (None, SECTORS_GROWN));
-            assert_eq!(bench.block_write(lane, beyond.clone()).await, Ok(()));
         }
     });
 }

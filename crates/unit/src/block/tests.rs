@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 
 use engine::{Lane, LaneConfig, LaneFuture, Payload, cross::oneshot};
-use scsi::TargetPort;
+use scsi::{Attention, TargetPort};
 use volume::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
     Volume, fallback,
@@ -232,5 +232,22 @@ fn an_error_of_the_volume_says_what_it_is() {
         }
         FAILS.set(None);
         assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
+    });
+}
+
+#[test]
+fn a_nexus_that_is_one_too_many_is_served_and_told_nothing() {
+    with_nexus(async |units, nexus| {
+        const NEXUSES_MAX: usize = 4096;
+        let enter = || units.enter("test", &nexus.luns, no_commands());
+        let others: Vec<_> = (0..NEXUSES_MAX).map(|_| enter()).collect();
+        let power_on = Some(Attention::PowerOnOrReset);
+        for other in &others {
+            assert_eq!(other.take_attention(0), power_on);
+        }
+        assert_eq!(nexus.take_attention(0), None);
+        assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
+        units.leave(&others[0]).await;
+        assert_eq!(nexus.take_attention(0), power_on, "there is room now");
     });
 }
