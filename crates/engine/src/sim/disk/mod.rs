@@ -13,6 +13,7 @@ use self::{
     medium::{FileState, What},
     names::{Change, Names, normal},
 };
+use crate::range::overlap;
 
 pub use fault::{Fault, FaultKind};
 pub(super) use sparse::Sparse;
@@ -50,8 +51,7 @@ impl Disk {
                     .path
                     .as_ref()
                     .is_none_or(|path| names.file(path) == Some(file))
-                && (kind == FaultKind::Sync
-                    || (fault.range.start < range.end && range.start < fault.range.end))
+                && (kind == FaultKind::Sync || overlap(&fault.range, range))
         })?;
         let fault = &mut self.faults[hit];
         let errno = fault.errno;
