@@ -23,6 +23,7 @@ pub mod lane;
 pub mod net;
 pub mod op;
 pub mod random;
+pub mod range;
 mod reactor;
 mod ring;
 pub mod share;

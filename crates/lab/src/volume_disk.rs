@@ -10,11 +10,13 @@
 use std::{
     cell::{Cell, RefCell},
     io,
+    ops::Range,
     rc::Rc,
 };
 
 use engine::{
     Buf, Lane, Payload,
+    range::overlap,
     sync::{Budget, Notify},
     task,
 };
@@ -51,12 +53,8 @@ struct Write {
 }
 
 impl Write {
-    fn end(&self) -> u64 {
-        self.at + self.data.len() as u64
-    }
-
-    fn overlaps(&self, at: u64, len: usize) -> bool {
-        self.at < at + len as u64 && at < self.end()
+    fn range(&self) -> Range<u64> {
+        self.at..self.at + self.data.len() as u64
     }
 }
 
@@ -183,7 +181,10 @@ impl Flight {
     /// The writes in flight within a range, in the order they began.
     fn overlapping(&self, at: u64, len: usize) -> Vec<(u64, Payload)> {
         let writes = self.writes.borrow();
-        let overlapping = writes.iter().filter(|write| write.overlaps(at, len));
+        let range = at..at + len as u64;
+        let overlapping = writes
+            .iter()
+            .filter(|write| overlap(&write.range(), &range));
         overlapping
             .map(|write| (write.at, write.data.clone()))
             .collect()

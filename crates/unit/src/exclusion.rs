@@ -16,6 +16,7 @@ use std::{
 
 use engine::{
     cross::{OneshotReceiver, OneshotSender, oneshot},
+    range::overlap,
     sync::Notify,
 };
 use scsi::Extent;
@@ -269,10 +270,6 @@ impl Drop for AtWork {
 
 fn blocks(extent: Extent) -> Range<u64> {
     extent.lba..extent.lba + extent.blocks
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 #[cfg(test)]

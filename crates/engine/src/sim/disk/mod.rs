@@ -14,6 +14,7 @@ use self::{
     names::{Change, Names, normal},
 };
 use super::Occurred;
+use crate::range::overlap;
 
 pub use fault::{Fault, FaultKind};
 pub(super) use sparse::Sparse;
@@ -52,8 +53,7 @@ impl Disk {
                     .path
                     .as_ref()
                     .is_none_or(|path| names.file(path) == Some(file))
-                && (kind == FaultKind::Sync
-                    || (fault.range.start < range.end && range.start < fault.range.end))
+                && (kind == FaultKind::Sync || overlap(&fault.range, range))
         })?;
         occurred.faults_hit += 1;
         let fault = &mut self.faults[hit];

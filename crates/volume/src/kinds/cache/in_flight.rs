@@ -16,7 +16,7 @@
 
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
-use engine::{Payload, sync::Notify};
+use engine::{Payload, range::overlap, sync::Notify};
 
 use super::{block_map::BlockMap, blocks::Blocks};
 use crate::Result;
@@ -175,10 +175,6 @@ impl InFlight {
             }
         }
     }
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 #[cfg(test)]
