@@ -376,6 +376,8 @@ impl LaneInner {
             match message {
                 Message::Wake(task) => self.tasks.borrow_mut().schedule(task),
                 Message::Run(share, run) => {
+                    // It begins here, perhaps long after the turn did.
+                    self.turn_began.set(self.now());
                     self.shares.enter(share);
                     run();
                 }
