@@ -304,3 +304,33 @@ fn a_file_that_is_no_text_is_told_with_its_line() {
         "{ran}"
     );
 }
+
+#[test]
+fn a_take_over_makes_no_file_and_wants_a_stripe() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let stripe = "[volume.v]\nstripe = { of = [{ file = { path = \"k1\", size = \"8MiB\" } }, { file = { path = \"k2\", size = \"8MiB\" } }] }\n\
+                  [volume.plain]\nfile = { path = \"p\", size = \"1MiB\" }\n";
+    let file = directory.write("c.toml", format!("{stripe}{}", target_table(port, &["v"])));
+    let config = file.to_string_lossy().into_owned();
+    let created = call(&["volume", "create", "-c", &config, "v"]);
+    assert_eq!(created.code(), Some(0), "{created}");
+    let second = directory.path().join("k2");
+    std::fs::rename(&second, directory.path().join("away")).expect("a file");
+    let refused = call(&["volume", "take-over", "-c", &config, "v"]);
+    assert_ne!(refused.code(), Some(0), "{refused}");
+    assert!(
+        refused
+            .stderr
+            .contains("k2: it is not there, and would be made anew"),
+        "{refused}"
+    );
+    assert!(!second.exists(), "{refused}");
+    let refused = call(&["volume", "take-over", "-c", &config, "plain"]);
+    assert_ne!(refused.code(), Some(0), "{refused}");
+    assert!(
+        refused.stderr.contains("\"plain\" has no stripe in it"),
+        "{refused}"
+    );
+    assert!(!directory.path().join("p").exists(), "{refused}");
+}

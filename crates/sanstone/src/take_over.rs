@@ -33,10 +33,9 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let owner = Owner::new(owner, boot_id(), called);
     let mut graph = config.graph()?;
     graph.set_owner(owner);
-    graph.set_others(others);
     let home = lane.handle();
     lane.block_on(async {
-        let taken = graph.open(name, &home).await?;
+        let taken = graph.take_over(name, &home, others).await?;
         // The former owner may answer reads from its cache until its last look is so long ago; clocks
         // do not run alike.
         time::sleep(DOUBT + Duration::from_secs(1)).await;

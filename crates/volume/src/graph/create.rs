@@ -4,8 +4,9 @@
 use engine::LaneHandle;
 use uuid::Uuid;
 
-use super::Graph;
+use super::{Graph, Tree};
 use crate::{
+    claim::Others,
     kinds::{
         Kind, Node, What,
         stripe::{
@@ -70,6 +71,28 @@ impl Graph {
         // Stripes among the children were closed with these.
         self.context.until_closed.clear();
         created.map_err(told)
+    }
+
+    /// Opens the volume called `name` for the new owner of its stripe, which is there already: no file
+    /// is made.
+    ///
+    /// # Errors
+    /// When it is no stripe, or cannot be opened.
+    pub async fn take_over(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+        others: Others,
+    ) -> Result<Tree, ConfigError> {
+        let node = self.volumes.find(name, &Node::named(name))?;
+        if find_stripe(node).is_none() {
+            let message = format!(
+                "volume \"{name}\" has no stripe in it: only stripes have an owner to take over from"
+            );
+            return Err(ConfigError::new(node.span.clone(), message));
+        }
+        (self.context.may_make, self.context.others) = (false, others);
+        self.open(name, home).await
     }
 
     /// Refuses stripes that can be created and never served.

@@ -23,7 +23,7 @@ use engine::{LaneFuture, LaneHandle};
 
 use crate::{
     Result, Shape, SharedVolume,
-    claim::{Others, Owner},
+    claim::Owner,
     kinds::{
         Node, Volumes, What,
         file::{Grown, OpenFiles},
@@ -109,11 +109,6 @@ impl Graph {
     /// Opens from now on for `owner`, who claims the children of stripes.
     pub fn set_owner(&mut self, owner: Owner) {
         self.context.owner = owner;
-    }
-
-    /// What to do from now on about owners of stripes that may be alive.
-    pub fn set_others(&mut self, others: Others) {
-        self.context.others = others;
     }
 
     /// What reaches into the layers that are open.

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) owner: Owner,
     /// What to do about other owners of a stripe's children.
     pub(crate) others: Others,
+    /// Whether files that are not there are made.
+    pub(crate) may_make: bool,
     pub(crate) handles: Handles,
     /// What kinds keep for all of their volumes.
     pub(crate) kept: ByType,
@@ -48,6 +50,11 @@ impl Opening<'_> {
     /// What relative paths start from.
     pub(crate) fn base(&self) -> &Path {
         &self.context.base
+    }
+
+    /// Whether files that are not there are made.
+    pub(crate) fn may_make(&self) -> bool {
+        self.context.may_make
     }
 
     /// The name of the volume that it is, or is a part of.
@@ -140,6 +147,7 @@ impl Context {
             base: base.to_owned(),
             owner: Owner::passing("a program that will not come back"),
             others: Others::Refuse,
+            may_make: true,
             handles: Handles::default(),
             kept: ByType::default(),
             until_closed: Vec::new(),

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::LaneFuture;
+use engine::{LaneFuture, store};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -17,7 +17,7 @@ use super::{
     check::{Leads, check_openable},
 };
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     kinds::{Look, Settings, USE_IT_TWICE},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
@@ -80,7 +80,16 @@ impl File {
 impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
-            let file = OpenFile::open(&self.options(opening.base())).await?;
+            let options = self.options(opening.base());
+            if !opening.may_make() && store::look(&options.path).is_err() {
+                let why = "it is not there, and would be made anew: mount its file system, or put it back";
+                let path = options.path.display();
+                return Err(Error::new(
+                    ErrorKind::Configuration,
+                    format!("{path}: {why}"),
+                ));
+            }
+            let file = OpenFile::open(&options).await?;
             opening.kept::<OpenFiles>().add(&file);
             #[cfg(any(test, feature = "testing"))]
             if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
