@@ -120,6 +120,12 @@ fn worst_read() -> Duration {
                 assert_eq!(read.expect("a read").0, 0);
                 let took = begun.elapsed();
                 let worked = cpu_time(server.pid()).saturating_sub(worked_before);
+                // Without work it was not held up by another's; but it must not be lost either.
+                let patience = Duration::from_secs(60);
+                assert!(
+                    took < patience,
+                    "{name}: {took:?}, of which it worked {worked:?}"
+                );
                 worst = worst.max(took.min(worked));
             }
             worst

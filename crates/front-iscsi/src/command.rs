@@ -373,13 +373,15 @@ impl AtWork {
     fn change(self, change: Change) {
         let io = self.begin_io(&BTreeSet::new());
         begin_task(async move {
-            let before = || self.connection.open.mark();
+            let open = &self.connection.open;
+            let ended = || {
+                open.ended(self.task);
+                open.mark()
+            };
             let is_open = || self.is_open();
-            let changed = self
-                .units()
-                .change(io, &self.unit, &change, before, is_open);
+            let changed = self.units().change(io, &self.unit, &change, ended, is_open);
             let ending = changed.await;
-            self.end(1, ending);
+            self.end(0, ending);
         });
     }
 }

@@ -45,7 +45,7 @@ impl Process {
     }
 }
 
-/// A daemon that serves. If it is dropped without [`Daemon::stop`], it ends as by a crash.
+/// A daemon that serves, until [`Daemon::stop`]; what it has put on its lanes ends with them.
 pub struct Daemon {
     config: Config,
     graph: Graph,
@@ -69,9 +69,18 @@ impl Daemon {
         with_parents: bool,
     ) -> Result<Daemon, Failure> {
         let mut graph = config.graph()?;
-        match serve(&config, process, &mut graph, lanes, with_parents).await {
+        let mut disks = Vec::new();
+        match serve(
+            &config,
+            process,
+            &mut graph,
+            &mut disks,
+            lanes,
+            with_parents,
+        )
+        .await
+        {
             Ok(Serving {
-                disks,
                 units,
                 server,
                 state,
@@ -84,7 +93,9 @@ impl Daemon {
                 state,
             }),
             Err(failure) => {
+                // Before its disks are let go, as at the end.
                 close(&mut graph).await;
+                drop(disks);
                 Err(failure)
             }
         }
@@ -131,6 +142,7 @@ impl Daemon {
             ..
         } = self;
         server.stop().await;
+        units.stop();
         let flushed = units.flush().await;
         // Before its disks are let go: what nobody has any more is not closed.
         close(&mut graph).await;
@@ -196,7 +208,6 @@ impl Daemon {
 
 /// What a start has made beside the graph.
 struct Serving {
-    disks: Vec<Disk>,
     units: Units,
     server: Server,
     state: Arc<Mutex<State>>,
@@ -206,6 +217,7 @@ async fn serve(
     config: &Config,
     process: &Process,
     graph: &mut Graph,
+    disks: &mut Vec<Disk>,
     lanes: &[LaneHandle],
     with_parents: bool,
 ) -> Result<Serving, Failure> {
@@ -214,16 +226,15 @@ async fn serve(
     let site = config.site(&directory, &served);
     let refused = |refusal| config.refused(refusal);
     let mut state = open::prepare(&site, with_parents).map_err(refused)?;
-    let disks = open::open(&site, process, &mut state, graph, lanes).await;
-    let disks = disks.map_err(refused)?;
+    let opened = open::open(&site, process, &mut state, graph, lanes).await;
+    *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
     let server_config = server_config(config, &state)?;
-    let units = Units::open(units_config(config, &state, &disks)?, lanes).await;
+    let units = Units::open(units_config(config, &state, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
     let server = server.map_err(|error| config.not_started(&error))?;
     Ok(Serving {
-        disks,
         units,
         server,
         state,

@@ -94,6 +94,7 @@ impl Abort {
             spare: self.spare.filter(|_| is_own),
             how,
         };
+        nexus.note_abort(lun);
         let commands = nexus.commands();
         let aborted = commands
             .as_ref()

@@ -11,6 +11,9 @@ use crate::{
     disk::Unit, execute::Io, lane::LaneUnits, memory::Permits, nexus::Nexus, running::CommandId,
 };
 
+/// Discards and zeroes are done in pieces of this, in bytes.
+const PIECE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
+
 /// Why a block operation was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
@@ -35,6 +38,9 @@ pub enum BlockError {
     /// The disk has no space left.
     #[error("the disk has no space left")]
     NoSpace,
+    /// A reset or another initiator has ended it; a part of it may have been done.
+    #[error("it was aborted")]
+    Aborted,
     /// The medium failed; a write may have been done in part.
     #[error("the medium failed")]
     Failed,
@@ -133,11 +139,10 @@ impl LaneUnits {
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u64),
     ) -> Result<(), BlockError> {
-        let unit = unit_at(nexus, lun)?;
-        let extents = vec![extent(&unit, at, len)?];
-        let io = Io::begin(nexus, operation, lun);
-        let op = MediumOp::Unmap { extents };
-        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+        let op = |extent| MediumOp::Unmap {
+            extents: vec![extent],
+        };
+        self.in_pieces(nexus, (operation, lun), (at, len), op).await
     }
 
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
@@ -151,12 +156,41 @@ impl LaneUnits {
         (at, len): (u64, u64),
         may_discard: bool,
     ) -> Result<(), BlockError> {
-        let unit = unit_at(nexus, lun)?;
-        let extent = extent(&unit, at, len)?;
-        let io = Io::begin(nexus, operation, lun);
         let unmap = may_discard;
-        let op = MediumOp::Zero { extent, unmap };
-        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+        let op = |extent| MediumOp::Zero { extent, unmap };
+        self.in_pieces(nexus, (operation, lun), (at, len), op).await
+    }
+
+    /// Does what may be as long as the disk piece by piece: each is looked at as an operation of its
+    /// own, so that a fence stops it and others come in between. An abort waits for all of it, and ends
+    /// it with the piece in hand.
+    async fn in_pieces(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u64),
+        op: impl Fn(Extent) -> MediumOp,
+    ) -> Result<(), BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let whole = extent(&unit, at, len)?;
+        let step = PIECE_BYTES / u64::from(whole.block_size_bytes);
+        let _all = Io::begin(nexus, operation, lun);
+        let aborts = nexus.aborts(lun);
+        let mut done = 0;
+        while done < whole.blocks {
+            if nexus.aborts(lun) != aborts {
+                return Err(BlockError::Aborted);
+            }
+            let piece = Extent {
+                lba: whole.lba + done,
+                blocks: step.min(whole.blocks - done),
+                ..whole
+            };
+            let io = Io::begin(nexus, operation, lun);
+            self.do_block(io, &unit, op(piece), Payload::new()).await?;
+            done += piece.blocks;
+        }
+        Ok(())
     }
 
     /// What is longer has no memory: a budget takes it for all that it has.

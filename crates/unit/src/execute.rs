@@ -118,14 +118,14 @@ impl LaneUnits {
 
     /// Makes a change of a unit's state, unless its command is not `wanted` any more when its turn
     /// comes, which gives `None`. Who waits for the command's end waits until the change is made or
-    /// given up, as for a write. `now` is asked once it is made: what its own nexus sends afterwards is not
-    /// concerned.
+    /// given up, as for a write. `ended` hears that its I/O has ended, and gives that moment: what its own
+    /// nexus sends afterwards is not concerned.
     pub async fn change(
         &self,
         io: Io,
         unit: &Unit,
         change: &Change,
-        now: impl FnOnce() -> Mark,
+        ended: impl FnOnce() -> Mark,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
         let state = &unit.disk.shared.state;
@@ -133,10 +133,11 @@ impl LaneUnits {
         let nexus = io.nexus.clone();
         // Before others are aborted: they may wait for this one's end in the same way.
         drop(io);
+        let before = ended();
         match made? {
             Err(ending) => Some(ending),
             Ok(changed) => {
-                self.abort_others(&nexus, unit, changed, now()).await;
+                self.abort_others(&nexus, unit, changed, before).await;
                 Some(Ending::GOOD)
             }
         }

@@ -7,7 +7,7 @@ use std::{
     rc::{Rc, Weak},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -33,6 +33,8 @@ pub(crate) type Message = Box<dyn FnOnce(&Rc<LaneUnits>) + Send>;
 pub(crate) struct Everywhere {
     next_nexus: AtomicU64,
     pub(crate) stages: Stages,
+    /// A sanitize goes no further.
+    pub(crate) stopping: AtomicBool,
     pub(crate) transfer_max_bytes: u32,
 }
 
@@ -41,6 +43,7 @@ impl Everywhere {
         Everywhere {
             next_nexus: AtomicU64::new(1),
             stages: Stages::default(),
+            stopping: AtomicBool::new(false),
             transfer_max_bytes,
         }
     }

@@ -1,5 +1,5 @@
 //! A disk as every front sees it. A front brings commands or block operations of its nexuses; here
-//! they meet the rights of their nexus, wait for whoever excludes them, and reach the volume. What one
+//! the rights of their nexus are looked at, they wait for whoever excludes them, and they reach the volume. What one
 //! front fences off is fenced off for all.
 //!
 //! ```text

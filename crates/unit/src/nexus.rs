@@ -3,6 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -91,6 +92,8 @@ pub struct Nexus {
     pub(crate) steps: Steps,
     pub(crate) running: Running,
     commands: Weak<dyn Commands>,
+    /// How often what it does on a LUN was aborted.
+    aborts: RefCell<BTreeMap<u32, u64>>,
     /// Its front lets it go: no block operation of it begins any more.
     pub(crate) is_leaving: Cell<bool>,
     /// What it counts, by LUN.
@@ -114,6 +117,7 @@ impl Nexus {
             steps,
             running: Running::default(),
             commands,
+            aborts: RefCell::default(),
             is_leaving: Cell::default(),
             counted: RefCell::default(),
         }
@@ -124,6 +128,16 @@ impl Nexus {
         self.commands.upgrade()
     }
 
+    /// What it does on `lun` is aborted.
+    pub(crate) fn note_abort(&self, lun: u32) {
+        *self.aborts.borrow_mut().entry(lun).or_default() += 1;
+    }
+
+    /// How often that was so.
+    pub(crate) fn aborts(&self, lun: u32) -> u64 {
+        self.aborts.borrow().get(&lun).copied().unwrap_or_default()
+    }
+
     /// The unit at `lun`.
     pub fn unit(&self, lun: u32) -> Option<&Rc<Unit>> {
         self.luns.get(&lun)
@@ -131,7 +145,8 @@ impl Nexus {
 
     /// Takes the unit attention that waits for this nexus at `lun`, for fronts without sense data.
     pub fn take_attention(&self, lun: u32) -> Option<Attention> {
-        let unit = self.unit(lun)?;
+        // One that has left would be remembered for ever.
+        let unit = self.unit(lun).filter(|_| !self.is_leaving.get())?;
         unit.logical.borrow().take_attention(self.id)
     }
 

@@ -2,7 +2,10 @@
 //! ends. It holds the volume's gates on all lanes, so that what was at work has ended before and
 //! what was accepted before is checked again after.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use engine::time;
 use scsi::{Ending, Overwrite};
@@ -41,7 +44,8 @@ pub(crate) async fn overwrite(
     let state = &disk.shared.state;
     let result = units
         .in_turn(turn, disk, async {
-            let result = passes(&*disk.volume, overwrite, &state.unit).await;
+            let stopping = &units.everywhere.stopping;
+            let result = passes(&*disk.volume, overwrite, &state.unit, stopping).await;
             if let Err(error) = &result {
                 tracing::error!(volume = disk.name(), %error, "a sanitize failed");
             }
@@ -59,6 +63,7 @@ async fn passes(
     volume: &dyn Volume,
     overwrite: &Overwrite,
     unit: &scsi::SharedUnit,
+    stopping: &AtomicBool,
 ) -> volume::Result<()> {
     // What initiators know: the volume itself may have grown already, and they hear of it after this.
     let shape = volume.shape();
@@ -71,6 +76,7 @@ async fn passes(
         const ERASE_BYTES: u64 = 64 << 20;
         let mut at = 0;
         while at < len {
+            go_on_unless(stopping).await;
             let piece = ERASE_BYTES.min(len - at);
             volume.discard(at, piece).await?;
             at += piece;
@@ -85,6 +91,7 @@ async fn passes(
         let pattern = medium::repeated(&block, PIECE_BYTES.min(len) as usize);
         let mut at = 0;
         while at < len {
+            go_on_unless(stopping).await;
             let piece = PIECE_BYTES.min(len - at);
             let began = time::now();
             volume
@@ -98,4 +105,11 @@ async fn passes(
         volume.flush().await?;
     }
     Ok(())
+}
+
+/// Waits for ever once the daemon stops: what is kept says that the sanitize runs, as after a crash.
+async fn go_on_unless(stopping: &AtomicBool) {
+    if stopping.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
 }

@@ -11,7 +11,7 @@ use crate::exclusion::Turns;
 /// Keeps what a volume's logical unit has to remember over a restart, under the volume's name;
 /// `None` when that is nothing any more. It is on persistent media when the future ends, which must
 /// not block its lane. Called rarely: when reservations with APTPL or saved mode pages change, and
-/// for one volume once at a time. The error says why it could not be kept.
+/// one call at a time for each volume. The error says why it could not be kept.
 pub type Keep =
     Arc<dyn Fn(&str, Option<String>) -> LaneFuture<'static, Result<(), String>> + Send + Sync>;
 

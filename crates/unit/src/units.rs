@@ -1,6 +1,10 @@
 //! All disks on all lanes, as their fronts and whoever runs the daemon hold them.
 
-use std::{collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+};
 
 use engine::{
     LaneFuture, LaneHandle,
@@ -156,6 +160,11 @@ impl Units {
                 }
             });
         }
+    }
+
+    /// Has what goes on by itself, a sanitize, go no further: after the fronts, and before the flush.
+    pub fn stop(&self) {
+        self.everywhere.stopping.store(true, Ordering::Relaxed);
     }
 
     /// Flushes all volumes.

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 
-use engine::{Lane, LaneConfig, LaneFuture, Payload, cross::oneshot};
+use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, spawn, time};
 use scsi::{Attention, TargetPort};
 use volume::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
@@ -11,7 +11,9 @@ use volume::{
 };
 
 use super::BlockError;
-use crate::{CommandId, DiskSpec, LaneUnits, Limits, Luns, Nexus, Units, UnitsConfig, no_commands};
+use crate::{
+    CommandId, DiskSpec, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig, no_commands,
+};
 
 const LEN_BYTES: u64 = 1 << 20;
 const TRANSFER_MAX_BYTES: u32 = 64 << 10;
@@ -19,6 +21,8 @@ const OPERATION: (CommandId, u32) = (CommandId(1), 0);
 const READ_ONLY: (CommandId, u32) = (CommandId(1), 1);
 
 thread_local! {
+    /// What a discard takes.
+    static DISCARD_TAKES: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// What every write fails with.
     static FAILS: Cell<Option<ErrorKind>> = const { Cell::new(None) };
 }
@@ -62,7 +66,10 @@ impl Volume for Failing {
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        self.0.discard(at, len)
+        LaneFuture::new(async move {
+            time::sleep(DISCARD_TAKES.get()).await;
+            self.0.discard(at, len).await
+        })
     }
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
@@ -249,5 +256,39 @@ fn a_nexus_that_is_one_too_many_is_served_and_told_nothing() {
         assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
         units.leave(&others[0]).await;
         assert_eq!(nexus.take_attention(0), power_on, "there is room now");
+    });
+}
+
+#[test]
+fn a_long_discard_ends_with_the_piece_in_hand_when_it_is_aborted() {
+    with_nexus(async |units, nexus| {
+        let ones = Buf::copy_of(&[1; 512]);
+        let last = LEN_BYTES - 512;
+        let written = units.write(nexus, OPERATION, last, ones.into(), false);
+        written.await.expect("a write");
+        DISCARD_TAKES.set(Duration::from_millis(20));
+        let discarding = {
+            let (units, nexus) = (units.clone(), nexus.clone());
+            spawn(async move { units.discard(&nexus, OPERATION, (0, LEN_BYTES)).await })
+        };
+        time::sleep(Duration::from_millis(1)).await;
+        assert!(nexus.is_running(), "it has begun");
+        units.reset(nexus, None, Mark::default()).await;
+        // Answered when it has ended: before its last piece.
+        assert!(!nexus.is_running());
+        assert_eq!(discarding.await, Err(BlockError::Aborted));
+        let (data, _permits) = units
+            .read(nexus, OPERATION, (last, 512))
+            .await
+            .expect("a read");
+        assert_eq!(data.to_vec(), [1; 512]);
+        DISCARD_TAKES.set(Duration::ZERO);
+        let whole = units.discard(nexus, OPERATION, (0, LEN_BYTES));
+        whole.await.expect("nobody aborts it");
+        let (data, _permits) = units
+            .read(nexus, OPERATION, (last, 512))
+            .await
+            .expect("a read");
+        assert_eq!(data.to_vec(), [0; 512]);
     });
 }
