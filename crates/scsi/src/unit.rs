@@ -196,7 +196,7 @@ impl LogicalUnit {
     }
 
     /// Forgets a nexus that ended. Transports must call it, or the table of nexuses fills up and
-    /// new ones get BUSY.
+    /// new ones get BUSY for their commands.
     pub fn forget(&mut self, nexus: NexusId) {
         self.quiet.remove(&nexus);
         self.shared.change(|state| state.forget(nexus));
