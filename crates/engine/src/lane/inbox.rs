@@ -7,7 +7,7 @@
 use std::{
     os::fd::{AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{RawWaker, RawWakerVTable, Waker},
@@ -34,19 +34,35 @@ pub(crate) struct Inbox {
     bell: Option<OwnedFd>,
 }
 
-/// Every lane by its id. An ended lane stays until nobody holds its inbox any more: only then may
-/// another one take its id, so that no handle or late waker can reach the wrong lane.
-static LANES: RwLock<Vec<Arc<Inbox>>> = RwLock::new(Vec::new());
+/// Every lane by its id. An ended lane keeps its id until nobody holds its inbox any more: only then
+/// may another one take it, so that no handle can reach the wrong lane.
+static LANES: RwLock<Lanes> = RwLock::new(Lanes {
+    inboxes: Vec::new(),
+    free: Vec::new(),
+});
+
+struct Lanes {
+    inboxes: Vec<Weak<Inbox>>,
+    /// The ids that nobody has.
+    free: Vec<LaneId>,
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let mut lanes = LANES.write().unwrap_or_else(PoisonError::into_inner);
+        lanes.free.push(self.id);
+    }
+}
 
 impl Inbox {
     /// Enters a new lane into the process's table. `bell` is an eventfd that wakes its reactor.
     pub(crate) fn register(bell: Option<OwnedFd>) -> Arc<Inbox> {
         let mut lanes = LANES.write().unwrap_or_else(PoisonError::into_inner);
-        let free = lanes
-            .iter()
-            .position(|lane| lane.ended.load(Ordering::SeqCst) && Arc::strong_count(lane) == 1);
-        let place = free.unwrap_or(lanes.len());
-        let id = LaneId(u16::try_from(place).expect("fewer than 65,536 lanes in a process"));
+        let id = lanes.free.pop().unwrap_or_else(|| {
+            let next = lanes.inboxes.len();
+            lanes.inboxes.push(Weak::new());
+            LaneId(u16::try_from(next).expect("fewer than 65,536 lanes in a process"))
+        });
         let inbox = Arc::new(Inbox {
             id,
             messages: Mutex::default(),
@@ -55,10 +71,7 @@ impl Inbox {
             ended: AtomicBool::new(false),
             bell,
         });
-        match free {
-            Some(place) => lanes[place] = inbox.clone(),
-            None => lanes.push(inbox.clone()),
-        }
+        lanes.inboxes[usize::from(id.0)] = Arc::downgrade(&inbox);
         inbox
     }
 
@@ -81,8 +94,9 @@ impl Inbox {
         LANES
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(usize::from(id.0))
-            .cloned()
+            .inboxes
+            .get(usize::from(id.0))?
+            .upgrade()
     }
 
     pub(crate) fn push(&self, message: Message) {
