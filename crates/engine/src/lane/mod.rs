@@ -237,7 +237,7 @@ impl LaneInner {
         } else {
             let began = self.now();
             if !self.spin(began) && self.inbox.fall_asleep() {
-                let deadline = self.timers.borrow_mut().next_deadline();
+                let deadline = self.timers.borrow().next_deadline();
                 self.poll_reactor(Wait::Until(deadline));
                 self.inbox.wake_up();
             }
@@ -306,7 +306,7 @@ impl LaneInner {
     }
 
     pub(crate) fn fire_timers(&self) {
-        if self.timers.borrow_mut().next_deadline().is_none() {
+        if self.timers.borrow().next_deadline().is_none() {
             return;
         }
         let now = self.turn_began();
@@ -328,7 +328,7 @@ impl LaneInner {
         if self.pause_ns.get() > self.spin_max_ns {
             return false;
         }
-        let deadline = self.timers.borrow_mut().next_deadline();
+        let deadline = self.timers.borrow().next_deadline();
         loop {
             self.poll_reactor(Wait::No);
             if !self.is_idle() {

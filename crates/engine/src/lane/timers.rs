@@ -16,6 +16,7 @@ pub(crate) struct TimerId(u64);
 #[derive(Default)]
 pub(crate) struct Timers {
     next_id: u64,
+    /// With some whose waker is gone, but never the first.
     heap: BinaryHeap<Reverse<(Instant, TimerId)>>,
     wakers: BTreeMap<TimerId, Waker>,
 }
@@ -33,8 +34,11 @@ impl Timers {
     }
 
     pub(crate) fn remove(&mut self, id: TimerId) {
-        self.wakers.remove(&id);
-        // Entries whose waker is gone are skipped when due; rebuild before they outweigh the rest.
+        if self.wakers.remove(&id).is_none() {
+            return;
+        }
+        self.drop_gone();
+        // Rebuild before entries whose waker is gone outweigh the rest.
         if self.heap.len() > 64 && self.heap.len() > 4 * self.wakers.len() {
             let wakers = &self.wakers;
             self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
@@ -42,28 +46,29 @@ impl Timers {
     }
 
     /// The deadline of the earliest timer that somebody still waits for.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
-            if self.wakers.contains_key(&id) {
-                return Some(deadline);
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.heap.peek().map(|&Reverse((deadline, _))| deadline)
+    }
+
+    /// Drops what stands first and has no waker.
+    fn drop_gone(&mut self) {
+        while let Some(Reverse((_, id))) = self.heap.peek() {
+            if self.wakers.contains_key(id) {
+                return;
             }
             self.heap.pop();
         }
-        None
     }
 
     /// Takes one timer that is due; the caller wakes it outside the borrow.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
-        while let Some(&Reverse((deadline, id))) = self.heap.peek() {
-            if deadline > now && self.wakers.contains_key(&id) {
-                return None;
-            }
-            self.heap.pop();
-            if let Some(waker) = self.wakers.remove(&id) {
-                debug_assert!(deadline <= now, "no timer fires before its time");
-                return Some(waker);
-            }
+        let &Reverse((deadline, id)) = self.heap.peek()?;
+        if deadline > now {
+            return None;
         }
-        None
+        let waker = self.wakers.remove(&id);
+        debug_assert!(waker.is_some(), "the first one has a waker");
+        self.drop_gone();
+        waker
     }
 }
