@@ -18,7 +18,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::{chunk::Piece, cost::count_copied};
+use crate::{chunk::Piece, cost::count_copied, lane};
 
 /// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
 pub const ALIGN_BYTES: usize = 4096;
@@ -97,9 +97,11 @@ thread_local! {
 }
 
 /// Sets how much free memory this thread keeps for reuse, in bytes. What it already keeps beyond
-/// that goes as it is used.
+/// that goes as it is used. A simulated machine is one of many on its thread and sets nothing there.
 pub fn keep_at_most(bytes: usize) {
-    KEPT_MAX.set(bytes);
+    if !lane::is_simulated() {
+        KEPT_MAX.set(bytes);
+    }
 }
 
 /// Bytes of memory that a buffer of `len` bytes takes.
