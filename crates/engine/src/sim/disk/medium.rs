@@ -65,6 +65,17 @@ enum Fate {
 }
 
 impl FileState {
+    /// A file of `bytes`, all on the medium.
+    pub(in crate::sim) fn holding(bytes: &[u8]) -> FileState {
+        let mut content = Sparse::default();
+        content.write(0, bytes);
+        FileState {
+            current: content.clone(),
+            medium: content,
+            ..FileState::default()
+        }
+    }
+
     pub(in crate::sim) fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
         play(&mut self.current, at, &what);
         self.log.push_back(Change {

@@ -116,7 +116,8 @@ impl Disk {
         }
         let file = self.create(path);
         self.names.sync_file(file);
-        self.change(file, 0, What::Write(bytes.to_vec()), true);
+        self.changes += 1;
+        self.files[file] = FileState::holding(bytes);
     }
 
     /// Takes a file out of its directory, on the medium too.

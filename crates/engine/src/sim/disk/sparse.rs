@@ -1,6 +1,7 @@
-//! Bytes of a simulated file: pages that were never written cost nothing and read as zeroes.
+//! Bytes of a simulated file: pages that were never written cost nothing and read as zeroes. Copies share
+//! their pages until one of them changes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc};
 
 use crate::extent::Extent;
 
@@ -9,7 +10,7 @@ const PAGE: u64 = 4096;
 /// The content of a file and its length.
 #[derive(Clone, Default)]
 pub(in crate::sim) struct Sparse {
-    pages: BTreeMap<u64, Box<[u8]>>,
+    pages: BTreeMap<u64, Rc<[u8]>>,
     len: u64,
 }
 
@@ -59,11 +60,14 @@ impl Sparse {
         let mut done = 0;
         while done < bytes.len() {
             let (page, from, n) = piece(at + done as u64, bytes.len() - done);
-            let to = self
-                .pages
-                .entry(page)
-                .or_insert_with(|| vec![0; PAGE as usize].into());
-            to[from..from + n].copy_from_slice(&bytes[done..done + n]);
+            let bytes = &bytes[done..done + n];
+            if n as u64 == PAGE {
+                self.pages.insert(page, bytes.into());
+            } else {
+                let blank = || [0; PAGE as usize].into();
+                let to = self.pages.entry(page).or_insert_with(blank);
+                Rc::make_mut(to)[from..from + n].copy_from_slice(bytes);
+            }
             done += n;
         }
         self.extend(at + bytes.len() as u64);
@@ -89,7 +93,8 @@ impl Sparse {
             let to = end.min((page + 1) * PAGE);
             if from < to {
                 if let Some(bytes) = self.pages.get_mut(&page) {
-                    bytes[(from - page * PAGE) as usize..(to - page * PAGE) as usize].fill(0);
+                    let range = (from - page * PAGE) as usize..(to - page * PAGE) as usize;
+                    Rc::make_mut(bytes)[range].fill(0);
                 }
             }
         }
@@ -106,6 +111,19 @@ fn piece(at: u64, left: usize) -> (u64, usize, usize) {
 mod tests {
     use super::*;
     use crate::sim::Random;
+
+    #[test]
+    fn a_copy_stays_as_it_was() {
+        let mut sparse = Sparse::default();
+        sparse.write(0, &[1; 3 * PAGE as usize]);
+        let copy = sparse.clone();
+        sparse.write(10, &[2; 10]);
+        sparse.write(PAGE, &[2; PAGE as usize]);
+        sparse.zero(2 * PAGE, 10);
+        let mut seen = [0; 3 * PAGE as usize];
+        copy.read(0, &mut seen);
+        assert!(seen.iter().all(|&byte| byte == 1));
+    }
 
     #[test]
     fn it_holds_what_a_plain_vector_would() {
