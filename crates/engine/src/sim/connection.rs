@@ -68,7 +68,7 @@ pub(super) struct Stream {
     /// The other end: its machine, and its socket (0 while connecting).
     pub(super) peer: (HostId, i32),
     pub(super) connecting: Option<FlightKey>,
-    pub(super) received: VecDeque<u8>,
+    pub(super) received: Received,
     /// The peer has said that it sends no more.
     pub(super) ended: bool,
     /// This end has been shut down.
@@ -85,6 +85,43 @@ pub(super) struct Stream {
     pub(super) waits_since: Option<Instant>,
 }
 
+/// Bytes that have arrived and wait for somebody to receive them, in the pieces in which they came.
+#[derive(Default)]
+pub(super) struct Received {
+    pieces: VecDeque<Vec<u8>>,
+    /// How many bytes of the first piece are taken.
+    taken: usize,
+    len: usize,
+}
+
+impl Received {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn add(&mut self, piece: Vec<u8>) {
+        self.len += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Takes the first bytes out, as many as `into` holds. Panics when there are fewer.
+    pub(super) fn take(&mut self, mut into: &mut [u8]) {
+        self.len -= into.len();
+        while !into.is_empty() {
+            let left = &self.pieces[0][self.taken..];
+            let (now, later) = into.split_at_mut(left.len().min(into.len()));
+            now.copy_from_slice(&left[..now.len()]);
+            if now.len() == left.len() {
+                self.pieces.pop_front();
+                self.taken = 0;
+            } else {
+                self.taken += now.len();
+            }
+            into = later;
+        }
+    }
+}
+
 impl Stream {
     pub(super) fn new(
         local: SocketAddr,
@@ -97,7 +134,7 @@ impl Stream {
             remote,
             peer,
             connecting: None,
-            received: VecDeque::new(),
+            received: Received::default(),
             ended: false,
             shut: false,
             dead: false,

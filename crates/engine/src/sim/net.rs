@@ -208,7 +208,7 @@ impl State {
             // As Linux does: bytes for an end that was shut down reset the connection.
             Packet::Data(_) if by_chance || stream.shut => self.reset(to.1),
             Packet::Data(bytes) => {
-                stream.received.extend(bytes);
+                stream.received.add(bytes);
                 self.serve_receive(to.1);
             }
             Packet::Credit(n) => {
