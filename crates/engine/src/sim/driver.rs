@@ -2,7 +2,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -22,12 +21,15 @@ use crate::{
 pub(super) struct Driver {
     pub(super) state: Rc<RefCell<State>>,
     hosts: RefCell<Vec<HostLanes>>,
-    lanes: RefCell<BTreeMap<LaneKey, Rc<Lane>>>,
+    /// Those that run, in the order in which they began.
+    lanes: RefCell<Vec<Running>>,
     /// The inboxes of all lanes that ever were: while they are held here, no other lane of the
     /// process gets their names, and no late waker of this world disturbs another one.
     inboxes: RefCell<Vec<Arc<Inbox>>>,
     next_lane: Cell<u32>,
     steps: Cell<u64>,
+    /// The places of the lanes that have something to do, found anew in each step.
+    due: Cell<Vec<usize>>,
     pub(super) running: Cell<Option<HostId>>,
     /// Machines to stop once the turn that asked for it is over, and whether by a power cut.
     stops: RefCell<Vec<(HostId, bool)>>,
@@ -39,6 +41,13 @@ struct HostLanes {
     lanes: Vec<LaneKey>,
 }
 
+#[derive(Clone)]
+struct Running {
+    key: LaneKey,
+    host: HostId,
+    lane: Rc<Lane>,
+}
+
 impl Driver {
     pub(super) fn new(seed: u64, config: Config) -> Driver {
         Driver {
@@ -48,6 +57,7 @@ impl Driver {
             inboxes: RefCell::default(),
             next_lane: Cell::new(0),
             steps: Cell::new(0),
+            due: Cell::default(),
             running: Cell::new(None),
             stops: RefCell::default(),
             config,
@@ -68,7 +78,7 @@ impl Driver {
     /// Ends every lane, and what is on its way.
     pub(super) fn end(&self) {
         let lanes = std::mem::take(&mut *self.lanes.borrow_mut());
-        for (key, lane) in lanes {
+        for Running { key, lane, .. } in lanes {
             drop(lane);
             self.state.borrow_mut().forget_lane(key);
         }
@@ -93,7 +103,11 @@ impl Driver {
             let lane = Lane::with_reactor(Box::new(reactor), inbox, 0);
             let mut random = self.state.borrow_mut().random.fork();
             lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
-            self.lanes.borrow_mut().insert(key, Rc::new(lane));
+            self.lanes.borrow_mut().push(Running {
+                key,
+                host,
+                lane: Rc::new(lane),
+            });
             host_lanes.lanes.push(key);
         }
     }
@@ -104,14 +118,19 @@ impl Driver {
 
     pub(super) fn lane(&self, host: HostId, n: usize) -> Rc<Lane> {
         let key = self.hosts.borrow()[host.0].lanes.get(n).copied();
-        let lane = key.and_then(|key| self.lanes.borrow().get(&key).cloned());
-        match lane {
+        match key.and_then(|key| self.find(key)) {
             Some(lane) => lane,
             None => self.fail(&format!(
                 "{} has no lane {n} now: it has fewer, or is switched off",
                 self.state.borrow().hosts[host.0].name
             )),
         }
+    }
+
+    fn find(&self, key: LaneKey) -> Option<Rc<Lane>> {
+        let lanes = self.lanes.borrow();
+        let found = lanes.iter().find(|running| running.key == key);
+        found.map(|running| running.lane.clone())
     }
 
     pub(super) fn fail(&self, what: &str) -> ! {
@@ -122,7 +141,7 @@ impl Driver {
         let mut tasks = String::new();
         for (host, lanes) in self.hosts.borrow().iter().enumerate() {
             for key in &lanes.lanes {
-                if let Some(lane) = self.lanes.borrow().get(key) {
+                if let Some(lane) = self.find(*key) {
                     let alive = lane.0.tasks.borrow().alive();
                     let name = &self.state.borrow().hosts[host].name;
                     tasks.push_str(&format!("\n  {name} has {alive} tasks"));
@@ -155,8 +174,11 @@ impl Driver {
             self.state.borrow_mut().stop_host(host, power_cut);
             let keys = std::mem::take(&mut self.hosts.borrow_mut()[host.0].lanes);
             for key in keys {
-                let lane = self.lanes.borrow_mut().remove(&key);
-                drop(lane);
+                let mut lanes = self.lanes.borrow_mut();
+                let found = lanes.iter().position(|running| running.key == key);
+                let ended = found.map(|at| lanes.remove(at));
+                drop(lanes);
+                drop(ended);
                 self.state.borrow_mut().forget_lane(key);
             }
         }
@@ -169,28 +191,36 @@ impl Driver {
         if self.steps.get() > self.config.steps_max {
             self.fail("the world runs in circles: it has passed Config::steps_max");
         }
-        self.state.borrow_mut().settle();
-        let now = self.state.borrow().now;
+        let mut state = self.state.borrow_mut();
+        state.settle();
+        let now = state.now;
+        let mut next = state.next_event();
+        drop(state);
         if now.as_ns() > self.config.time_max.as_nanos() as u64 {
             self.fail("the world has passed Config::time_max");
         }
-        let mut due = Vec::new();
-        let mut next = self.state.borrow().next_event();
-        for (&key, lane) in &*self.lanes.borrow() {
+        let mut due = self.due.take();
+        due.clear();
+        let lanes = self.lanes.borrow();
+        for (place, Running { key, lane, .. }) in lanes.iter().enumerate() {
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
                 // A late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
             }
-            let deadline = lane.0.timers.borrow_mut().next_deadline();
+            let deadline = lane.0.timers.borrow().next_deadline();
             if !lane.0.is_idle()
-                || self.state.borrow().has_completions(key)
+                || self.state.borrow().has_completions(*key)
                 || deadline.is_some_and(|deadline| deadline <= now)
             {
-                due.push((key, lane.clone()));
+                due.push(place);
             }
-            next = [next, deadline].into_iter().flatten().min();
+            if let Some(deadline) = deadline {
+                next = Some(next.map_or(deadline, |next| next.min(deadline)));
+            }
         }
         if due.is_empty() {
+            drop(lanes);
+            self.due.set(due);
             let next = match (next, end) {
                 (Some(next), Some(end)) => next.min(end),
                 (None, Some(end)) => end,
@@ -200,19 +230,18 @@ impl Driver {
             self.state.borrow_mut().advance(next);
             return true;
         }
-        let (host, lane) = {
+        let Running { host, lane, .. } = {
             let mut state = self.state.borrow_mut();
-            let chosen = state.random.index(due.len());
-            let (key, lane) = due.swap_remove(chosen);
-            drop(due);
-            state.note(&[8, u64::from(key.0)]);
-            let hosts = self.hosts.borrow();
-            let host = hosts.iter().position(|host| host.lanes.contains(&key));
-            (host.map(HostId), lane)
+            let chosen = due[state.random.index(due.len())];
+            let running = lanes[chosen].clone();
+            state.note(&[8, u64::from(running.key.0)]);
+            running
         };
+        drop(lanes);
+        self.due.set(due);
         {
             let _entered = lane.0.enter();
-            let before = self.running.replace(host);
+            let before = self.running.replace(Some(host));
             lane.0.turn(false);
             self.running.set(before);
         }

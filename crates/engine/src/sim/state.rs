@@ -7,9 +7,13 @@
 //! be compared.
 
 use std::{
-    collections::BTreeMap,
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
     net::{IpAddr, Ipv4Addr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -72,29 +76,77 @@ pub(super) struct State {
     pub(super) net: Net,
     pub(super) files: BTreeMap<i32, OpenFile>,
     pub(super) occurred: Occurred,
-    events: BTreeMap<(Instant, u64), Event>,
-    by_id: BTreeMap<(LaneKey, u32), FlightKey>,
-    ready: BTreeMap<LaneKey, Vec<Completion>>,
-    /// Handles whose last holder has let go, to be closed before anything else happens. Holders
-    /// may do so at any time, also while the state is in use: hence a place of its own.
-    closed: Arc<Mutex<Vec<i32>>>,
+    events: BinaryHeap<Reverse<Coming>>,
+    /// What has completed, by the number of its lane.
+    ready: Vec<Vec<Completion>>,
+    closed: Arc<Closed>,
     serial: u64,
     next_raw: i32,
     trace: u64,
 }
 
+/// An event in the order of time, and of those of one moment in the order in which they were asked for.
+struct Coming {
+    when: Instant,
+    serial: u64,
+    event: Event,
+}
+
+impl Ord for Coming {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.when, self.serial).cmp(&(other.when, other.serial))
+    }
+}
+
+impl PartialOrd for Coming {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Coming {
+    fn eq(&self, other: &Self) -> bool {
+        self.serial == other.serial
+    }
+}
+
+impl Eq for Coming {}
+
+/// Handles whose last holder has let go, to be closed before anything else happens. Holders may do so
+/// at any time, also while the state is in use: hence a place of its own.
+#[derive(Default)]
+struct Closed {
+    raws: Mutex<Vec<i32>>,
+    /// Whether there are any: it is looked at far more often.
+    any: AtomicBool,
+}
+
+impl Closed {
+    fn add(&self, raw: i32) {
+        let mut raws = self.raws.lock().unwrap_or_else(PoisonError::into_inner);
+        raws.push(raw);
+        self.any.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<i32> {
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut raws = self.raws.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut *raws)
+    }
+}
+
 /// Closes a simulated handle when it is dropped.
 struct Closer {
     raw: i32,
-    closed: Arc<Mutex<Vec<i32>>>,
+    closed: Arc<Closed>,
 }
 
 impl Drop for Closer {
     fn drop(&mut self) {
-        self.closed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(self.raw);
+        self.closed.add(self.raw);
     }
 }
 
@@ -110,9 +162,8 @@ impl State {
             net: Net::default(),
             files: BTreeMap::new(),
             occurred: Occurred::default(),
-            events: BTreeMap::new(),
-            by_id: BTreeMap::new(),
-            ready: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            ready: Vec::new(),
             closed: Arc::default(),
             serial: 0,
             next_raw: 3,
@@ -182,10 +233,7 @@ impl State {
     /// Closes what has been let go of.
     pub(super) fn settle(&mut self) {
         loop {
-            let closed = {
-                let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *closed)
-            };
+            let closed = self.closed.take();
             if closed.is_empty() {
                 return;
             }
@@ -203,21 +251,26 @@ impl State {
 
     pub(super) fn at(&mut self, when: Instant, event: Event) {
         self.serial += 1;
-        self.events.insert((when, self.serial), event);
+        let serial = self.serial;
+        self.events.push(Reverse(Coming {
+            when,
+            serial,
+            event,
+        }));
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
-        self.events.keys().next().map(|&(when, _)| when)
+        self.events.peek().map(|Reverse(first)| first.when)
     }
 
     /// Lets everything happen that is due.
     pub(super) fn run_due(&mut self) {
         self.settle();
-        while let Some(entry) = self.events.first_entry() {
-            if entry.key().0 > self.now {
-                break;
-            }
-            match entry.remove() {
+        while self.next_event().is_some_and(|when| when <= self.now) {
+            let Some(Reverse(Coming { event, .. })) = self.events.pop() else {
+                return;
+            };
+            match event {
                 Event::Arrival(flow) => self.arrive(flow),
                 Event::GiveUp { socket, since } => self.give_up(socket, since),
                 Event::Disk(key, event) => self.disk_done(key, &event),
@@ -241,7 +294,6 @@ impl State {
         );
         self.note(&[1, u64::from(lane.0), key.0, u64::from(is_file)]);
         self.flights.insert(key, Flight { host, lane, id, op });
-        self.by_id.insert((lane, id.0), key);
         if is_file {
             self.submit_to_disk(key);
         } else {
@@ -255,35 +307,39 @@ impl State {
             return;
         };
         self.note(&[2, key.0, result as u64]);
-        self.by_id.remove(&(lane, id.0));
-        let completion = Completion { id, op, result };
-        self.ready.entry(lane).or_default().push(completion);
+        let place = lane.0 as usize;
+        if self.ready.len() <= place {
+            self.ready.resize_with(place + 1, Vec::new);
+        }
+        self.ready[place].push(Completion { id, op, result });
     }
 
     pub(super) fn cancel(&mut self, lane: LaneKey, id: OpId) {
-        let Some(&key) = self.by_id.get(&(lane, id.0)) else {
+        let is_meant = |flight: &Flight| flight.lane == lane && flight.id.0 == id.0;
+        let mut flights = self.flights.iter();
+        let Some((&key, flight)) = flights.find(|(_, flight)| is_meant(flight)) else {
             return;
         };
-        if self
-            .flights
-            .get(&key)
-            .is_some_and(|flight| flight.op.is_cancellable())
-        {
+        if flight.op.is_cancellable() {
             self.leave_socket(key);
             self.complete(key, -libc::ECANCELED);
         }
     }
 
     pub(super) fn has_completions(&self, lane: LaneKey) -> bool {
-        self.ready.get(&lane).is_some_and(|ready| !ready.is_empty())
+        let ready = self.ready.get(lane.0 as usize);
+        ready.is_some_and(|ready| !ready.is_empty())
     }
 
     /// What has completed for `lane`, in any order.
     pub(super) fn take_completions(&mut self, lane: LaneKey, into: &mut Vec<Completion>) {
         self.settle();
-        let mut ready = self.ready.remove(&lane).unwrap_or_default();
+        let State { ready, random, .. } = self;
+        let Some(ready) = ready.get_mut(lane.0 as usize) else {
+            return;
+        };
         while !ready.is_empty() {
-            let next = self.random.index(ready.len());
+            let next = random.index(ready.len());
             into.push(ready.swap_remove(next));
         }
     }
@@ -305,7 +361,6 @@ impl State {
             self.leave_socket(key);
             flights.extend(self.flights.remove(&key));
         }
-        self.by_id.retain(|_, key| self.flights.contains_key(key));
         if power_cut {
             self.forget_sockets_of(host);
         } else {
@@ -317,7 +372,9 @@ impl State {
 
     /// Drops what is queued for a lane that has ended.
     pub(super) fn forget_lane(&mut self, lane: LaneKey) {
-        drop(self.ready.remove(&lane));
+        if let Some(ready) = self.ready.get_mut(lane.0 as usize) {
+            drop(std::mem::take(ready));
+        }
         self.settle();
     }
 
