@@ -7,16 +7,18 @@ pub const SECTOR_BYTES: usize = 512;
 /// The version of a sector that reads as zeroes: never written, or discarded.
 pub const ZEROES: u64 = 0;
 
-const WORDS: usize = SECTOR_BYTES / 8;
-
-fn word(sector: u64, version: u64, index: usize) -> u64 {
-    match index {
-        0 => sector,
-        1 => version,
-        _ => (version ^ sector.rotate_left(32))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(index as u32),
+fn content(sector: u64, version: u64) -> [u8; SECTOR_BYTES] {
+    let mixed = (version ^ sector.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bytes = [0; SECTOR_BYTES];
+    for (index, bytes) in bytes.chunks_exact_mut(8).enumerate() {
+        let word = match index {
+            0 => sector,
+            1 => version,
+            _ => mixed.rotate_left(index as u32),
+        };
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
+    bytes
 }
 
 /// Appends the bytes of `sector` as `version` writes it.
@@ -25,9 +27,7 @@ pub fn append(sector: u64, version: u64, to: &mut Vec<u8>) {
         to.resize(to.len() + SECTOR_BYTES, 0);
         return;
     }
-    for index in 0..WORDS {
-        to.extend_from_slice(&word(sector, version, index).to_le_bytes());
-    }
+    to.extend_from_slice(&content(sector, version));
 }
 
 /// The bytes of `sectors` as `version` writes them.
@@ -57,7 +57,7 @@ pub fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
         u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
     };
     let (address, version) = (word_at(0), word_at(1));
-    if address == 0 && version == ZEROES && bytes.iter().all(|&byte| byte == 0) {
+    if address == 0 && version == ZEROES && bytes == [0; SECTOR_BYTES] {
         return Ok(ZEROES);
     }
     if address != sector {
@@ -65,13 +65,16 @@ pub fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
             "it holds sector {address} in version {version}: data in the wrong place"
         ));
     }
-    match (0..WORDS).find(|&index| word_at(index) != word(sector, version, index)) {
-        None => Ok(version),
-        Some(index) => Err(format!(
-            "version {version} is damaged at byte {}",
-            8 * index
-        )),
+    let whole = content(sector, version);
+    if bytes == whole {
+        return Ok(version);
     }
+    let damaged = bytes
+        .iter()
+        .zip(whole)
+        .position(|(&byte, good)| byte != good);
+    let damaged = damaged.unwrap_or(SECTOR_BYTES);
+    Err(format!("version {version} is damaged at byte {damaged}"))
 }
 
 #[cfg(test)]

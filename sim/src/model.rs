@@ -17,6 +17,8 @@
 
 use std::{collections::BTreeSet, ops::Range};
 
+use smallvec::SmallVec;
+
 use crate::content::{self, SECTOR_BYTES, ZEROES};
 
 /// What the client knows about a write.
@@ -51,11 +53,11 @@ impl Entry {
 
 #[derive(Clone, Debug)]
 struct Sector {
-    entries: Vec<Entry>,
+    entries: SmallVec<[Entry; 2]>,
     /// When its target last lost what was not durable.
     crashed: u64,
     /// When which value may have come to be there, as far back as the oldest read in flight.
-    appeared: Vec<(u64, u64)>,
+    appeared: SmallVec<[(u64, u64); 2]>,
     /// A cache may still know what that crash has taken away.
     remembered: bool,
 }
@@ -83,7 +85,7 @@ pub struct Write {
 pub struct Read {
     began: u64,
     sectors: Range<usize>,
-    allowed: Vec<Vec<u64>>,
+    allowed: Vec<SmallVec<[u64; 2]>>,
 }
 
 /// A flush on its way.
@@ -117,9 +119,9 @@ impl Model {
             live: true,
         };
         let sector = Sector {
-            entries: vec![blank],
+            entries: [blank].into_iter().collect(),
             crashed: 0,
-            appeared: Vec::new(),
+            appeared: SmallVec::new(),
             remembered: false,
         };
         Model {
@@ -259,6 +261,9 @@ impl Model {
             return Err("a flush ended well although an earlier one had failed".into());
         }
         for sector in &mut self.sectors {
+            if matches!(&sector.entries[..], [only] if only.fate == Fate::Durable) {
+                continue;
+            }
             for entry in &mut sector.entries {
                 if entry.fate == Fate::Acknowledged && entry.ended_before(flush.began) {
                     entry.fate = Fate::Durable;
@@ -352,7 +357,7 @@ impl Sector {
 
     fn appears(&mut self, when: u64, value: u64, oldest_read: Option<&u64>) {
         let oldest = oldest_read.copied().unwrap_or(when);
-        self.appeared.retain(|&(when, _)| when > oldest);
+        self.appeared.retain(|&mut (when, _)| when > oldest);
         self.appeared.push((when, value));
     }
 
