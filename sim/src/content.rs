@@ -8,16 +8,16 @@ pub const SECTOR_BYTES: usize = 512;
 pub const ZEROES: u64 = 0;
 
 fn content(sector: u64, version: u64) -> [u8; SECTOR_BYTES] {
-    let mixed = (version ^ sector.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    const STEP: u64 = 0xbf58_476d_1ce4_e5b9;
+    let mut word = (version ^ sector.rotate_left(32)).wrapping_mul(SPREAD);
     let mut bytes = [0; SECTOR_BYTES];
-    for (index, bytes) in bytes.chunks_exact_mut(8).enumerate() {
-        let word = match index {
-            0 => sector,
-            1 => version,
-            _ => mixed.rotate_left(index as u32),
-        };
+    for bytes in bytes.chunks_exact_mut(8) {
+        word = word.wrapping_add(STEP);
         bytes.copy_from_slice(&word.to_le_bytes());
     }
+    bytes[..8].copy_from_slice(&sector.to_le_bytes());
+    bytes[8..16].copy_from_slice(&version.to_le_bytes());
     bytes
 }
 
