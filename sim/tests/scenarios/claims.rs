@@ -398,7 +398,7 @@ fn of_two_who_begin_at_once_one_has_the_stripe() {
         rounds: 10,
     };
     let mut both = 0;
-    seeds(30, |seed| {
+    seeds(60, |seed| {
         let (history, _) = contend(seed, &plan);
         let history = history.borrow();
         assert_eq!(history.preempted, 0, "nobody was allowed to take over");
@@ -417,7 +417,7 @@ fn who_crashed_comes_back_and_the_other_one_waits() {
         rounds: 20,
     };
     let (mut refused, mut met) = (0, Occurred::default());
-    seeds(60, |seed| {
+    seeds(120, |seed| {
         let (history, site) = contend(seed, &plan);
         let history = history.borrow();
         assert!(history.reads > 0);
@@ -441,7 +441,7 @@ fn who_was_taken_over_answers_nothing_from_its_past() {
         rounds: 30,
     };
     let (mut preempted, mut met) = (0, Occurred::default());
-    seeds(80, |seed| {
+    seeds(160, |seed| {
         let (history, site) = contend(seed, &plan);
         preempted += history.borrow().preempted as u64;
         met += site.world.occurred();
