@@ -18,7 +18,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::{chunk::Piece, cost::count_copied, lane};
+use crate::{chunk::Piece, cost::count_copied};
 
 /// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
 pub const ALIGN_BYTES: usize = 4096;
@@ -94,14 +94,21 @@ const EMPTY_MAX: usize = 4096;
 thread_local! {
     static FREE: RefCell<FreeBlocks> = RefCell::default();
     static KEPT_MAX: Cell<usize> = const { Cell::new(KEPT_BYTES_MAX) };
+    static KEPT_IS_FIXED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets how much free memory this thread keeps for reuse, in bytes. What it already keeps beyond
 /// that goes as it is used. A simulated machine is one of many on its thread and sets nothing there.
 pub fn keep_at_most(bytes: usize) {
-    if !lane::is_simulated() {
+    if !KEPT_IS_FIXED.get() {
         KEPT_MAX.set(bytes);
     }
+}
+
+/// Makes [`keep_at_most`] change nothing on this thread any more.
+#[cfg(feature = "sim")]
+pub(crate) fn fix_what_is_kept() {
+    KEPT_IS_FIXED.set(true);
 }
 
 /// Bytes of memory that a buffer of `len` bytes takes.
@@ -494,8 +501,11 @@ impl Payload {
 
     /// All bytes in one new vector.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
-        self.copy_to(0, &mut bytes);
+        count_copied(self.len);
+        let mut bytes = Vec::with_capacity(self.len);
+        for slice in &self.slices {
+            bytes.extend_from_slice(slice);
+        }
         bytes
     }
 

@@ -113,11 +113,6 @@ pub(crate) fn is_ending() -> bool {
     try_with(|lane| lane.inbox.has_ended()) == Some(true)
 }
 
-/// Whether the current lane is one of a simulated machine.
-pub(crate) fn is_simulated() -> bool {
-    cfg!(feature = "sim") && try_with(|lane| lane.tasks.borrow().chooser.is_some()) == Some(true)
-}
-
 /// Makes a lane current until it is dropped; restores the one before.
 pub(crate) struct Entered(Option<Rc<LaneInner>>);
 

@@ -14,6 +14,7 @@ use super::{
     state::State,
 };
 use crate::{
+    buf,
     instant::Instant,
     lane::{Inbox, Lane},
 };
@@ -50,6 +51,7 @@ struct Running {
 
 impl Driver {
     pub(super) fn new(seed: u64, config: Config) -> Driver {
+        buf::fix_what_is_kept();
         Driver {
             state: Rc::new(RefCell::new(State::new(seed, config.clone()))),
             hosts: RefCell::default(),
@@ -202,6 +204,7 @@ impl Driver {
         let mut due = self.due.take();
         due.clear();
         let lanes = self.lanes.borrow();
+        let state = self.state.borrow();
         for (place, Running { key, lane, .. }) in lanes.iter().enumerate() {
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
                 // A late waker of an earlier block_on.
@@ -209,7 +212,7 @@ impl Driver {
             }
             let deadline = lane.0.timers.borrow().next_deadline();
             if !lane.0.is_idle()
-                || self.state.borrow().has_completions(*key)
+                || state.has_completions(*key)
                 || deadline.is_some_and(|deadline| deadline <= now)
             {
                 due.push(place);
@@ -218,6 +221,7 @@ impl Driver {
                 next = Some(next.map_or(deadline, |next| next.min(deadline)));
             }
         }
+        drop(state);
         if due.is_empty() {
             drop(lanes);
             self.due.set(due);

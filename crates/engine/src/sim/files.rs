@@ -249,8 +249,7 @@ impl State {
                 },
                 DiskEvent::Write(len),
             ) => {
-                let mut bytes = vec![0; *len];
-                data.copy_to(*start, &mut bytes);
+                let mut bytes = data.slice(*start..*start + *len).to_vec();
                 match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64), occurred) {
                     Some(errno) => {
                         // A failed write may have changed a part of what it was to change.
@@ -346,8 +345,7 @@ impl State {
                     start,
                     ..
                 } => {
-                    let mut bytes = vec![0; data.len() - start];
-                    data.copy_to(*start, &mut bytes);
+                    let bytes = data.slice(*start..data.len()).to_vec();
                     (file.raw, *at, What::Write(bytes))
                 }
                 Op::Allocate {
