@@ -201,11 +201,11 @@ impl Region {
     fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
         let mut parts = parts(at, len);
         loop {
-            let group = parts.by_ref().take(CHANGED_PAGES);
             // In ascending order, as everybody does who locks several.
-            let mut group: SmallVec<[_; CHANGED_PAGES]> = group
-                .map(|(start, n)| (start, n, self.pages[start / PAGE_BYTES].lock()))
-                .collect();
+            let mut group = SmallVec::<[_; CHANGED_PAGES]>::new();
+            for (start, n) in parts.by_ref().take(CHANGED_PAGES) {
+                group.push((start, n, self.pages[start / PAGE_BYTES].lock()));
+            }
             if group.is_empty() {
                 return;
             }
