@@ -98,10 +98,7 @@ impl SharedFile {
     }
 
     fn handle(&self) -> Handle {
-        Handle {
-            raw: self.raw,
-            keeper: self.keeper.clone(),
-        }
+        Handle::new(self.raw, self.keeper.clone())
     }
 }
 

@@ -21,23 +21,22 @@ const ALIGN: usize = 16;
 /// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled.
 pub struct LaneFuture<'a, T> {
     future: NonNull<dyn Future<Output = T> + 'a>,
-    memory: NonNull<u8>,
-    layout: Layout,
+    /// Of the frame that it begins.
+    class: Option<u8>,
     _not_send: PhantomData<*mut ()>,
 }
 
 impl<'a, T> LaneFuture<'a, T> {
     /// Moves `future` into a recycled frame.
     pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
-        let layout = class_of(Layout::new::<F>());
-        let memory = take(layout);
-        let typed = memory.cast::<F>();
-        // SAFETY: `memory` is valid for `layout`, which is at least as large and aligned as F.
+        let layout = Layout::new::<F>();
+        let class = class_index(layout);
+        let typed = take(class, layout).cast::<F>();
+        // SAFETY: the frame is at least as large and aligned as `layout`, that of F.
         unsafe { typed.as_ptr().write(future) };
         LaneFuture {
             future: typed,
-            memory,
-            layout,
+            class,
             _not_send: PhantomData,
         }
     }
@@ -57,15 +56,19 @@ impl<T> Unpin for LaneFuture<'_, T> {}
 
 impl<T> Drop for LaneFuture<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: `new` wrote a future here and nothing else drops it.
+        // SAFETY: `new` wrote a future here.
+        let layout = Layout::for_value(unsafe { self.future.as_ref() });
+        // SAFETY: as above, and nothing else drops it.
         unsafe { self.future.as_ptr().drop_in_place() };
-        give(self.memory, self.layout);
+        give(self.future.cast(), self.class, layout);
     }
 }
 
 impl<T> fmt::Debug for LaneFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LaneFuture({} bytes)", self.layout.size())
+        // SAFETY: `new` wrote a future here, which only its size is asked of.
+        let bytes = size_of_val(unsafe { self.future.as_ref() });
+        write!(f, "LaneFuture({bytes} bytes)")
     }
 }
 
@@ -90,37 +93,43 @@ fn class_layout(class: usize) -> Layout {
     Layout::from_size_align(CLASSES_BYTES[class], ALIGN).expect("the class sizes are constants")
 }
 
-fn class_index(layout: Layout) -> Option<usize> {
+/// The class of frames for a future of this layout; `None`: those are not kept.
+fn class_index(layout: Layout) -> Option<u8> {
     if layout.align() > ALIGN {
         return None;
     }
-    CLASSES_BYTES
+    let class = CLASSES_BYTES
         .iter()
-        .position(|&bytes| layout.size() <= bytes)
+        .position(|&bytes| layout.size() <= bytes)?;
+    Some(class as u8)
 }
 
-fn class_of(layout: Layout) -> Layout {
-    match class_index(layout) {
-        Some(class) => class_layout(class),
+/// The memory of a frame of a class, or for a future of `layout` that has none.
+fn frame_layout(class: Option<u8>, layout: Layout) -> Layout {
+    match class {
+        Some(class) => class_layout(class.into()),
         None => Layout::from_size_align(layout.size().max(1), layout.align())
             .expect("growing an empty frame to one byte cannot overflow"),
     }
 }
 
-fn take(layout: Layout) -> NonNull<u8> {
-    let kept = class_index(layout)
-        .and_then(|class| FREE.try_with(|f| f.borrow_mut().0[class].pop()).ok()?);
+fn take(class: Option<u8>, layout: Layout) -> NonNull<u8> {
+    let kept = class.and_then(|class| {
+        FREE.try_with(|free| free.borrow_mut().0[usize::from(class)].pop())
+            .ok()?
+    });
     kept.unwrap_or_else(|| {
-        // SAFETY: every layout here has a size above zero: `class_of` sees to it.
+        let layout = frame_layout(class, layout);
+        // SAFETY: every layout here has a size above zero: `frame_layout` sees to it.
         let memory = unsafe { alloc(layout) };
         NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))
     })
 }
 
-fn give(memory: NonNull<u8>, layout: Layout) {
-    let kept = class_index(layout).is_some_and(|class| {
+fn give(memory: NonNull<u8>, class: Option<u8>, layout: Layout) {
+    let kept = class.is_some_and(|class| {
         FREE.try_with(|free| {
-            let frames = &mut free.borrow_mut().0[class];
+            let frames = &mut free.borrow_mut().0[usize::from(class)];
             let room = frames.len() < KEPT_PER_CLASS;
             if room {
                 frames.push(memory);
@@ -131,7 +140,7 @@ fn give(memory: NonNull<u8>, layout: Layout) {
     });
     if !kept {
         // SAFETY: `take` allocated this memory with this layout.
-        unsafe { dealloc(memory.as_ptr(), layout) };
+        unsafe { dealloc(memory.as_ptr(), frame_layout(class, layout)) };
     }
 }
 
@@ -151,7 +160,7 @@ mod tests {
                 let _held = held;
                 round
             });
-            frames.insert(future.memory);
+            frames.insert(future.future.cast::<u8>());
             assert_eq!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(round));
         }
         assert_eq!(frames.len(), 1, "ten frames in turn need the memory of one");

@@ -1,12 +1,24 @@
 //! Open files and sockets of either world, and what closes them.
 
-use std::{fmt, os::fd::OwnedFd, sync::Arc};
+use std::{cell::Cell, fmt, os::fd::OwnedFd, sync::Arc};
 
 /// An open file or socket. It is closed when the last operation on it has completed and the last
 /// holder has let go.
 pub struct Handle {
     pub(crate) raw: i32,
     pub(crate) keeper: Keeper,
+    /// The last receive has taken all that had come.
+    pub(crate) is_drained: Cell<bool>,
+}
+
+impl Handle {
+    pub(crate) fn new(raw: i32, keeper: Keeper) -> Handle {
+        Handle {
+            raw,
+            keeper,
+            is_drained: Cell::new(false),
+        }
+    }
 }
 
 impl fmt::Debug for Handle {

@@ -89,10 +89,7 @@ impl DetachedStream {
     /// Goes on with the connection on the current lane.
     pub fn on_lane(self) -> TcpStream {
         TcpStream {
-            socket: Rc::new(Handle {
-                raw: self.raw,
-                keeper: self.keeper,
-            }),
+            socket: Rc::new(Handle::new(self.raw, self.keeper)),
         }
     }
 }

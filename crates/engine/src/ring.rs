@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::{
     clock::Clock,
@@ -34,6 +34,8 @@ pub(crate) use store::System;
 const BELL: u64 = u64::MAX;
 /// user_data of cancellations, whose own results say nothing of use.
 const CANCEL: u64 = u64::MAX - 1;
+/// IORING_RECVSEND_POLL_FIRST: a receive waits for bytes before it looks for them.
+const POLL_FIRST: u16 = 1;
 /// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
 /// File reads and writes go to the kernel in groups of so many, while the next are being made: it
@@ -140,6 +142,10 @@ impl Ring {
                     assert!(generation == slot.generation, "of the slot's present use");
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
+                    if let Op::Receive { socket, .. } = &op {
+                        let is_drained = !cqueue::sock_nonempty(entry.flags());
+                        socket.is_drained.set(is_drained);
+                    }
                     completed.push(Completion {
                         id: slot.id,
                         op,
@@ -308,7 +314,12 @@ impl Reactor for Ring {
             }
             Op::Receive { socket, buf, start } => {
                 let room = &mut buf[*start..];
+                // Where nothing is left, the kernel need not look before it waits. It says so, and can
+                // be told so, since it has the flag.
+                let waits_first = self.has_taskrun_flag && socket.is_drained.get();
+                let how = if waits_first { POLL_FIRST } else { 0 };
                 opcode::Recv::new(types::Fd(socket.raw), room.as_mut_ptr(), room.len() as u32)
+                    .ioprio(how)
                     .build()
             }
             Op::Send { socket, gather } => {
@@ -537,10 +548,7 @@ impl Drop for Ring {
 }
 
 fn owned(fd: OwnedFd) -> Handle {
-    Handle {
-        raw: fd.as_raw_fd(),
-        keeper: Keeper::Fd(Arc::new(fd)),
-    }
+    Handle::new(fd.as_raw_fd(), Keeper::Fd(Arc::new(fd)))
 }
 
 type AddressCall =

@@ -8,7 +8,6 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     ops::Range,
     rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -29,13 +28,14 @@ pub(crate) struct Turns(Mutex<Line>);
 struct Line {
     last: Serial,
     /// In the order of their coming.
-    places: BTreeMap<Serial, Place>,
+    places: Vec<Place>,
 }
 
 /// Tells turns of one volume apart; later ones are greater.
 pub(crate) type Serial = u64;
 
 struct Place {
+    serial: Serial,
     range: Range<u64>,
     /// How many of those before it overlap with it.
     ahead: usize,
@@ -98,7 +98,7 @@ impl Turns {
         let mut line = self.lock();
         line.last += 1;
         let serial = line.last;
-        let before = line.places.values();
+        let before = line.places.iter();
         let ahead = before.filter(|place| overlap(&place.range, &range)).count();
         let (waiting, turn) = match ahead {
             0 => (None, Ok(self.turn(serial, extent))),
@@ -107,12 +107,12 @@ impl Turns {
                 (Some((sender, extent)), Err(receiver))
             }
         };
-        let place = Place {
+        line.places.push(Place {
+            serial,
             range,
             ahead,
             waiting,
-        };
-        line.places.insert(serial, place);
+        });
         turn
     }
 
@@ -127,17 +127,19 @@ impl Turns {
     /// Ends the turn `serial`; gives those whose turn has come.
     fn leave(&self, serial: Serial) -> Vec<(Serial, Waiting)> {
         let mut line = self.lock();
-        let Some(left) = line.places.remove(&serial) else {
+        let found = line.places.iter().position(|place| place.serial == serial);
+        let Some(index) = found else {
             return Vec::new();
         };
+        let left = line.places.remove(index);
         let mut next = Vec::new();
-        for (&serial, place) in line.places.range_mut(serial..) {
+        for place in &mut line.places[index..] {
             if !overlap(&place.range, &left.range) {
                 continue;
             }
             place.ahead -= 1;
             if place.ahead == 0 {
-                next.extend(place.waiting.take().map(|waiting| (serial, waiting)));
+                next.extend(place.waiting.take().map(|waiting| (place.serial, waiting)));
             }
         }
         next
@@ -158,13 +160,14 @@ impl Drop for Turn {
 pub(crate) struct Gate {
     at_work: RefCell<Vec<Option<Range<u64>>>>,
     free: RefCell<Vec<usize>>,
-    /// By the turn that holds them.
-    held: RefCell<BTreeMap<Serial, Held>>,
+    held: RefCell<Vec<Held>>,
     changed: Notify,
 }
 
 /// Blocks that nobody is let in to.
 struct Held {
+    /// The turn that holds them.
+    serial: Serial,
     range: Range<u64>,
     /// How many are at work in them, still.
     at_work: usize,
@@ -190,7 +193,7 @@ impl Gate {
         let range = blocks(extent);
         let is_excluded = || {
             let held = self.held.borrow();
-            held.values().any(|held| overlap(&held.range, &range))
+            held.iter().any(|held| overlap(&held.range, &range))
         };
         if self.is_held() {
             let turn = self.changed.wait_for(|| match is_excluded() {
@@ -223,8 +226,11 @@ impl Gate {
                 at_work.filter(|place| overlap(&range, place)).count()
             }
         };
-        let held = Held { range, at_work };
-        self.held.borrow_mut().insert(serial, held);
+        self.held.borrow_mut().push(Held {
+            serial,
+            range,
+            at_work,
+        });
         self.changed.notify();
     }
 
@@ -233,7 +239,8 @@ impl Gate {
         self.changed
             .wait_for(|| {
                 let held = self.held.borrow();
-                let busy = held.get(&serial).is_some_and(|held| held.at_work > 0);
+                let mut own = held.iter().filter(|held| held.serial == serial);
+                let busy = own.any(|held| held.at_work > 0);
                 (!busy).then_some(())
             })
             .await;
@@ -241,7 +248,7 @@ impl Gate {
 
     /// Lets others in again to what the turn `serial` holds.
     pub(crate) fn release(&self, serial: Serial) {
-        self.held.borrow_mut().remove(&serial);
+        self.held.borrow_mut().retain(|held| held.serial != serial);
         self.changed.notify();
     }
 
@@ -256,7 +263,7 @@ impl Drop for AtWork {
         let range = gate.at_work.borrow_mut()[self.index].take();
         gate.free.borrow_mut().push(self.index);
         let Some(range) = range else { return };
-        for held in gate.held.borrow_mut().values_mut() {
+        for held in gate.held.borrow_mut().iter_mut() {
             // Who came in after the hold is beside it.
             if overlap(&held.range, &range) {
                 held.at_work -= 1;

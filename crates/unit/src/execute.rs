@@ -3,7 +3,7 @@
 
 use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
 
-use engine::{Instant, Payload, time};
+use engine::{Instant, LaneFuture, Payload, time};
 use scsi::{Change, Changed, Copy, Eject, Ending, Extent, MediumOp, Overwrite};
 
 use crate::{
@@ -97,9 +97,10 @@ impl LaneUnits {
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });
-        // Not behind a sanitize: its end would be waited for by whoever waits for this one's.
+        // In memory of its own, which all others do without. Not behind a sanitize: its end would be
+        // waited for by whoever waits for this one's.
         let exclusively = async |extent: Extent, perform| match recheck() {
-            Ok(()) => self.exclusively(&unit.disk, extent, perform).await,
+            Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
             Err(ending) => Err(ending),
         };
         let result = match op.span() {

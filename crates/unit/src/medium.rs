@@ -41,8 +41,7 @@ pub(crate) async fn perform(
     data: Payload,
     steps: &Steps,
 ) -> Result<Payload, MediumError> {
-    // What takes several calls has memory of its own, which the short ones do without.
-    let in_steps = match op {
+    match op {
         MediumOp::Read { extent, fua } => {
             if *fua && volume.shape().volatile_cache {
                 let flushed = volume.flush().await;
@@ -50,48 +49,59 @@ pub(crate) async fn perform(
             }
             let len = extent.len_bytes() as usize;
             let read = volume.read(extent.offset_bytes(), len).await;
-            return read.map_err(|e| told(&e, MediumErrorKind::Read));
+            read.map_err(|e| told(&e, MediumErrorKind::Read))
         }
         MediumOp::Write { extent, fua } => {
             let written = volume.write(extent.offset_bytes(), data, durability(*fua));
-            return written.await.map(nothing).map_err(not_written);
+            written.await.map(nothing).map_err(not_written)
         }
         MediumOp::WriteAtomic { extent, fua } => {
             let written = volume.write_atomic(extent.offset_bytes(), data, durability(*fua));
-            return written.await.map(nothing).map_err(not_written);
+            written.await.map(nothing).map_err(not_written)
         }
         MediumOp::Zero { extent, unmap } => {
             let (at, len) = (extent.offset_bytes(), extent.len_bytes());
             let zeroed = volume.write_zeroes(at, len, *unmap, Durability::Cached);
-            return zeroed.await.map(nothing).map_err(not_written);
+            zeroed.await.map(nothing).map_err(not_written)
         }
         MediumOp::Flush { .. } => {
             let flushed = volume.flush().await.map(nothing);
-            return flushed.map_err(|e| told(&e, MediumErrorKind::Flush));
+            flushed.map_err(|e| told(&e, MediumErrorKind::Flush))
         }
-        MediumOp::WriteVerify { extent, compare } => {
-            LaneFuture::new(write_verify(volume, extent, *compare, data))
-        }
-        MediumOp::CompareAndWrite { extent, fua } => {
-            LaneFuture::new(compare_and_write(volume, extent, *fua, data))
-        }
-        MediumOp::OrWrite { extent, fua } => LaneFuture::new(or_write(volume, extent, *fua, data)),
-        MediumOp::LbaStatus { extent, len_bytes } => {
-            LaneFuture::new(lba_status(volume, extent, *len_bytes))
-        }
-        MediumOp::Verify { extent } => LaneFuture::new(verify(volume, extent)),
-        MediumOp::Compare { extent } => {
-            LaneFuture::new(async move { compare(volume, extent, &data).await })
-        }
-        MediumOp::CompareSame { extent, block } => {
-            LaneFuture::new(compare_same(volume, extent, block))
-        }
-        MediumOp::WriteSame { extent, block } => LaneFuture::new(write_same(volume, extent, block)),
-        MediumOp::Unmap { extents } => LaneFuture::new(unmap(volume, extents)),
-    };
+        // What takes several calls has memory of its own, which the short ones do without.
+        _ => LaneFuture::new(in_steps(volume, op, data, steps)).await,
+    }
+}
+
+/// The same, for what takes several calls, when its turn has come.
+async fn in_steps(
+    volume: &dyn Volume,
+    op: &MediumOp,
+    data: Payload,
+    steps: &Steps,
+) -> Result<Payload, MediumError> {
     let _own = steps.own.take(1).await;
     let _turn = steps.lane.take(1).await;
-    in_steps.await
+    match op {
+        MediumOp::WriteVerify { extent, compare } => {
+            write_verify(volume, extent, *compare, data).await
+        }
+        MediumOp::CompareAndWrite { extent, fua } => {
+            compare_and_write(volume, extent, *fua, data).await
+        }
+        MediumOp::OrWrite { extent, fua } => or_write(volume, extent, *fua, data).await,
+        MediumOp::LbaStatus { extent, len_bytes } => lba_status(volume, extent, *len_bytes).await,
+        MediumOp::Verify { extent } => verify(volume, extent).await,
+        MediumOp::Compare { extent } => compare(volume, extent, &data).await,
+        MediumOp::CompareSame { extent, block } => compare_same(volume, extent, block).await,
+        MediumOp::WriteSame { extent, block } => write_same(volume, extent, block).await,
+        MediumOp::Unmap { extents } => unmap(volume, extents).await,
+        MediumOp::Read { .. }
+        | MediumOp::Write { .. }
+        | MediumOp::WriteAtomic { .. }
+        | MediumOp::Zero { .. }
+        | MediumOp::Flush { .. } => unreachable!("`perform` does so in one call"),
+    }
 }
 
 async fn write_verify(
@@ -115,7 +125,7 @@ async fn compare_and_write(
     data: Payload,
 ) -> Result<Payload, MediumError> {
     let half = extent.len_bytes() as usize;
-    compare(volume, extent, &data.slice(0..half)).await?;
+    compare(volume, extent, &data).await?;
     let new = data.slice(half..2 * half);
     let written = volume.write(extent.offset_bytes(), new, durability(fua));
     written.await.map(nothing).map_err(not_written)
@@ -171,9 +181,8 @@ async fn compare_same(
     let mut done = 0;
     for piece in pieces(extent) {
         let stored = read(volume, piece).await?;
-        let pattern = pattern.slice(0..stored.len());
         spend(2 * stored.len()).await;
-        if let Some(at) = first_difference(&stored, &pattern) {
+        if let Some(at) = first_difference(&stored, &pattern, 0) {
             return Err(miscompare(done + at));
         }
         done += stored.len();
@@ -244,7 +253,7 @@ async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, MediumE
     Ok(Payload::new())
 }
 
-/// Compares `extent` with `given`, as long as it.
+/// Compares `extent` with the beginning of `given`.
 async fn compare(
     volume: &dyn Volume,
     extent: &Extent,
@@ -253,9 +262,8 @@ async fn compare(
     let mut done = 0;
     for piece in pieces(extent) {
         let stored = read(volume, piece).await?;
-        let given = given.slice(done..done + stored.len());
         spend(2 * stored.len()).await;
-        if let Some(at) = first_difference(&stored, &given) {
+        if let Some(at) = first_difference(&stored, given, done) {
             return Err(miscompare(done + at));
         }
         done += stored.len();
@@ -263,9 +271,14 @@ async fn compare(
     Ok(Payload::new())
 }
 
-/// Where two payloads of one length differ first.
-fn first_difference(a: &Payload, b: &Payload) -> Option<usize> {
-    let mut rest = b.slices().iter().map(|slice| &slice[..]);
+/// Where `a` differs first from as many bytes of `b`, from `start` on.
+fn first_difference(a: &Payload, b: &Payload, start: usize) -> Option<usize> {
+    let mut skip = start;
+    let mut rest = b.slices().iter().filter_map(|slice| {
+        let from = skip.min(slice.len());
+        skip -= from;
+        (from < slice.len()).then(|| &slice[from..])
+    });
     let mut other: &[u8] = &[];
     let mut at = 0;
     for slice in a.slices() {

@@ -224,7 +224,7 @@ impl Stats {
             request,
             counters: &self.counters.0[kind as usize],
             bytes,
-            began: time::turn_began(),
+            began: None,
             is_answered: false,
         })
     }
@@ -236,7 +236,8 @@ struct Counted<'a, T> {
     request: LaneFuture<'a, Result<T>>,
     counters: &'a KindCounters,
     bytes: u64,
-    began: Instant,
+    /// The turn that it came in, if it has outlasted that.
+    began: Option<Instant>,
     is_answered: bool,
 }
 
@@ -245,12 +246,18 @@ impl<T> Future for Counted<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let answer = Pin::new(&mut self.request).poll(cx);
-        if let Poll::Ready(result) = &answer {
-            self.is_answered = true;
-            let took_ns = time::turn_began()
-                .as_ns()
-                .saturating_sub(self.began.as_ns());
-            self.counters.record(result.is_ok(), self.bytes, took_ns);
+        match &answer {
+            Poll::Ready(result) => {
+                self.is_answered = true;
+                let took_ns = self.began.map_or(0, |began| {
+                    let ended = time::turn_began();
+                    ended.as_ns().saturating_sub(began.as_ns())
+                });
+                self.counters.record(result.is_ok(), self.bytes, took_ns);
+            }
+            Poll::Pending => {
+                self.began.get_or_insert_with(time::turn_began);
+            }
         }
         answer
     }

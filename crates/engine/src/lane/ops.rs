@@ -45,12 +45,14 @@ impl OpTable {
         result: i32,
     ) -> (Option<Waker>, Option<Op>) {
         let slot = &mut self.slots[id.0 as usize];
-        match std::mem::replace(slot, OpSlot::Free) {
+        match slot {
             OpSlot::Waiting(waker) => {
+                let waker = waker.take();
                 *slot = OpSlot::Done(op, result);
                 (waker, None)
             }
             OpSlot::Detached => {
+                *slot = OpSlot::Free;
                 self.free.push(id.0);
                 (None, Some(op))
             }
@@ -89,17 +91,18 @@ impl Future for Submitted {
         with(|lane| {
             let mut ops = lane.ops.borrow_mut();
             let slot = &mut ops.slots[self.id.0 as usize];
+            // In its place: moving an operation costs more than all else here.
+            if let OpSlot::Waiting(waker) = slot {
+                *waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
             match std::mem::replace(slot, OpSlot::Free) {
                 OpSlot::Done(op, result) => {
                     ops.free.push(self.id.0);
                     self.taken = true;
                     Poll::Ready((op, result))
                 }
-                OpSlot::Waiting(_) => {
-                    *slot = OpSlot::Waiting(Some(cx.waker().clone()));
-                    Poll::Pending
-                }
-                OpSlot::Free | OpSlot::Detached => unreachable!("polled after its end"),
+                _ => unreachable!("polled after its end"),
             }
         })
     }

@@ -224,10 +224,7 @@ impl State {
     }
 
     pub(super) fn handle(&self, raw: i32) -> Handle {
-        Handle {
-            raw,
-            keeper: self.keeper(raw),
-        }
+        Handle::new(raw, self.keeper(raw))
     }
 
     /// Closes what has been let go of.

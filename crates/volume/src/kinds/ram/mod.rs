@@ -18,6 +18,7 @@ pub mod settings;
 mod tests;
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     io,
     ops::Range,
@@ -145,7 +146,10 @@ impl Region {
     /// The volume for the current lane.
     pub fn on_lane(self: &Arc<Self>) -> Ram {
         Ram {
-            region: Rc::new(Home(self.clone())),
+            home: Rc::new(Home {
+                region: self.clone(),
+                read_last: Cell::default(),
+            }),
         }
     }
 
@@ -197,11 +201,11 @@ impl Region {
     fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
         let mut parts = parts(at, len);
         loop {
-            let group = parts.by_ref().take(CHANGED_PAGES);
             // In ascending order, as everybody does who locks several.
-            let mut group: SmallVec<[_; CHANGED_PAGES]> = group
-                .map(|(start, n)| (start, n, self.pages[start / PAGE_BYTES].lock()))
-                .collect();
+            let mut group = SmallVec::<[_; CHANGED_PAGES]>::new();
+            for (start, n) in parts.by_ref().take(CHANGED_PAGES) {
+                group.push((start, n, self.pages[start / PAGE_BYTES].lock()));
+            }
             if group.is_empty() {
                 return;
             }
@@ -436,24 +440,28 @@ impl Drop for Region {
 
 /// A region as one lane lends from it.
 #[derive(Debug)]
-struct Home(Arc<Region>);
+struct Home {
+    region: Arc<Region>,
+    /// What this lane has read last, at home: where and how many bytes.
+    read_last: Cell<(usize, usize)>,
+}
 
 impl Lender for Home {
     fn give_back(&self, memory: NonNull<u8>, len: usize) {
-        let at = memory.as_ptr() as usize - self.0.memory.as_ptr() as usize;
-        self.0.take_back(pages_of(at, len));
+        let at = memory.as_ptr() as usize - self.region.memory.as_ptr() as usize;
+        self.region.take_back(pages_of(at, len));
     }
 }
 
 /// A `ram` volume on one lane.
 #[derive(Debug)]
 pub struct Ram {
-    region: Rc<Home>,
+    home: Rc<Home>,
 }
 
 impl Ram {
     fn region(&self) -> &Region {
-        &self.region.0
+        &self.home.region
     }
 }
 
@@ -470,7 +478,8 @@ impl Volume for Ram {
             spend(pages_of(at, len).len() * PAGE_COST_BYTES).await;
             if region.lend(at, len) {
                 region.fetch(at, len);
-                let lender = self.region.clone();
+                self.home.read_last.set((at, len));
+                let lender = self.home.clone();
                 // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
                 // they are until it gets them back.
                 return Ok(unsafe { Slice::lent(region.at_home(at), len, lender) }.into());
@@ -488,6 +497,13 @@ impl Volume for Ram {
         LaneFuture::new(async move {
             self.region().shape.check_write(at, data.len() as u64)?;
             cost::count_copied(data.len());
+            // Who compares before it writes has it all in the CPU's cache, and stores past the cache would
+            // have to push it out first.
+            let is_cached = self.home.read_last.get() == (at as usize, data.len());
+            let copy = match is_cached {
+                true => <[u8]>::copy_from_slice,
+                false => past_cache::copy,
+            };
             let mut slices = data.slices().iter();
             let mut left: &[u8] = &[];
             let mut copy_next = |_, part: &mut [u8]| {
@@ -500,7 +516,7 @@ impl Volume for Ram {
                             .expect("the slices are as long as the payload");
                     }
                     let n = left.len().min(part.len() - done);
-                    past_cache::copy(&mut part[done..done + n], &left[..n]);
+                    copy(&mut part[done..done + n], &left[..n]);
                     (left, done) = (&left[n..], done + n);
                 }
             };
