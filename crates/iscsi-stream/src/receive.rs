@@ -101,8 +101,8 @@ impl Receiver {
             false => (pdu.total_len, 0, 0),
         };
         self.pdu = pdu;
-        self.reader.reserve(self.head_len);
         if self.reader.len() < self.head_len {
+            self.reader.reserve(self.head_len);
             self.require(self.head_len).await?;
         }
         self.pdu.verify_header(self.reader.bytes())?;
