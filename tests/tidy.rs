@@ -15,9 +15,16 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
     ("crates/engine", &[]),
-    ("crates/volume", &["engine", "iscsi", "scsi"]),
+    ("crates/iscsi-stream", &["engine", "iscsi"]),
+    (
+        "crates/volume",
+        &["engine", "iscsi", "iscsi-stream", "scsi"],
+    ),
     ("crates/unit", &["volume", "engine", "scsi"]),
-    ("crates/front-iscsi", &["unit", "engine", "iscsi", "scsi"]),
+    (
+        "crates/front-iscsi",
+        &["unit", "engine", "iscsi", "iscsi-stream", "scsi"],
+    ),
     ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine"]),
     (
@@ -38,6 +45,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "volume",
             "engine",
             "iscsi",
+            "iscsi-stream",
             "scsi",
         ],
     ),
@@ -67,6 +75,7 @@ const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const WITHOUT_CIRCLES: &[&str] = &[
     "crates/engine",
     "crates/iscsi",
+    "crates/iscsi-stream",
     "crates/volume",
     "crates/unit",
     "crates/front-iscsi",

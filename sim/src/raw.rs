@@ -3,16 +3,12 @@
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc};
 
-use engine::{
-    Buf, Gather, Payload,
-    net::{FramedReader, TcpStream},
-    spawn,
-    sync::Notify,
-};
+use engine::{Buf, Gather, Payload, net::TcpStream, spawn, sync::Notify};
 use iscsi::{
     Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LunField, RxData,
-    TaskId, TaskResult, TransmitData, frame::frame,
+    TaskId, TaskResult,
 };
+use iscsi_stream::Receiver;
 
 use crate::site::Site;
 
@@ -238,17 +234,8 @@ async fn send(session: Rc<RawSession>) {
                 return;
             }
             while let Some(pdu) = state.machine.poll_transmit() {
-                gather.push_bytes(&pdu.header);
-                match &pdu.data {
-                    TransmitData::None => {}
-                    TransmitData::Inline(bytes) => gather.push_bytes(bytes),
-                    TransmitData::Task { task, offset, len } => {
-                        let (start, end) = (*offset as usize, (*offset + *len) as usize);
-                        let payload = &state.data_out[task];
-                        gather.push_payload(payload, start..end);
-                    }
-                }
-                gather.push_bytes(&[0; 3][..pdu.padding()]);
+                let data_of = |task| state.data_out.get(&task);
+                iscsi_stream::push(&mut gather, &pdu, data_of).expect("a command of ours");
             }
         }
         if gather.is_empty() {
@@ -264,23 +251,16 @@ async fn send(session: Rc<RawSession>) {
 }
 
 /// Reads until the session is over.
-async fn receive(session: &RawSession) -> std::io::Result<()> {
-    let mut reader = FramedReader::new(session.stream.clone(), 128 << 10);
-    while reader.fill(iscsi::pdu::BHS_LEN).await? {
+async fn receive(session: &RawSession) -> iscsi_stream::Result<()> {
+    let mut receiver = Receiver::new(session.stream.clone(), 128 << 10);
+    loop {
         let limits = session.state.borrow().machine.frame_limits();
-        let pdu = match frame(reader.bytes(), &limits) {
-            Ok(Some(pdu)) => pdu,
-            _ => return Ok(()),
-        };
-        if !reader.fill(pdu.total_len).await? {
-            return Ok(());
-        }
-        let bytes = reader.bytes();
-        let bhs = bytes.first_chunk().expect("48 bytes are at hand");
-        let (ahs, data) = (&bytes[pdu.ahs()], &bytes[pdu.data()]);
+        let (header, ahs, data) = receiver.next_whole(&limits).await?;
         let mut state = session.state.borrow_mut();
         let now = engine::time::now().as_ns();
-        state.machine.receive(now, bhs, ahs, RxData::Inline(data));
+        state
+            .machine
+            .receive(now, header, ahs, RxData::Inline(data));
         while let Some(event) = state.machine.poll_event() {
             match event {
                 InitiatorEvent::LoggedIn { .. } => state.logged_in = true,
@@ -302,14 +282,12 @@ async fn receive(session: &RawSession) -> std::io::Result<()> {
         }
         let over = state.over;
         drop(state);
-        reader.consume(pdu.total_len);
         session.changed.notify();
         session.transmit.notify();
         if over {
             return Ok(());
         }
     }
-    Ok(())
 }
 
 /// CDB and parameter list of PERSISTENT RESERVE OUT: `action` with a type, a key, and a service action

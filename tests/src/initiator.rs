@@ -103,5 +103,5 @@ pub async fn in_flight<F: Future<Output = ()>>(
             work(number).await;
         }
     };
-    task::join_all((0..depth.min(count)).map(|_| worker())).await;
+    task::join_all((0..depth.min(count)).map(|_| Box::pin(worker()))).await;
 }

@@ -8,6 +8,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use smallvec::SmallVec;
+
 use crate::{
     future::LaneFuture,
     lane::{self, Share},
@@ -105,31 +107,39 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Runs all futures together on the current task and gives their outputs in order.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Box::pin(future), None))
-        .collect();
+/// One future of several, until it has ended.
+enum Joined<F: Future> {
+    Running(F),
+    Ended(F::Output),
+}
+
+/// Runs all futures together on the current task and gives their outputs in order. Each is driven to its end,
+/// whatever comes of the others: a write must be. Up to four take no memory of their own, which is why a future
+/// that may not be moved comes in a box or a [`LaneFuture`].
+pub async fn join_all<F: Future + Unpin>(
+    futures: impl IntoIterator<Item = F>,
+) -> SmallVec<[F::Output; 4]> {
+    let mut all: SmallVec<[Joined<F>; 4]> = futures.into_iter().map(Joined::Running).collect();
     std::future::poll_fn(|cx| {
-        let mut pending = false;
-        for (future, output) in &mut running {
-            if output.is_none() {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(value) => *output = Some(value),
-                    Poll::Pending => pending = true,
+        let mut running = false;
+        for one in &mut all {
+            if let Joined::Running(future) = one {
+                match Pin::new(future).poll(cx) {
+                    Poll::Ready(output) => *one = Joined::Ended(output),
+                    Poll::Pending => running = true,
                 }
             }
         }
-        if pending {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
+        match running {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         }
     })
     .await;
-    running
-        .into_iter()
-        .filter_map(|(_, output)| output)
+    all.into_iter()
+        .filter_map(|one| match one {
+            Joined::Ended(output) => Some(output),
+            Joined::Running(_) => None,
+        })
         .collect()
 }

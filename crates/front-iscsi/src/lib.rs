@@ -17,7 +17,6 @@ mod admission;
 mod command;
 mod config;
 mod connection;
-mod data_segment;
 mod events;
 mod failures;
 mod front;

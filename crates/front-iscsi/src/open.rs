@@ -2,7 +2,7 @@
 //! has come in or is to go out, and the memory permits that pay for it.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell},
     ops::Range,
 };
 
@@ -178,6 +178,15 @@ impl OpenCommands {
         let mut slots = self.slots.borrow_mut();
         let command = slots.get_mut(task.slot())?.as_mut()?;
         (command.task == task).then(|| f(command))
+    }
+
+    /// The data-in of the open command `task`.
+    pub(crate) fn data_in(&self, task: TaskId) -> Option<Ref<'_, Payload>> {
+        let data_in = Ref::filter_map(self.slots.borrow(), |slots| {
+            let command = slots.get(task.slot())?.as_ref()?;
+            (command.task == task).then_some(&command.read)
+        });
+        data_in.ok()
     }
 
     /// The open commands that came before `mark`, for `lun` or for all; with those for other logical

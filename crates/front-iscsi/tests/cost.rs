@@ -132,7 +132,7 @@ async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
             }
         }
     });
-    task::join_all(workers).await;
+    task::join_all(workers.map(Box::pin)).await;
 }
 
 /// Runs `work` with a disk at a server on the same lane.

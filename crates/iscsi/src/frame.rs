@@ -34,7 +34,7 @@ pub struct FrameLimits {
 }
 
 /// Where the parts of the PDU at the front of a buffer lie, in bytes from its first one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// Length of all header segments, without digest: 48 plus additional header segments.
     pub header_len: usize,
@@ -119,6 +119,9 @@ impl Frame {
     /// [`Error::HeaderDigest`]: the length of the PDU itself is in doubt, so the connection ends
     /// (RFC 7143 §7.7).
     pub fn verify_header(&self, buf: &[u8]) -> Result<(), Error> {
+        if self.data_offset == self.header_len {
+            return Ok(());
+        }
         let Some(digest) = buf
             .get(self.header_len..self.data_offset)
             .and_then(<[u8]>::first_chunk)
@@ -130,6 +133,19 @@ impl Frame {
             received if received == computed => Ok(()),
             received => Err(Error::HeaderDigest { received, computed }),
         }
+    }
+
+    /// Checks the data digest, if there is one. `buf` starts with the PDU and holds all of it.
+    ///
+    /// # Errors
+    /// As [`DataDigest::verify`].
+    pub fn verify_data(&self, buf: &[u8]) -> Result<(), Error> {
+        let Some(at) = self.data_digest_offset else {
+            return Ok(());
+        };
+        let mut digest = DataDigest::default();
+        digest.update(&buf[self.data()]);
+        digest.verify(*buf[at..].first_chunk().expect("the frame counts it"))
     }
 }
 

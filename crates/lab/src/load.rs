@@ -92,7 +92,7 @@ pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> vo
             }));
         }
     }
-    let results: Vec<volume::Result<()>> = task::join_all(workers).await;
+    let results = task::join_all(workers).await;
     results.into_iter().collect::<volume::Result<()>>()?;
     let elapsed = time::now() - began;
     let latency_ns = latency_ns.borrow().clone();

@@ -40,6 +40,7 @@ mod identity;
 mod lun;
 mod medium;
 mod mode;
+pub mod opcode;
 mod opcodes;
 mod reservations;
 pub mod sense;

@@ -3,11 +3,9 @@
 
 use std::rc::Rc;
 
-use engine::{net::FramedReader, spawn, time};
-use iscsi::{
-    frame::frame,
-    pdu::{self, ResponsePdu},
-};
+use engine::{spawn, time};
+use iscsi::pdu::{self, ResponsePdu};
+use iscsi_stream::{Error, Receiver};
 
 use super::{
     history::{Answer, SentWhat},
@@ -20,23 +18,13 @@ const UNIT_ATTENTION: u8 = 6;
 const CHECK_CONDITION: u8 = 2;
 
 /// Listens until the connection ends.
-pub(super) async fn listen(session: Rc<Session>, mut reader: FramedReader) {
+pub(super) async fn listen(session: Rc<Session>, mut receiver: Receiver) {
     loop {
-        if !matches!(reader.fill(pdu::BHS_LEN).await, Ok(true)) {
-            break;
+        match receiver.next_whole(&session.limits).await {
+            Ok((header, _, data)) => session.receive(header, data),
+            Err(Error::Protocol(error)) => return session.fault(format!("no PDU: {error}")),
+            Err(_) => break,
         }
-        let framed = match frame(reader.bytes(), &session.limits) {
-            Ok(Some(framed)) => framed,
-            other => return session.fault(format!("no PDU: {other:?}")),
-        };
-        if !matches!(reader.fill(framed.total_len).await, Ok(true)) {
-            break;
-        }
-        let bytes = reader.bytes();
-        let bhs = *bytes.first_chunk().expect("48 bytes are at hand");
-        let data = bytes[framed.data()].to_vec();
-        reader.consume(framed.total_len);
-        session.receive(&bhs, &data);
         session.changed.notify();
     }
     if !session.over.replace(true) {

@@ -2,15 +2,11 @@
 
 use std::{net::SocketAddr, rc::Rc};
 
-use engine::{
-    Gather,
-    net::{FramedReader, TcpStream},
-    spawn, time,
-};
+use engine::{Gather, Payload, net::TcpStream, spawn, time};
 use iscsi::{
     InitiatorConfig, InitiatorConnection, InitiatorEvent, Isid, OperationalConfig, RxData,
-    TransmitData, frame::frame, pdu,
 };
+use iscsi_stream::Receiver;
 
 use super::{
     history::Shared,
@@ -48,31 +44,21 @@ impl Session {
         let stream = TcpStream::connect(portal).await;
         let stream = stream.map_err(|error| format!("no connection: {error}"))?;
         let mut machine = InitiatorConnection::new(config);
-        let mut reader = FramedReader::new(stream.clone(), 64 << 10);
-        let ended = |error: std::io::Error| format!("the login broke: {error}");
+        let mut receiver = Receiver::new(stream.clone(), 64 << 10);
+        let ended = |error: iscsi_stream::Error| format!("the login broke: {error}");
         loop {
             while let Some(pdu) = machine.poll_transmit() {
                 let mut gather = Gather::new();
-                gather.push_bytes(&pdu.header);
-                if let TransmitData::Inline(bytes) = &pdu.data {
-                    gather.push_bytes(bytes);
-                }
-                gather.push_bytes(&[0; 3][..pdu.padding()]);
-                stream.send_all(gather).await.0.map_err(ended)?;
+                let pushed = iscsi_stream::push(&mut gather, &pdu, |_| None::<&Payload>);
+                pushed.expect("a login has no commands");
+                let sent = stream.send_all(gather).await.0;
+                sent.map_err(|error| ended(error.into()))?;
             }
-            if !reader.fill(pdu::BHS_LEN).await.map_err(ended)? {
-                return Err("the target ended the login".to_owned());
-            }
-            let framed = frame(reader.bytes(), &machine.frame_limits());
-            let Ok(Some(framed)) = framed else {
-                return Err(format!("no PDU: {framed:?}"));
-            };
-            reader.fill(framed.total_len).await.map_err(ended)?;
-            let bytes = reader.bytes();
-            let bhs: [u8; 48] = *bytes.first_chunk().expect("48 bytes are at hand");
-            let data = RxData::Inline(&bytes[framed.data()]);
-            machine.receive(time::now().as_ns(), &bhs, &[], data);
-            reader.consume(framed.total_len);
+            let limits = machine.frame_limits();
+            let (header, ahs, data) = receiver.next_whole(&limits).await.map_err(ended)?;
+            let now = time::now().as_ns();
+            machine.receive(now, header, ahs, RxData::Inline(data));
+            let bhs = *header;
             while let Some(event) = machine.poll_event() {
                 match event {
                     InitiatorEvent::LoggedIn { parameters, .. } => {
@@ -80,7 +66,7 @@ impl Session {
                         let session =
                             Session::begin(stream, who, history, parameters, limits, &bhs);
                         spawn(peer::send(session.clone()));
-                        spawn(listen::listen(session.clone(), reader));
+                        spawn(listen::listen(session.clone(), receiver));
                         return Ok(session);
                     }
                     InitiatorEvent::Closed(why) => return Err(format!("refused: {why:?}")),

@@ -45,7 +45,7 @@ async fn more_work_than_there_is_room_for_is_done_once_each(_: Site) {
             n
         })
     });
-    let answers = join_all(work).await;
+    let answers = join_all(work.map(Box::pin)).await;
     for (n, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.expect("it is run"), n);
     }

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, pin::pin, rc::Rc};
 
 use engine::{
-    spawn,
+    LaneFuture, spawn,
     sync::{Budget, Notify},
     task::{join_all, yield_now},
     time::{sleep, timeout},
@@ -105,11 +105,15 @@ async fn a_notification_reaches_all_who_wait(_: Site) {
 }
 
 async fn joined_futures_give_their_outputs_in_order(_: Site) {
-    let outputs = join_all((0..20u32).map(|i| async move {
-        sleep(MS * (20 - i) / 4).await;
-        i
-    }));
-    assert_eq!(outputs.await, (0..20).collect::<Vec<_>>());
+    for count in [0, 1, 4, 5, 20] {
+        let outputs = join_all((0..count).map(|i| {
+            LaneFuture::new(async move {
+                sleep(MS * (count - i) / 4).await;
+                i
+            })
+        }));
+        assert_eq!(outputs.await.to_vec(), (0..count).collect::<Vec<u32>>());
+    }
 }
 
 async fn a_yield_lets_others_run(_: Site) {

@@ -386,8 +386,8 @@ fn overlapping_operations_see_each_other_whole() {
                 assert!(read.iter().all(|&byte| byte == read[0]));
             });
             timeout(Duration::from_secs(1), async {
-                let writes = spawn(join_all(writes));
-                join_all(reads).await;
+                let writes = spawn(join_all(writes.map(Box::pin)));
+                join_all(reads.map(Box::pin)).await;
                 writes.await;
             })
             .await

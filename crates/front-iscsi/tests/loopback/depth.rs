@@ -29,7 +29,8 @@ fn what_the_window_has_no_place_for_waits_in_line() {
             let impatient = disk.clone();
             let given_up = engine::spawn(async move {
                 let reads = (0..500).map(|i| impatient.read((i * BLOCK) as u64, BLOCK));
-                task::join_all(reads.map(|read| time::timeout(Duration::ZERO, read))).await;
+                let reads = reads.map(|read| Box::pin(time::timeout(Duration::ZERO, read)));
+                task::join_all(reads).await;
             });
             let written = task::join_all(writes).await;
             given_up.await;

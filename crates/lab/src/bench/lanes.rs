@@ -154,7 +154,7 @@ fn client(peer: &Peer, core: usize, duration: Duration) -> Result<load::Done> {
     let lane =
         Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
     lane.block_on(async {
-        let disks = task::join_all((0..CASE.sessions).map(|_| open(peer))).await;
+        let disks = task::join_all((0..CASE.sessions).map(|_| Box::pin(open(peer)))).await;
         let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
         let done = load::run(&volumes, CASE.load, duration).await;

@@ -342,7 +342,7 @@ fn measure(
     core: usize,
 ) -> Result<Sample> {
     lane.block_on(async {
-        let disks = task::join_all((0..case.sessions).map(|_| open(peer))).await;
+        let disks = task::join_all((0..case.sessions).map(|_| Box::pin(open(peer)))).await;
         let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
         let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));

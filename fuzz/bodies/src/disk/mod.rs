@@ -126,7 +126,10 @@ async fn run(foreign: &Rc<Foreign>, host: &Host, steps: Vec<Step>) {
             Step::Ask(requests) => {
                 let commands = requests.iter().map(|request| request.commands_max());
                 let commands = commands.sum::<u32>();
-                let all = task::join_all(requests.iter().map(|request| ask(&disk, *request)));
+                let asked = requests
+                    .iter()
+                    .map(|request| Box::pin(ask(&disk, *request)));
+                let all = task::join_all(asked);
                 bounded(foreign, commands, all).await;
             }
         }

@@ -1,5 +1,8 @@
 //! The commands that our initiator sends, as command descriptor blocks (SPC-4 6, SBC-3 5).
 
+pub(super) use scsi::opcode::reserve_in::{READ_FULL_STATUS, READ_KEYS, READ_RESERVATION};
+use scsi::opcode::{self, reserve_out, service_action_in_16};
+
 /// A command descriptor block of up to 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cdb {
@@ -17,11 +20,10 @@ impl std::ops::Deref for Cdb {
 impl Cdb {
     /// Whether it changes what is stored.
     pub(super) fn changes_medium(&self) -> bool {
-        const WRITE_10: u8 = 0x2a;
-        const WRITE_16: u8 = 0x8a;
-        const UNMAP: u8 = 0x42;
-        const WRITE_SAME_16: u8 = 0x93;
-        matches!(self.bytes[0], WRITE_10 | WRITE_16 | UNMAP | WRITE_SAME_16)
+        matches!(
+            self.bytes[0],
+            opcode::WRITE_10 | opcode::WRITE_16 | opcode::UNMAP | opcode::WRITE_SAME_16
+        )
     }
 }
 
@@ -33,13 +35,13 @@ fn cdb<const N: usize>(first: [u8; N]) -> Cdb {
 
 /// TEST UNIT READY (SPC-4 6.47).
 pub(super) fn test_unit_ready() -> Cdb {
-    cdb([0; 6])
+    cdb([opcode::TEST_UNIT_READY, 0, 0, 0, 0, 0])
 }
 
 /// INQUIRY for the standard data, or for a page of vital product data (SPC-4 6.6).
 pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
     cdb([
-        0x12,
+        opcode::INQUIRY,
         page.is_some().into(),
         page.unwrap_or(0),
         0,
@@ -50,45 +52,54 @@ pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
 
 /// READ CAPACITY (10) (SBC-3 5.15).
 pub(super) fn read_capacity_10() -> Cdb {
-    cdb([0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    cdb([opcode::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// READ CAPACITY (16) (SBC-3 5.16).
 pub(super) fn read_capacity_16(allocation_len: u32) -> Cdb {
-    const SERVICE_ACTION: u8 = 0x10;
-    long(0x9e, SERVICE_ACTION, 0, allocation_len)
+    let action = service_action_in_16::READ_CAPACITY;
+    long(opcode::SERVICE_ACTION_IN_16, action, 0, allocation_len)
 }
 
 /// MODE SENSE (6) for a page's current values (SPC-4 6.11), without block descriptors.
 pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
     const DISABLE_BLOCK_DESCRIPTORS: u8 = 0x08;
-    cdb([0x1a, DISABLE_BLOCK_DESCRIPTORS, page, 0, allocation_len, 0])
+    cdb([
+        opcode::MODE_SENSE_6,
+        DISABLE_BLOCK_DESCRIPTORS,
+        page,
+        0,
+        allocation_len,
+        0,
+    ])
 }
 
 /// READ of `blocks` (SBC-3 5.11, 5.13): the 10-byte form where it reaches, which every disk has.
 pub(super) fn read(lba: u64, blocks: u32) -> Cdb {
-    medium(0x28, 0x88, 0, lba, blocks)
+    medium(opcode::READ_10, opcode::READ_16, 0, lba, blocks)
 }
 
 /// WRITE of `blocks` (SBC-3 5.32, 5.34).
 pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
-    medium(0x2a, 0x8a, if fua { 0x08 } else { 0 }, lba, blocks)
+    let flags = if fua { 0x08 } else { 0 };
+    medium(opcode::WRITE_10, opcode::WRITE_16, flags, lba, blocks)
 }
 
 /// SYNCHRONIZE CACHE (10) of the whole medium (SBC-3 5.18).
 pub(super) fn synchronize_cache() -> Cdb {
-    cdb([0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    cdb([opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// WRITE SAME (16) of one block of zeroes (SBC-3 5.43), with or without UNMAP.
 pub(super) fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
-    long(0x93, if unmap { 0x08 } else { 0 }, lba, blocks)
+    let flags = if unmap { 0x08 } else { 0 };
+    long(opcode::WRITE_SAME_16, flags, lba, blocks)
 }
 
 /// UNMAP with a parameter list of `list_len` bytes (SBC-3 5.28).
 pub(super) fn unmap(list_len: u16) -> Cdb {
     let [high, low] = list_len.to_be_bytes();
-    cdb([0x42, 0, 0, 0, 0, 0, 0, high, low, 0])
+    cdb([opcode::UNMAP, 0, 0, 0, 0, 0, 0, high, low, 0])
 }
 
 /// The parameter list of an UNMAP of one extent (SBC-3 5.28.2).
@@ -101,15 +112,21 @@ pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
     list
 }
 
-/// Service actions of PERSISTENT RESERVE IN (SPC-4 6.14.1).
-pub(super) const READ_KEYS: u8 = 0;
-pub(super) const READ_RESERVATION: u8 = 1;
-pub(super) const READ_FULL_STATUS: u8 = 3;
-
 /// PERSISTENT RESERVE IN (SPC-4 6.14).
 pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> Cdb {
     let [high, low] = allocation_len.to_be_bytes();
-    cdb([0x5e, service_action, 0, 0, 0, 0, 0, high, low, 0])
+    cdb([
+        opcode::PERSISTENT_RESERVE_IN,
+        service_action,
+        0,
+        0,
+        0,
+        0,
+        0,
+        high,
+        low,
+        0,
+    ])
 }
 
 /// PERSISTENT RESERVE OUT with its parameter list (SPC-4 6.15).
@@ -126,7 +143,7 @@ impl ReserveOut {
         list[20] = aptpl.into();
         ReserveOut {
             cdb: cdb([
-                0x5f,
+                opcode::PERSISTENT_RESERVE_OUT,
                 service_action,
                 kind,
                 0,
@@ -143,22 +160,32 @@ impl ReserveOut {
 
     /// REGISTER AND IGNORE EXISTING KEY.
     pub(super) fn register_and_ignore(key: u64, aptpl: bool) -> ReserveOut {
-        ReserveOut::new(6, 0, 0, key, aptpl)
+        ReserveOut::new(
+            reserve_out::REGISTER_AND_IGNORE_EXISTING_KEY,
+            0,
+            0,
+            key,
+            aptpl,
+        )
     }
 
     /// REGISTER, if `key` is registered: it is not any more.
     pub(super) fn unregister(key: u64) -> ReserveOut {
-        ReserveOut::new(0, 0, key, 0, false)
+        ReserveOut::new(reserve_out::REGISTER, 0, key, 0, false)
     }
 
     /// RESERVE with this type.
     pub(super) fn reserve(kind: u8, key: u64) -> ReserveOut {
-        ReserveOut::new(1, kind, key, 0, false)
+        ReserveOut::new(reserve_out::RESERVE, kind, key, 0, false)
     }
 
     /// PREEMPT of all who are registered with `victim`, or PREEMPT AND ABORT.
     pub(super) fn preempt(kind: u8, key: u64, victim: u64, aborts: bool) -> ReserveOut {
-        ReserveOut::new(if aborts { 5 } else { 4 }, kind, key, victim, false)
+        let action = match aborts {
+            true => reserve_out::PREEMPT_AND_ABORT,
+            false => reserve_out::PREEMPT,
+        };
+        ReserveOut::new(action, kind, key, victim, false)
     }
 }
 

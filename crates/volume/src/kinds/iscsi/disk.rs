@@ -150,7 +150,8 @@ impl Volume for IscsiDisk {
             let mut whole = Payload::new();
             while whole.len() < len {
                 let some = parts.by_ref().take(PARTS_AT_ONCE_MAX);
-                let some = some.map(|(start, len)| self.read_part(at + start as u64, len));
+                let some = some
+                    .map(|(start, len)| LaneFuture::new(self.read_part(at + start as u64, len)));
                 for part in task::join_all(some).await {
                     whole.append(part?);
                 }
@@ -170,7 +171,8 @@ impl Volume for IscsiDisk {
             while parts.peek().is_some() {
                 let some = parts.by_ref().take(PARTS_AT_ONCE_MAX);
                 let some = some.map(|(start, len)| {
-                    self.write_part(at + start as u64, data.slice(start..start + len), fua)
+                    let part = data.slice(start..start + len);
+                    LaneFuture::new(self.write_part(at + start as u64, part, fua))
                 });
                 let written = task::join_all(some).await;
                 written.into_iter().collect::<Result<()>>()?;

@@ -170,6 +170,14 @@ impl Tasks {
         (task.id == Some(id)).then_some(key)
     }
 
+    /// What a write takes along.
+    pub(super) fn data_out(&self, id: TaskId) -> Option<&Payload> {
+        match &self.entries[self.key_of(id)?].as_ref()?.data {
+            TaskData::Out(payload) => Some(payload),
+            _ => None,
+        }
+    }
+
     /// Takes a read's memory out while the socket fills it.
     pub(super) fn take_buf(&mut self, key: usize) -> Option<Buf> {
         match &mut self.entries[key].as_mut()?.data {

@@ -1,10 +1,10 @@
 //! Makes a stripe of blank children: the only place that ever writes a superblock.
 
-use engine::{Buf, Payload};
+use engine::{Buf, Payload, task::join_all};
 use uuid::Uuid;
 
 use super::{
-    Child, join,
+    Child,
     map::PerChild,
     superblock::{
         CHILDREN_MAX, RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, UNIT_BYTES_MAX, UNIT_BYTES_MIN,
@@ -165,9 +165,9 @@ async fn write_all(children: &[Child], starts: impl Iterator<Item = Payload>) ->
         .iter()
         .zip(starts)
         .map(|(child, start)| child.volume.write(0, start, Durability::Fua));
-    ended(children, join::all(writes).await)?;
+    ended(children, join_all(writes).await)?;
     let flushes = children.iter().map(|child| child.volume.flush());
-    ended(children, join::all(flushes).await)
+    ended(children, join_all(flushes).await)
 }
 
 fn ended(children: &[Child], results: PerChild<Result<()>>) -> Result<()> {

@@ -4,14 +4,13 @@
 //!
 //! [`create`] writes a superblock on each child, once. [`Opened::open`] verifies them and
 //! [`Opened::on_lane`] gives the volume, whose I/O is: cut the range into one run a child
-//! (`map`), let the children work on their runs together (`join`), put the payloads together
+//! (`map`), let the children work on their runs together (`join_all`), put the payloads together
 //! without copying (`rope`).
 
 mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
-mod join;
 mod map;
 mod open;
 mod rope;
@@ -23,7 +22,7 @@ mod unflushed;
 
 use std::{fmt, sync::Arc};
 
-use engine::{LaneFuture, Payload};
+use engine::{LaneFuture, Payload, task::join_all};
 use uuid::Uuid;
 
 pub use self::{
@@ -111,7 +110,7 @@ impl Volume for Stripe {
         }
         LaneFuture::new(async move {
             let runs = self.state.map.runs(at, len as u64);
-            let reads = join::all(runs.iter().map(|run| {
+            let reads = join_all(runs.iter().map(|run| {
                 self.children[run.child].read(RESERVED_BYTES + run.at, run.len as usize)
             }));
             let mut parts: PerChild<Payload> = PerChild::new();
@@ -140,7 +139,7 @@ impl Volume for Stripe {
             let writes = runs.iter().zip(parts).map(|(run, part)| {
                 self.children[run.child].write(RESERVED_BYTES + run.at, part, durability)
             });
-            let results = join::all(writes).await;
+            let results = join_all(writes).await;
             self.all_wrote(&runs, results, durability)
         })
     }
@@ -154,7 +153,7 @@ impl Volume for Stripe {
             let dirty: PerChild<usize> = (0..self.children.len())
                 .filter(|&child| unflushed.needs_flush(child))
                 .collect();
-            let results = join::all(dirty.iter().map(|&child| self.children[child].flush())).await;
+            let results = join_all(dirty.iter().map(|&child| self.children[child].flush())).await;
             for (&child, result) in dirty.iter().zip(results) {
                 match result {
                     Ok(()) => unflushed.flushed(child, covers),
@@ -174,7 +173,7 @@ impl Volume for Stripe {
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            let results = join::all(self.children.iter().map(|child| child.close())).await;
+            let results = join_all(self.children.iter().map(|child| child.close())).await;
             let mut closed = Ok(());
             for (child, result) in results.into_iter().enumerate() {
                 closed = closed.and(result.map_err(|error| self.blame(child, error)));
@@ -193,7 +192,7 @@ impl Volume for Stripe {
             let discards = runs
                 .iter()
                 .map(|run| self.children[run.child].discard(RESERVED_BYTES + run.at, run.len));
-            let results = join::all(discards).await;
+            let results = join_all(discards).await;
             self.all_wrote(&runs, results, Durability::Cached)
         })
     }
@@ -262,7 +261,7 @@ impl Volume for Stripe {
                 let at = RESERVED_BYTES + run.at;
                 self.children[run.child].write_zeroes(at, run.len, may_discard, durability)
             });
-            let results = join::all(writes).await;
+            let results = join_all(writes).await;
             self.all_wrote(&runs, results, durability)
         })
     }

@@ -179,7 +179,7 @@ fn it_reads_what_was_written_over_children_that_delay_and_reorder() {
                     }
                     stripe.write(*at, payload, Durability::Cached).await
                 });
-                for result in join_all(running).await {
+                for result in join_all(running.map(Box::pin)).await {
                     result.unwrap();
                 }
                 for (at, data) in writes {

@@ -13,6 +13,7 @@ use std::{
 
 use engine::{Duration, net::TcpStream, sync::Notify};
 use iscsi::LoginStatus;
+use scsi::opcode;
 
 pub use portal::Group;
 
@@ -239,12 +240,11 @@ impl Foreign {
     /// Executes a command with its data-out.
     fn execute(&self, cdb: &[u8], data: &[u8]) -> Answer {
         match (cdb[0], cdb[1], cdb[2]) {
-            // INQUIRY
-            (0x12, 1, 0x83) => {
+            (opcode::INQUIRY, 1, 0x83) => {
                 let len = self.claims.designators.len() as u8;
                 Answer::with(&[&[0, 0x83, 0, len][..], &self.claims.designators].concat())
             }
-            (0x12, 1, 0xb0) => {
+            (opcode::INQUIRY, 1, 0xb0) => {
                 let mut page = [0; 64];
                 (page[1], page[3]) = (0xb0, 60);
                 page[8..12].copy_from_slice(&self.claims.transfer_max_blocks.to_be_bytes());
@@ -253,17 +253,17 @@ impl Foreign {
                 page[36..44].copy_from_slice(&self.claims.write_same_max_blocks.to_be_bytes());
                 Answer::with(&page)
             }
-            (0x12, 1, 0xb2) => {
+            (opcode::INQUIRY, 1, 0xb2) => {
                 const LBPU: u8 = 0x80;
                 const LBPWS: u8 = 0x40;
                 let same = if self.claims.unmaps_same { LBPWS } else { 0 };
                 Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
             }
-            (0x12, 0, 0) => Answer::with(&[0; 36]),
-            // MODE SENSE (6): a header, and the caching page with WCE
-            (0x1a, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
+            (opcode::INQUIRY, 0, 0) => Answer::with(&[0; 36]),
+            // A header, and the caching page with WCE
+            (opcode::MODE_SENSE_6, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
             // READ CAPACITY (16), with LBPME
-            (0x9e, ..) => {
+            (opcode::SERVICE_ACTION_IN_16, ..) => {
                 const LBPME: u8 = 0x80;
                 const LBPRZ: u8 = 0x40;
                 let mut data = [0; 32];
@@ -272,14 +272,12 @@ impl Foreign {
                 data[14] = LBPME | if self.claims.reads_zeroes { LBPRZ } else { 0 };
                 Answer::with(&data)
             }
-            // READ
-            (0x28 | 0x88, ..) => {
+            (opcode::READ_10 | opcode::READ_16, ..) => {
                 let (lba, blocks) = lba_and_blocks(cdb);
                 self.transferred.borrow_mut().push(blocks);
                 Answer::with(&self.load(lba, blocks.into()))
             }
-            // WRITE
-            (0x2a | 0x8a, ..) => {
+            (opcode::WRITE_10 | opcode::WRITE_16, ..) => {
                 let (lba, blocks) = lba_and_blocks(cdb);
                 self.transferred.borrow_mut().push(blocks);
                 let taken = self.takes_max_bytes.get().unwrap_or(u64::MAX);
@@ -287,8 +285,7 @@ impl Foreign {
                 self.store(lba, &data[..taken as usize]);
                 Answer::took(taken)
             }
-            // UNMAP
-            (0x42, ..) => {
+            (opcode::UNMAP, ..) => {
                 let lba = u64::from_be_bytes(data[8..16].try_into().expect("eight bytes"));
                 let blocks = u32::from_be_bytes(data[16..20].try_into().expect("four bytes"));
                 if blocks > self.claims.unmap_max_blocks {
@@ -301,8 +298,7 @@ impl Foreign {
                 }
                 Answer::took(data.len() as u64)
             }
-            // WRITE SAME (16)
-            (0x93, flags, _) => {
+            (opcode::WRITE_SAME_16, flags, _) => {
                 const UNMAP: u8 = 0x08;
                 let (lba, blocks) = lba_and_blocks(cdb);
                 self.transferred.borrow_mut().push(blocks);

@@ -4,14 +4,15 @@
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
 use engine::{
-    Duration, Gather,
-    net::{FramedReader, TcpListener, TcpStream},
+    Buf, Duration, Gather, Payload,
+    net::{TcpListener, TcpStream},
     spawn, time,
 };
 use iscsi::{
     CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection, TargetEvent,
-    TaskId, TransmitData, frame::frame,
+    TaskId,
 };
+use iscsi_stream::Receiver;
 
 use super::{Answer, AtLogin, Foreign, Instead};
 
@@ -25,7 +26,7 @@ struct Connection {
     foreign: Rc<Foreign>,
     group: Group,
     writes: BTreeMap<TaskId, (CommandRequest, Vec<u8>)>,
-    reads: BTreeMap<TaskId, Vec<u8>>,
+    reads: BTreeMap<TaskId, Payload>,
     /// What is sent before the replies.
     raw: Vec<u8>,
     /// How long the replies wait.
@@ -56,7 +57,7 @@ impl Foreign {
 }
 
 async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, group: Group) {
-    let mut reader = FramedReader::new(stream.clone(), 1 << 20);
+    let mut receiver = Receiver::new(stream.clone(), 1 << 20);
     let mut connection = Connection {
         machine: TargetConnection::new(TargetConfig::default()),
         foreign,
@@ -69,18 +70,13 @@ async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, group: Group) {
         shut: None,
         is_over: false,
     };
-    while reader.fill(iscsi::pdu::BHS_LEN).await.unwrap_or(false) {
+    loop {
         let limits = connection.machine.frame_limits();
-        let pdu = frame(reader.bytes(), &limits).expect("a right PDU");
-        let pdu = pdu.expect("its header is at hand");
-        if !reader.fill(pdu.total_len).await.unwrap_or(false) {
-            return;
+        match receiver.next_whole(&limits).await {
+            Ok((header, ahs, data)) => connection.receive(header, ahs, data),
+            Err(iscsi_stream::Error::Protocol(error)) => panic!("no right PDU: {error}"),
+            Err(_) => return,
         }
-        let bytes = reader.bytes();
-        let bhs = bytes.first_chunk().expect("48 bytes are at hand");
-        let (ahs, data) = (&bytes[pdu.ahs()], &bytes[pdu.data()]);
-        connection.receive(bhs, ahs, data);
-        reader.consume(pdu.total_len);
         time::sleep(std::mem::take(&mut connection.wait)).await;
         let sent = stream.send_all(connection.replies()).await.0;
         if connection.is_over || sent.is_err() {
@@ -228,7 +224,7 @@ impl Connection {
             transfer_len: answer.transfer_len,
         };
         let len = answer.data.len() as u32;
-        self.reads.insert(task, answer.data);
+        self.reads.insert(task, Buf::copy_of(&answer.data).into());
         let answered = self.machine.data_in(task, len, Some(outcome));
         answered.expect("it is open");
     }
@@ -248,16 +244,8 @@ impl Connection {
                 Some(shut) => max_cmd_sn.copy_from_slice(shut),
                 None => {}
             }
-            gather.push_bytes(&pdu.header);
-            match &pdu.data {
-                TransmitData::None => {}
-                TransmitData::Inline(bytes) => gather.push_bytes(bytes),
-                TransmitData::Task { task, offset, len } => {
-                    let place = *offset as usize..(*offset + *len) as usize;
-                    gather.push_bytes(&self.reads[task][place]);
-                }
-            }
-            gather.push_bytes(&[0; 3][..pdu.padding()]);
+            let data_of = |task| self.reads.get(&task);
+            iscsi_stream::push(&mut gather, &pdu, data_of).expect("it is open");
         }
         gather
     }

@@ -5,17 +5,14 @@
 mod receive;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell},
     net::SocketAddr,
     rc::Rc,
     task::Poll,
 };
 
 use engine::{Duration, Gather, Instant, Payload, net::TcpStream, spawn, sync::Notify, time};
-use iscsi::{
-    Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult, TransmitData,
-    frame::DataDigest,
-};
+use iscsi::{Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult};
 
 use super::{
     cdb::Cdb,
@@ -25,7 +22,6 @@ use super::{
 use crate::{Error, ErrorKind, Result};
 
 const SEND_BYTES: usize = 1 << 20;
-const SEND_PIECES: usize = 960;
 
 /// What a command carries besides its CDB.
 #[derive(Clone, Debug)]
@@ -167,9 +163,9 @@ impl Session {
         let unused = Unused(Some(session.clone()));
         spawn(write(session.clone()));
         spawn(receive::read(session.clone()));
-        let settled = session.changed.wait_for(|| {
-            (session.logged_in.get() || session.ended.borrow().is_some()).then_some(())
-        });
+        let settled = session
+            .changed
+            .wait_for(|| (session.logged_in.get() || session.has_ended()).then_some(()));
         let left = limit.saturating_sub(time::now() - began);
         if time::timeout(left, settled).await.is_none() {
             session.end(late());
@@ -189,6 +185,10 @@ impl Session {
     /// Why the session is over, if it is.
     pub(super) fn error(&self) -> Option<Error> {
         self.ended.borrow().clone()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
     }
 
     pub(super) fn digests(&self) -> iscsi::frame::Digests {
@@ -286,9 +286,7 @@ impl Session {
     pub(super) async fn logout(&self) {
         if self.machine.borrow_mut().logout().is_ok() {
             self.transmit.notify();
-            let over = self
-                .changed
-                .wait_for(|| self.ended.borrow().is_some().then_some(()));
+            let over = self.changed.wait_for(|| self.has_ended().then_some(()));
             let _ = time::timeout(Duration::from_secs(2), over).await;
         }
         self.end(Error::new(ErrorKind::Unreachable, "logged out"));
@@ -316,10 +314,8 @@ impl Session {
         }
     }
 
-    fn with_task<T>(&self, id: TaskId, f: impl FnOnce(&mut Task) -> T) -> Option<T> {
-        let mut tasks = self.tasks.borrow_mut();
-        let key = tasks.key_of(id)?;
-        tasks.entries[key].as_mut().map(f)
+    fn data_out(&self, task: TaskId) -> Option<Ref<'_, Payload>> {
+        Ref::filter_map(self.tasks.borrow(), |tasks| tasks.data_out(task)).ok()
     }
 
     fn done(&self, key: usize, result: TaskResult) {
@@ -367,11 +363,11 @@ impl Waiting<'_> {
         let ended = std::future::poll_fn(|cx| {
             let mut tasks = self.session.tasks.borrow_mut();
             let task = &mut tasks.entries[self.key];
-            if let Some(error) = self.session.error() {
+            if let Some(error) = &*self.session.ended.borrow() {
                 // What the target had to say is heard all the same: it does not say it twice. A
                 // good answer is not: the target may have lost what it answers for since.
                 let told = task.as_ref().is_some_and(Task::was_told);
-                return Poll::Ready((!told).then_some(error));
+                return Poll::Ready((!told).then(|| error.clone()));
             }
             match task {
                 Some(task) if task.result.is_none() => {
@@ -444,49 +440,25 @@ fn protocol(error: iscsi::Error) -> Error {
     Error::new(ErrorKind::Protocol, error.to_string())
 }
 
+/// The connection cannot be used any more.
+fn broken(error: iscsi_stream::Error) -> Error {
+    let kind = match error {
+        iscsi_stream::Error::Protocol(_) => ErrorKind::Protocol,
+        _ => ErrorKind::Unreachable,
+    };
+    Error::new(kind, error.to_string())
+}
+
 async fn write(session: Rc<Session>) {
     let mut gather = Gather::new();
-    while session.error().is_none() {
+    while !session.has_ended() {
         let notified = session.transmit.notified();
-        while gather.len() < SEND_BYTES && gather.pieces() < SEND_PIECES {
+        while iscsi_stream::has_room(&gather, SEND_BYTES) {
             let pdu = session.machine.borrow_mut().poll_transmit();
             let Some(pdu) = pdu else { break };
-            gather.push_bytes(&pdu.header);
-            if let Some(digest) = pdu.header_digest() {
-                gather.push_bytes(&digest);
-            }
-            let mut digest = pdu.has_data_digest().then(DataDigest::default);
-            match &pdu.data {
-                TransmitData::None => {}
-                TransmitData::Inline(bytes) => {
-                    gather.push_bytes(bytes);
-                    if let Some(digest) = &mut digest {
-                        digest.update(bytes);
-                    }
-                }
-                TransmitData::Task { task, offset, len } => {
-                    let range = *offset as usize..*offset as usize + *len as usize;
-                    let known = session.with_task(*task, |task| {
-                        let TaskData::Out(payload) = &task.data else {
-                            return;
-                        };
-                        if let Some(digest) = &mut digest {
-                            for slice in payload.slice(range.clone()).slices() {
-                                digest.update(slice);
-                            }
-                        }
-                        gather.push_payload(payload, range);
-                    });
-                    if known.is_none() {
-                        // A header without its data would damage the stream.
-                        let message = "data of a command that has ended was asked for";
-                        return session.end(Error::new(ErrorKind::Protocol, message));
-                    }
-                }
-            }
-            gather.push_bytes(&[0; 3][..pdu.padding()]);
-            if let Some(digest) = digest {
-                gather.push_bytes(&digest.finish());
+            let data_of = |task| session.data_out(task);
+            if let Err(error) = iscsi_stream::push(&mut gather, &pdu, data_of) {
+                return session.end(Error::new(ErrorKind::Protocol, error.to_string()));
             }
         }
         if gather.is_empty() {
@@ -497,10 +469,7 @@ async fn write(session: Rc<Session>) {
         gather = back;
         session.sent.notify();
         if let Err(error) = result {
-            session.end(Error::new(
-                ErrorKind::Unreachable,
-                format!("the connection was lost: {error}"),
-            ));
+            session.end(broken(error.into()));
         }
     }
 }
@@ -512,7 +481,7 @@ async fn watch(session: Rc<Session>) {
     loop {
         let over = session
             .changed
-            .wait_for(|| session.ended.borrow().is_some().then_some(()));
+            .wait_for(|| session.has_ended().then_some(()));
         if time::timeout(interval, over).await.is_some() {
             return;
         }

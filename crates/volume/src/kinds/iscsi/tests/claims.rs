@@ -105,7 +105,7 @@ fn whoever_asks_while_the_claim_is_established_again_waits() {
             foreign.answer(unfenced(|_| None));
             foreign.drop_connections();
         };
-        let reads = async { drop(join_all(reads).await) };
+        let reads = async { drop(join_all(reads.map(Box::pin)).await) };
         let both: [LaneFuture<'_, ()>; 2] = [LaneFuture::new(reads), LaneFuture::new(ends)];
         join_all(both).await;
     });

@@ -1,0 +1,62 @@
+//! PDUs into one gathered send.
+
+use std::ops::Deref;
+
+use engine::{Gather, Payload, share};
+use iscsi::{TaskId, Transmit, TransmitData, frame::DataDigest};
+
+/// A gathered send takes at most 1,024 pieces; a PDU may have several.
+const PIECES_MAX: usize = 960;
+const PADDING: [u8; 3] = [0; 3];
+
+/// A machine wants data of a command sent whose data are there no more: it has not been told of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("data of a command that has ended: the protocol machine is wrong")]
+pub struct Forgotten;
+
+/// Whether a send takes another PDU, if it is to have about `bytes_max` at most.
+pub fn has_room(gather: &Gather, bytes_max: usize) -> bool {
+    gather.len() < bytes_max && gather.pieces() < PIECES_MAX
+}
+
+/// Adds a PDU with its digests and padding. `data_of` gives the data of a command, all of them.
+///
+/// # Errors
+/// `data_of` has none. The header is in `gather` then, so the connection must end.
+pub fn push<P: Deref<Target = Payload>>(
+    gather: &mut Gather,
+    pdu: &Transmit,
+    data_of: impl FnOnce(TaskId) -> Option<P>,
+) -> Result<(), Forgotten> {
+    gather.push_bytes(&pdu.header);
+    if let Some(digest) = pdu.header_digest() {
+        gather.push_bytes(&digest);
+    }
+    let mut digest = pdu.has_data_digest().then(DataDigest::default);
+    match &pdu.data {
+        TransmitData::None => {}
+        TransmitData::Inline(bytes) => {
+            gather.push_bytes(bytes);
+            if let Some(digest) = &mut digest {
+                digest.update(bytes);
+            }
+        }
+        TransmitData::Task { task, offset, len } => {
+            let data = data_of(*task).ok_or(Forgotten)?;
+            let range = *offset as usize..*offset as usize + *len as usize;
+            if let Some(digest) = &mut digest {
+                // No waiting here: the machine has handed it over. A send is short.
+                share::charge(range.len());
+                for slice in data.slice(range.clone()).slices() {
+                    digest.update(slice);
+                }
+            }
+            gather.push_payload(&data, range);
+        }
+    }
+    gather.push_bytes(&PADDING[..pdu.padding()]);
+    if let Some(digest) = digest {
+        gather.push_bytes(&digest.finish());
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! What `push` gathers, `Receiver` receives, over a socket.
+
+use engine::{
+    Buf, Gather, Lane, LaneConfig, Payload,
+    net::{TcpListener, TcpStream},
+    spawn,
+};
+use iscsi::{
+    RxData, TaskId, Transmit, TransmitData,
+    frame::{Digests, FrameLimits},
+    pdu::opcode,
+};
+
+use crate::{Error, Forgotten, Receiver, push};
+
+const TASK: TaskId = TaskId::new(3, 7);
+/// Not a multiple of four: padding follows. And more than the receiver's buffer.
+const PAYLOAD_LEN: usize = 70_001;
+const BUFFER_BYTES: usize = 4096;
+
+fn limits(digests: Digests) -> FrameLimits {
+    FrameLimits {
+        digests,
+        data_segment_len_max: 1 << 20,
+        inline_len_max: 8192,
+    }
+}
+
+fn all_digests() -> impl Iterator<Item = Digests> {
+    let pairs = [(false, false), (false, true), (true, false), (true, true)];
+    let digests = pairs.map(|(header, data)| Digests { header, data });
+    digests.into_iter()
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 % 251) as u8).collect()
+}
+
+/// In two slices.
+fn payload() -> Payload {
+    let bytes = bytes(PAYLOAD_LEN);
+    let mut payload = Payload::from(Buf::copy_of(&bytes[..1000]));
+    payload.push(Buf::copy_of(&bytes[1000..]).freeze());
+    payload
+}
+
+fn pdu(opcode: u8, data: TransmitData, digests: Digests) -> Transmit {
+    let mut pdu = Transmit {
+        header: [0; 48],
+        data,
+        digests,
+        ends: None,
+    };
+    pdu.header[0] = opcode;
+    let len = pdu.data_len() as u32;
+    pdu.header[5..8].copy_from_slice(&len.to_be_bytes()[1..]);
+    pdu
+}
+
+/// A ping that carries `len` bytes.
+fn ping(len: usize, digests: Digests) -> Transmit {
+    pdu(opcode::NOP_IN, TransmitData::Inline(bytes(len)), digests)
+}
+
+/// A part of the task's payload.
+fn data_in(offset: usize, len: usize, digests: Digests) -> Transmit {
+    let (task, offset, len) = (TASK, offset as u32, len as u32);
+    let data = TransmitData::Task { task, offset, len };
+    pdu(opcode::SCSI_DATA_IN, data, digests)
+}
+
+fn gathered(pdus: &[Transmit]) -> Vec<u8> {
+    let (mut gather, payload) = (Gather::new(), payload());
+    for pdu in pdus {
+        let data_of = |task| (task == TASK).then_some(&payload);
+        push(&mut gather, pdu, data_of).expect("it has data");
+    }
+    gather.chunks().flatten().copied().collect()
+}
+
+/// A receiver of exactly `bytes`.
+async fn receiver_of(bytes: &[u8]) -> Receiver {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let listener = TcpListener::bind(any).expect("a free port");
+    let sender = TcpStream::connect(listener.local_addr()).await;
+    let sender = sender.expect("somebody listens");
+    let stream = listener.accept().await.expect("somebody has come");
+    let mut gather = Gather::new();
+    gather.push_bytes(bytes);
+    spawn(async move {
+        let _ = sender.send_all(gather).await;
+        sender.shutdown();
+    });
+    Receiver::new(stream, BUFFER_BYTES)
+}
+
+fn on_lane(work: impl Future<Output = ()>) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(work);
+}
+
+/// Receives a PDU as a driver does: half of its payload is placed, in two parts, and the rest not wanted.
+async fn receive_half(receiver: &mut Receiver, digests: Digests) -> Result<Vec<u8>, Error> {
+    receiver.next(&limits(digests)).await?;
+    let (_, _, data) = receiver.head();
+    let len = match data {
+        RxData::Inline(data) => return Ok(data.to_vec()),
+        RxData::Length(len) => len as usize,
+    };
+    let half = len / 2;
+    let buf = receiver.place(Buf::zeroed(half), 0..half / 3).await?;
+    let buf = receiver.place(buf, half / 3..half).await?;
+    receiver.finish().await?;
+    Ok(buf.to_vec())
+}
+
+#[test]
+fn what_is_sent_is_received_in_parts_or_as_a_whole() {
+    on_lane(async {
+        for digests in all_digests() {
+            let (begin, len) = (900, PAYLOAD_LEN - 900);
+            let sent = [
+                ping(5, digests),
+                data_in(begin, len, digests),
+                ping(0, digests),
+                data_in(0, 1, digests),
+                ping(8192, digests),
+            ];
+            let stream = gathered(&sent);
+            let lens = sent.each_ref().map(Transmit::wire_len);
+            assert_eq!(stream.len(), lens.iter().sum::<usize>());
+
+            let mut receiver = receiver_of(&stream).await;
+            let half = bytes(PAYLOAD_LEN)[begin..begin + len / 2].to_vec();
+            for expected in [bytes(5), half, bytes(0), bytes(0), bytes(8192)] {
+                let received = receive_half(&mut receiver, digests).await;
+                assert_eq!(received.expect("a right PDU"), expected);
+            }
+            let over = receive_half(&mut receiver, digests).await;
+            assert!(matches!(over, Err(Error::Ended)), "{over:?}");
+
+            let mut receiver = receiver_of(&stream).await;
+            let all = bytes(PAYLOAD_LEN)[begin..].to_vec();
+            let expected = [bytes(5), all, bytes(0), bytes(1), bytes(8192)];
+            for (pdu, expected) in sent.iter().zip(expected) {
+                let received = receiver.next_whole(&limits(digests)).await;
+                let (header, ahs, data) = received.expect("a right PDU");
+                assert_eq!((header, ahs, data), (&pdu.header, &[][..], &expected[..]));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_damaged_pdu_is_refused_where_its_digest_tells() {
+    on_lane(async {
+        let digests = Digests {
+            header: true,
+            data: true,
+        };
+        for pdu in [ping(5, digests), data_in(3, 4001, digests)] {
+            let whole = gathered(std::slice::from_ref(&pdu));
+            let data_at = 48 + 4;
+            // A header, data that are placed, data that nobody wants, and the digests themselves.
+            for at in [
+                9,
+                48,
+                data_at,
+                data_at + pdu.data_len() - 1,
+                whole.len() - 1,
+            ] {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 0x10;
+                let in_header = at < data_at;
+                let refusals = [
+                    receive_half(&mut receiver_of(&damaged).await, digests)
+                        .await
+                        .err(),
+                    receiver_of(&damaged)
+                        .await
+                        .next_whole(&limits(digests))
+                        .await
+                        .err(),
+                ];
+                for refusal in refusals {
+                    let Some(Error::Protocol(error)) = refusal else {
+                        panic!("byte {at}: {refusal:?}");
+                    };
+                    match (*error, in_header) {
+                        (iscsi::Error::HeaderDigest { .. }, true)
+                        | (iscsi::Error::DataDigest { .. }, false) => {}
+                        (error, _) => panic!("byte {at}: {error}"),
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_ends_within_a_pdu_has_ended() {
+    on_lane(async {
+        for digests in all_digests() {
+            let whole = gathered(&[data_in(0, 41, digests)]);
+            for len in 0..whole.len() {
+                let mut receiver = receiver_of(&whole[..len]).await;
+                let ended = receive_half(&mut receiver, digests).await;
+                assert!(matches!(ended, Err(Error::Ended)), "{len}: {ended:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn data_of_a_command_that_nobody_knows_are_not_made_up() {
+    on_lane(async {
+        let pdu = data_in(0, 1, Digests::default());
+        let pushed = push(&mut Gather::new(), &pdu, |_| None::<&Payload>);
+        assert_eq!(pushed, Err(Forgotten));
+    });
+}
