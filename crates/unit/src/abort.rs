@@ -3,33 +3,32 @@
 //! 5.6). On every lane the commands are taken first; an answer comes when their I/O has ended, so
 //! that who retries is not overtaken by the past.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use engine::spawn;
 use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
     answer::answered,
-    disk::Unit,
+    disk::{Shared, Unit},
     lane::LaneUnits,
     nexus::{How, Mark, Nexus, Which},
     running::{CommandId, RunningId},
 };
 
 /// Commands to abort.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Abort {
-    /// Those for the logical units of these volumes, through whatever port,
-    pub(crate) volumes: Vec<String>,
+    /// Those for the logical units of these disks, through whatever port,
+    pub(crate) disks: Vec<Arc<Shared>>,
     /// of whom,
     pub(crate) of: Whose,
     /// but not this one of who causes it.
     pub(crate) spare: Option<CommandId>,
     /// Who causes it. Its own commands end without a word,
     pub(crate) by: NexusId,
-    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1). `None`: all
-    /// that have come.
-    pub(crate) before: Option<Mark>,
+    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1).
+    pub(crate) before: Mark,
     /// What other nexuses that lose commands hear where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
 }
@@ -76,7 +75,9 @@ impl Abort {
     }
 
     fn is_for(&self, unit: &Unit) -> bool {
-        self.volumes.iter().any(|volume| volume == unit.disk.name())
+        self.disks
+            .iter()
+            .any(|disk| Arc::ptr_eq(disk, &unit.disk.shared))
     }
 
     fn take_of(&self, nexus: &Rc<Nexus>, is_own: bool, lun: u32, unit: &Unit) -> Taken {
@@ -90,7 +91,7 @@ impl Abort {
         };
         let which = Which {
             lun,
-            before: self.before.filter(|_| is_own),
+            before: is_own.then_some(self.before),
             spare: self.spare.filter(|_| is_own),
             how,
         };
@@ -176,11 +177,11 @@ impl LaneUnits {
     ) {
         let units = concerned(nexus, lun);
         let abort = Abort {
-            volumes: units.map(|(_, unit)| unit.disk.name().to_owned()).collect(),
+            disks: units.map(|(_, unit)| unit.disk.shared.clone()).collect(),
             of: Whose::All,
             spare: None,
             by: nexus.id,
-            before: Some(before),
+            before,
             attention,
         };
         abort.everywhere(self).await;
@@ -200,11 +201,11 @@ impl LaneUnits {
             return;
         }
         let mut abort = Abort {
-            volumes: vec![unit.disk.name().to_owned()],
+            disks: vec![unit.disk.shared.clone()],
             of: Whose::These(vec![nexus.id]),
             spare: Some(command),
             by: nexus.id,
-            before: Some(before),
+            before,
             attention: Some(Attention::CommandsCleared),
         };
         // At once: what the initiator sends after it has heard of the error is not concerned.

@@ -30,10 +30,7 @@ impl LaneUnits {
         let hold = || {
             let shared = disk.shared.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
-                let Some(disk) = units.disk(&shared.name) else {
-                    return done.send(());
-                };
-                let gate = disk.gate.clone();
+                let gate = units.disk(&shared).gate.clone();
                 gate.hold(serial, extent);
                 engine::spawn(async move {
                     gate.empty(serial).await;
@@ -51,11 +48,7 @@ impl LaneUnits {
         disk.gate.release(serial);
         self.tell_others(|| {
             let shared = disk.shared.clone();
-            move |units: &Rc<LaneUnits>| {
-                if let Some(disk) = units.disk(&shared.name) {
-                    disk.gate.release(serial);
-                }
-            }
+            move |units: &Rc<LaneUnits>| units.disk(&shared).gate.release(serial)
         });
         // The next in turn sends its own messages behind these.
         drop(turn);

@@ -10,7 +10,6 @@ use crate::{
     abort::{Abort, Whose},
     copy,
     disk::Unit,
-    eject,
     lane::LaneUnits,
     medium,
     nexus::{Mark, Nexus},
@@ -36,7 +35,7 @@ impl Io {
         }
     }
 
-    /// The same, and on the units at `others` as well.
+    /// The same, and on the units at `others`; `lun` is not among them.
     pub fn begin_with(
         nexus: &Rc<Nexus>,
         command: CommandId,
@@ -44,7 +43,6 @@ impl Io {
         others: impl Iterator<Item = u32>,
     ) -> Io {
         let mut io = Io::begin(nexus, command, lun);
-        let others = others.filter(|other| *other != lun);
         io.others = others
             .map(|other| nexus.running.begin(command, other))
             .collect();
@@ -151,11 +149,11 @@ impl LaneUnits {
         // Without the one that waits here for the answer.
         let others = changed.abort.into_iter().filter(|other| *other != nexus.id);
         let abort = Abort {
-            volumes: vec![unit.disk.name().to_owned()],
+            disks: vec![unit.disk.shared.clone()],
             of: Whose::These(others.collect()),
             spare: None,
             by: nexus.id,
-            before: Some(before),
+            before,
             attention: None, // of the loss of their registrations they hear anyway
         };
         abort.everywhere(self).await;
@@ -170,9 +168,9 @@ impl LaneUnits {
         eject: &Eject,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
-        let ending = eject::eject(&io.nexus, unit, eject, wanted).await;
-        drop(io);
-        ending
+        let (volume, steps) = (&*unit.disk.volume, &io.nexus.steps);
+        let flushed = medium::perform(volume, &eject.flush, Payload::new(), steps).await;
+        wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
     }
 
     /// Overwrites or erases a whole disk. One that is to answer at once ends when it has begun, and goes

@@ -1,7 +1,6 @@
 //! All disks on all lanes, as their fronts and whoever runs the daemon hold them.
 
 use std::{
-    collections::BTreeMap,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
 };
@@ -85,8 +84,9 @@ impl Units {
         let everywhere = Arc::new(Everywhere::new(config.limits.transfer_max_bytes));
         let plan = config.limits.plan(lanes.len());
         let common = CommonMemory::new(plan.common);
-        let shared = |spec: &DiskSpec| {
+        let shared = |index: usize, spec: &DiskSpec| {
             Arc::new(Shared {
+                index,
                 name: spec.name.clone(),
                 uuid: spec.uuid,
                 turns: Arc::default(),
@@ -96,7 +96,8 @@ impl Units {
         let disks: Vec<_> = config
             .disks
             .iter()
-            .map(|spec| (shared(spec), spec.open.clone()))
+            .enumerate()
+            .map(|(index, spec)| (shared(index, spec), spec.open.clone()))
             .collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.iter().map(|_| channel()).unzip();
         for (own, (lane, messages)) in lanes.iter().zip(receivers).enumerate() {
@@ -195,22 +196,19 @@ impl Units {
     }
 }
 
-async fn open_here(
-    disks: Vec<(Arc<Shared>, OpenVolume)>,
-) -> Result<BTreeMap<String, Rc<Disk>>, OpenError> {
-    let mut opened = BTreeMap::new();
+async fn open_here(disks: Vec<(Arc<Shared>, OpenVolume)>) -> Result<Vec<Rc<Disk>>, OpenError> {
+    let mut opened = Vec::new();
     for (shared, open) in disks {
         let volume = open()
             .await
             .map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
-        let name = shared.name.clone();
         let gate = Rc::default();
         let disk = Disk {
             shared,
             volume,
             gate,
         };
-        opened.insert(name, Rc::new(disk));
+        opened.push(Rc::new(disk));
     }
     Ok(opened)
 }
