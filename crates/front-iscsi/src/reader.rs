@@ -8,8 +8,8 @@ use iscsi::{RxData, TaskId, frame::frame};
 use smallvec::SmallVec;
 
 use crate::{
-    command,
     connection::Connection,
+    data_out,
     data_segment::{Tail, require},
     events::{self, DataOut},
 };
@@ -125,9 +125,9 @@ async fn read_pdu(connection: &Rc<Connection>, reader: &mut FramedReader) -> std
     }
     connection.is_receiving.set(false);
     for task in complete {
-        command::execute(connection, task);
+        data_out::execute(connection, task);
     }
-    command::execute_complete(connection);
+    data_out::execute_complete(connection);
     Ok(())
 }
 

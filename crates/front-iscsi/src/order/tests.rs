@@ -55,7 +55,7 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
     });
 }
 
-fn stand_in_line(commands: &Session, task: TaskId, lun: u32, is_ordered: bool) -> Rc<Turn> {
+fn stand_in_line(commands: &Session, task: TaskId, lun: u32, is_ordered: bool) -> Rc<EnableSignal> {
     let at_work = commands.at_work.borrow();
     let at_work = at_work.iter().map(|(task, lun)| (command_id(*task), *lun));
     commands.watch(|| at_work.collect());
