@@ -79,6 +79,20 @@ impl<'a> Look<'a> {
         users.insert(medium, (self.volume.to_owned(), name))
     }
 
+    /// What to say when `medium` is named here and has been named by the volume `other` already.
+    pub(crate) fn used_twice(&self, medium: &str, other: &str) -> String {
+        match other == self.volume {
+            true => format!(
+                "{medium} is named twice in \"{other}\", whose parts would overwrite each other; name \
+                 each disk once"
+            ),
+            false => format!(
+                "{medium} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
+                self.volume
+            ),
+        }
+    }
+
     /// Says what would keep the volume from opening.
     pub(crate) fn errors(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
         self.findings.errors.extend(errors);
