@@ -31,6 +31,8 @@ pub(crate) enum Notice {
     LoggedIn,
     /// A session ended.
     LoggedOut,
+    /// The I/O of a session that is over hangs.
+    Hung,
     /// A connection could not be accepted.
     NotAccepted,
 }
