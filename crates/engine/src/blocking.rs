@@ -213,7 +213,7 @@ impl Pool {
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);
-                // Whoever waits hears of a panic by the drop of what would have answered; the panic
+                // The waiter learns of a panic when the sender of the answer is dropped; the panic
                 // itself is the hook's to tell, and in a daemon the end.
                 let _ = catch_unwind(AssertUnwindSafe(work));
                 state = self.lock();

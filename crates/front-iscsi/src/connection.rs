@@ -50,7 +50,7 @@ enum Phase {
     Finishing,
     /// It sends what is ready, then ends.
     Closing,
-    /// Nobody is heard and nothing sent any more; its I/O may go on.
+    /// Nothing is received or sent any more; its I/O may go on.
     Ended,
     /// All its I/O has ended as well.
     Gone,
@@ -222,7 +222,7 @@ impl Connection {
         self.has_reached(Phase::Ended)
     }
 
-    /// Ends the connection now. Commands that run go on to their end; nobody hears of them.
+    /// Ends the connection now. Commands that run go on to their end and are not answered.
     pub(crate) fn end(&self, why: &str) {
         if self.advance(Phase::Ended) {
             tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");

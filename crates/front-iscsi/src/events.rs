@@ -1,5 +1,5 @@
-//! What the protocol machine has to say, acted on in one place: whoever calls the machine has its
-//! events acted on afterwards.
+//! The events of the protocol machine, acted on in one place. Every caller of the machine has its events
+//! acted on afterwards.
 
 use std::rc::Rc;
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use iscsi::{TaskId, Transmit};
 use scsi::{Action, Attention};
 
-/// The power-ons that one session has to hear of.
+/// The power-ons that one session has to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct PowerOnReports(RefCell<Vec<Report>>);
 
@@ -28,7 +28,7 @@ enum Step {
 }
 
 impl PowerOnReports {
-    /// This initiator port has to hear that the disk at `lun` was switched on.
+    /// This initiator port has to be told of the power-on of the disk at `lun`.
     pub(crate) fn begin(&self, lun: u32) {
         let step = Step::Untold;
         self.0.borrow_mut().push(Report { lun, step });

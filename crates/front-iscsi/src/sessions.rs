@@ -40,7 +40,7 @@ struct State {
     last_tsih: u16,
 }
 
-/// A connection before login, as whoever has to tell it to leave knows it.
+/// A connection before login: how to tell it to leave.
 pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     pub(crate) lane: Sender<Request>,

@@ -135,7 +135,7 @@ impl Attentions {
         }
     }
 
-    /// Tells one nexus, if it is known. One that is not yet will hear of the power-on.
+    /// Tells one nexus, if it is known. One that is not yet will be told of the power-on.
     pub(crate) fn post_to(&mut self, attention: Attention, nexus: NexusId) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
             *waiting |= attention.bit();

@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
-    /// Who knows since when the unit runs, logged in or not; the latest to hear of it is the last.
+    /// Nexuses that were told of the power-on, logged in or not; the latest is the last.
     power_on_heard: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that it is reached through.
     pub(crate) ports: BTreeSet<u16>,
@@ -131,14 +131,14 @@ pub(crate) fn text(
 }
 
 impl State {
-    /// Names remembered at most; who is forgotten hears of the power-on once more.
+    /// The most names that are remembered; a nexus that is forgotten is told of the power-on once more.
     const HEARD_MAX: usize = 1024;
 
     pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
         self.power_on_heard.contains(name)
     }
 
-    /// Remembers the name of a nexus that has heard of the power-on.
+    /// Remembers the name of a nexus that was told of the power-on.
     pub(crate) fn power_on_heard(&mut self, nexus: NexusId) {
         let Some(name) = self.names.get(&nexus).cloned() else {
             return;

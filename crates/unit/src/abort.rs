@@ -1,7 +1,7 @@
-//! Which commands are aborted beside the one that causes it, and how their initiators hear of it:
-//! by the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5
-//! 5.6). On every lane the commands are taken first; an answer comes when their I/O has ended, so
-//! that who retries is not overtaken by the past.
+//! Aborts that concern the commands of others: which commands they end, and how initiators are told, by
+//! the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5 5.6).
+//! Every lane aborts its commands at once, and answers when their I/O has ended: an I/O of the past must
+//! not overtake a retry.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -19,17 +19,17 @@ use crate::{
 /// Commands to abort.
 #[derive(Clone)]
 pub(crate) struct Abort {
-    /// Those for the logical units of these disks, through whatever port,
+    /// Those for the logical units of these disks, through any port,
     pub(crate) disks: Vec<Arc<Shared>>,
-    /// of whom,
+    /// of these nexuses,
     pub(crate) of: Whose,
-    /// but not this one of who causes it.
+    /// but not this one, of the nexus that causes it.
     pub(crate) spare: Option<CommandId>,
-    /// Who causes it. Its own commands end without a word,
+    /// The nexus that causes it. Of its own commands, which end without a status,
     pub(crate) by: NexusId,
-    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1).
+    /// only those are aborted that came before this (SAM-5 7.1).
     pub(crate) before: Mark,
-    /// What other nexuses that lose commands hear where TASK ABORTED does not tell them.
+    /// The unit attention for other nexuses that lose commands, where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
 }
 
@@ -187,7 +187,7 @@ impl LaneUnits {
         abort.everywhere(self).await;
     }
 
-    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the others that QERR says (SPC-4
+    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the commands that QERR names (SPC-4
     /// 7.5.8), those of this nexus up to `before`.
     pub fn after_error(
         self: &Rc<Self>,
@@ -208,7 +208,7 @@ impl LaneUnits {
             before,
             attention: Some(Attention::CommandsCleared),
         };
-        // At once: what the initiator sends after it has heard of the error is not concerned.
+        // At once: commands that the initiator sends after it knows of the error are not aborted.
         spawn(end(abort.take(self)));
         if error == QueueError::AbortAll {
             abort.of = Whose::Others;

@@ -1,5 +1,5 @@
 //! Who may touch which extent of a file, where its medium keeps no order itself. A request claims
-//! its extent alone or together with others. Alone goes what must not meet anything: a write of a
+//! its extent alone or together with others. Alone goes what must not overlap with anything: a write of a
 //! part of a unit, which reads, changes and writes all of it and would bring back what another
 //! write replaced meanwhile; and in the page cache every write, which a read must not see half of.
 

@@ -143,7 +143,7 @@ impl LaneFlushes {
         }
     }
 
-    /// What was volatile may be lost, and only this has heard of it: the next flush fails, whatever
+    /// What was volatile may be lost, and the kernel has reported it to this call only: the next flush fails, whatever
     /// was flushed meanwhile.
     pub(super) fn doubt(&self) {
         self.shared.lock().is_doubted = true;

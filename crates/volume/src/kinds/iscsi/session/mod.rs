@@ -368,7 +368,7 @@ impl Waiting<'_> {
             let mut tasks = self.session.tasks.borrow_mut();
             let task = &mut tasks.entries[self.key];
             if let Some(error) = self.session.error() {
-                // What the target had to say is heard all the same: it does not say it twice. A
+                // What the target has said is acted on all the same: it does not say it twice. A
                 // good answer is not: the target may have lost what it answers for since.
                 let told = task.as_ref().is_some_and(Task::was_told);
                 return Poll::Ready((!told).then_some(error));
