@@ -74,8 +74,8 @@ pub(crate) fn send_data(
     }
 }
 
-/// Ends a command that has been at work. One that was aborted meanwhile is answered by who aborted
-/// it, or not at all.
+/// Ends a command that has done work. If it was aborted meanwhile, the abort has answered it or it gets no
+/// answer.
 pub(crate) fn finish(
     connection: &Connection,
     task: TaskId,
@@ -89,8 +89,7 @@ pub(crate) fn finish(
     }
 }
 
-/// Ends a command that was not opened, or not since its turn came. Its initiator may still owe data,
-/// and its answer waits for them.
+/// Ends a command that has not begun its work. Its initiator may still owe data, and its answer waits for them.
 pub(crate) fn refuse(
     connection: &Connection,
     offer: Offer,

@@ -16,15 +16,15 @@ use crate::{
     work::{MediumWork, UnitWork, run, sanitize},
 };
 
-/// Opens a command that has to wait for its turn, with room for what comes unasked meanwhile;
-/// false if there is none, and then it has been answered.
+/// Opens a command that is dormant at first, with memory for its unsolicited data; false if there is none, and
+/// then it has been answered.
 pub(crate) fn admit(connection: &Connection, nexus: &Nexus, offer: Offer, action: &Action) -> bool {
-    // More than is offered is refused later, and never asked for.
+    // A command that wants more than is offered is refused later, and no R2T asks for it.
     let len = action.data_out_len_bytes().min(offer.write_len.into());
     open_write(connection, nexus, offer, None, len as u32, 0)
 }
 
-/// Opens a command with room for what comes unasked of its `len` bytes of data-out.
+/// Opens a command with memory for the unsolicited part of its `len` bytes of data-out.
 fn open_write(
     connection: &Connection,
     nexus: &Nexus,
@@ -48,8 +48,8 @@ fn open_write(
     true
 }
 
-/// Finds memory for `len` bytes of data-out and asks for them. What may come unasked needs room
-/// at once; the rest waits for its turn and is solicited then.
+/// Finds memory for `len` bytes of data-out and solicits them. Unsolicited data need memory at once; the rest
+/// waits for its turn.
 pub(crate) fn collect(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -65,7 +65,7 @@ pub(crate) fn collect(
             return;
         }
     } else {
-        // It has waited for its turn, and what came unasked is where it belongs.
+        // It was dormant, and its unsolicited data are in their place.
         connection.open.with(task, |command| {
             command.pending = Some(pending);
             command.transfer_len = transfer_len;
@@ -101,8 +101,8 @@ fn solicit(connection: &Rc<Connection>, task: TaskId, len: u32) {
     execute_complete(connection);
 }
 
-/// Goes on with commands whose data were all there when they were asked for. Not while a PDU's
-/// payload is on its way to its place, which may be theirs: the reader does it then.
+/// Goes on with commands whose data had all come when they were solicited. Not while a PDU's payload is being
+/// received, which may be theirs: then the reader does it.
 pub(crate) fn execute_complete(connection: &Rc<Connection>) {
     while !connection.is_receiving.get() {
         let complete = connection.machine.borrow_mut().poll_complete();

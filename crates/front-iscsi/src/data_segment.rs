@@ -1,10 +1,10 @@
-//! What is left of a PDU's data segment when its parts have found their places: padding, the data
-//! digest, and what nobody wanted.
+//! The rest of a PDU's data segment, after the parts that belong to a command: padding, the data digest, and
+//! data that no command takes.
 
 use engine::{net::FramedReader, spend};
 use iscsi::frame::{DataDigest, Frame};
 
-/// What is left of a PDU's data segment behind the parts that found their place.
+/// The rest of a PDU's data segment.
 pub(crate) struct Tail {
     payload: bool,
     data_left: usize,
@@ -36,7 +36,7 @@ impl Tail {
         )
     }
 
-    /// Notes what has found its place.
+    /// Notes a part that has been received into its command's memory.
     pub(crate) fn take(&mut self, placed: &[u8]) {
         self.data_left -= placed.len();
         if let Some(digest) = &mut self.digest {
@@ -54,7 +54,7 @@ impl Tail {
         !self.payload || self.digest.is_none() && self.data_left + self.padding == 0
     }
 
-    /// Reads past what nobody wanted and the padding, and checks the digest. The outer error is
+    /// Skips data that no command takes and the padding, and checks the digest. The outer error is
     /// the socket's.
     pub(crate) async fn finish(
         self,

@@ -67,7 +67,7 @@ impl Front {
                 Request::EndTarget { target } => {
                     for connection in self.all() {
                         if connection.target().is_some_and(|t| t.index == target) {
-                            // The answer to who asked for it may still be on its way.
+                            // The response to the function may still have to leave.
                             connection.close_when_sent();
                         }
                     }
@@ -139,7 +139,7 @@ impl Front {
             self.leave_units(connection, nexus).await;
         }
         let sessions = &self.service.sessions;
-        // The place first: who waits for this session's end is going to need one.
+        // The place first: the login that waits for this session's end needs one.
         sessions.admission.leave(connection.id, time::now());
         if let Some(key) = connection.take_key() {
             sessions.remove(&key, connection.id);

@@ -1,7 +1,7 @@
-//! Which disks have still to be told to a session that they have been switched on, and whether it
-//! has heard. A session that comes back later is told of its loss only (29h/07h) if it *has* heard:
-//! an answer may be lost with its connection, and an initiator that missed a power-on would take
-//! writes that a volatile cache has lost for safe. ExpStatSN says what has arrived.
+//! Which disks have still to report their power-on to a session, and whether the report has arrived. A session
+//! that comes back later is told of the nexus loss only (29h/07h) if it *has* arrived: an answer may be
+//! lost with its connection, and an initiator that missed a power-on would take writes that a volatile cache
+//! has lost for safe. ExpStatSN says what has arrived.
 
 use std::cell::RefCell;
 
@@ -21,7 +21,7 @@ struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Untold,
-    /// This task's answer tells it.
+    /// The answer of this task reports it.
     Told(TaskId),
     /// The answer is on its way under this StatSN.
     Sent(u32),

@@ -1,10 +1,10 @@
 //! What all copies of a logical unit have in common: one for each lane and each target port that a
 //! volume is served through.
 //!
-//! There is one home for it, behind a lock that no plain I/O takes. Each copy keeps what it needs
-//! to judge a command (its [`Rights`]) under the version it was taken at, and looks at the version
-//! before every command. A change raises the version before the command that caused it is
-//! answered, so nobody is judged by what was before once the initiator has heard of the change.
+//! It exists once, behind a lock that no plain I/O takes. Each copy of the unit keeps an extract (its
+//! [`Rights`]) with the version of the state that it was made from, and compares versions before every
+//! command. A change raises the version before its command is answered: once the initiator knows of the
+//! change, no command is judged by the old state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,7 @@ use std::{collections::HashMap, hash::Hash, path::Path};
 use super::{Node, Volumes, What};
 use crate::{part::ByType, values::ConfigError};
 
-/// What is told to who names a medium twice.
+/// The advice to a user who names a medium twice.
 pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two places";
 
 /// What [`Graph::check`](crate::graph::Graph::check) finds.

@@ -294,7 +294,7 @@ impl Session {
         self.end(Error::new(ErrorKind::Unreachable, "logged out"));
     }
 
-    /// Ends the session: whoever waits gets `error`.
+    /// Ends the session: all waiting requests get `error`.
     pub(super) fn end(&self, error: Error) {
         {
             let mut ended = self.ended.borrow_mut();
