@@ -8,6 +8,7 @@ mod machine;
 mod portals;
 mod sections;
 mod served;
+mod settings;
 mod slips;
 mod syntax;
 
@@ -19,7 +20,6 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use engine::store;
@@ -47,10 +47,6 @@ const MEMORY_MIN_BYTES: u64 = 32 << 20;
 
 /// More errors than these are counted and not shown: most follow from the first ones then.
 const ERRORS_MAX: usize = 10;
-
-/// Bounds on how long a silent peer is borne.
-const TIME_MIN: Duration = Duration::from_secs(1);
-const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// A configuration that has been checked.
 #[derive(Debug)]
@@ -289,7 +285,7 @@ impl Config {
     /// What can be read and cannot be meant.
     fn errors(&self) -> Vec<ConfigError> {
         let mut errors = self.file.volume.errors();
-        errors.extend(self.setting_errors());
+        errors.extend(settings::check(&self.file, &self.path, &self.text));
         for (name, target) in &self.file.target {
             errors.extend(self.target_errors(name, target));
         }
@@ -479,61 +475,6 @@ impl Config {
     /// Threads that serve.
     pub fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
-    }
-
-    /// What is wrong with the daemon's own settings.
-    fn setting_errors(&self) -> Vec<ConfigError> {
-        let mut errors = Vec::new();
-        if let Some(state) = &self.file.state {
-            let path = state.get_ref().to_string_lossy();
-            let why = match &*path {
-                "" => "is empty",
-                path if path.contains('\0') => "has a NUL character in it",
-                _ => "",
-            };
-            if !why.is_empty() {
-                let own = self.path.with_extension("state");
-                let message = format!(
-                    "the path of the state directory {why}; write one as \"/var/lib/sanstone\", or take \
-                     the line out for {}",
-                    own.display()
-                );
-                errors.push(ConfigError::new(state.span(), message));
-            }
-        }
-        if let Some(memory) = &self.file.memory {
-            if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
-                let size = &self.text[memory.span()];
-                let message =
-                    format!("memory = {size} is too little to serve with; write \"32MiB\" or more");
-                errors.push(ConfigError::new(memory.span(), message));
-            }
-        }
-        for (name, value) in [
-            ("ping_interval", &self.file.ping_interval),
-            ("peer_timeout", &self.file.peer_timeout),
-        ] {
-            let Some(value) = value else { continue };
-            if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
-                let given = &self.text[value.span()];
-                let message =
-                    format!("{name} = {given} is not possible; write \"1s\" to \"60min\"");
-                errors.push(ConfigError::new(value.span(), message));
-            }
-        }
-        for (name, value, most) in [
-            ("connections", &self.file.connections, 65_536),
-            ("lanes", &self.file.lanes, 1024),
-        ] {
-            if let Some(value) = value {
-                if !(1..=most).contains(value.get_ref()) {
-                    let given = value.get_ref();
-                    let message = format!("{name} = {given} is not possible; write 1 to {most}");
-                    errors.push(ConfigError::new(value.span(), message));
-                }
-            }
-        }
-        errors
     }
 
     /// The targets, checked, with their secrets.
