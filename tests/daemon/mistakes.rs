@@ -3,7 +3,13 @@
 
 use crate::configuration::{call_with, refused_at};
 use harness::directory::Directory;
-use harness::sanstone::{IQN, call, target_table};
+use harness::process::program;
+use harness::run::run;
+use harness::sanstone::{IQN, binary, call, target_table};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
 
 #[test]
 fn all_errors_that_do_not_follow_from_each_other_are_reported_in_order() {
@@ -33,6 +39,11 @@ fn all_errors_that_do_not_follow_from_each_other_are_reported_in_order() {
             "{place} {said}\n{ran}"
         );
     }
+    let limits = "[limits]\nlogins = 0\ncommands = 5000\nlogin_time = \"1h\"\ntext = \"1KiB\"\n\
+                  transfer = \"1KiB\"\n[volume.a]\nfile = { path = \"a.img\", size = \"1MiB\" }\n";
+    let table = target_table(3260, &["a"]);
+    let ran = call_with("check", &directory, &format!("{limits}{table}"));
+    assert_eq!(ran.stderr.lines().count(), 5, "{ran}");
     // What only the system knows is found in the same run.
     let missing =
         "[volume.a]\nfile = { path = \"a.img\" }\n[volume.b]\nfile = { path = \"b.img\" }\n";
@@ -249,6 +260,53 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         ),
         (
             1,
+            format!("state = \"\"\n{whole}"),
+            "the path of the state directory is empty; write one as \"/var/lib/sanstone\", or take the line out",
+        ),
+        (
+            1,
+            format!("state = \"a\\u0000b\"\n{whole}"),
+            "the path of the state directory has a NUL character in it",
+        ),
+        (
+            2,
+            with("disk.img", "disk\\u0000.img"),
+            "the path has a NUL character in it; write the file's",
+        ),
+        (
+            2,
+            format!("lanes = 1000\nmemory = \"32MiB\"\n{whole}"),
+            "32 MiB of memory are too little for 1000 lanes",
+        ),
+        (
+            2,
+            with("16MiB", "0B"),
+            "a volume of 0 bytes holds nothing; write \"512B\" or more",
+        ),
+        (
+            2,
+            with("16MiB", "1000B"),
+            "a size of 1000 bytes is not a whole number of blocks of 512 bytes; write \"512B\"",
+        ),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "fault = { rules = [{ hang = true, skip = -1 }], of = { ram = { size = \"1MiB\" } } }",
+            ),
+            "-1 is no number of requests; write 0 or more",
+        ),
+        (
+            2,
+            with(
+                "file = { path = \"disk.img\", size = \"16MiB\" }",
+                "stripe = { of = [{ iscsi = { url = \"iscsi://10.0.1.2/iqn.x:y/0\" } }, \
+                 { iscsi = { url = \"iscsi://10.0.1.2/iqn.x:y/0\" } }] }",
+            ),
+            "is named twice in \"disk\", whose parts would overwrite each other; name each disk once",
+        ),
+        (
+            1,
             "{ \"volume\": {} }\n".to_owned(),
             "this looks like JSON; a configuration is TOML",
         ),
@@ -333,4 +391,54 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
         "{refused}"
     );
     assert!(!directory.path().join("p").exists(), "{refused}");
+}
+
+#[test]
+fn a_check_reads_all_of_the_state_directory() {
+    for name in ["ports.toml", "owner.toml", "volumes.toml"] {
+        let directory = Directory::new();
+        let state = directory.join("bad.state");
+        std::fs::create_dir(&state).expect("a directory");
+        std::fs::write(state.join(name), "versi").expect("a file");
+        let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+        let table = target_table(3260, &["disk"]);
+        let ran = call_with("check", &directory, &format!("{volume}{table}"));
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        let said = format!("{name} is damaged: ");
+        assert!(ran.stderr.contains(&said), "{ran}");
+    }
+}
+
+#[test]
+fn a_check_finds_a_state_directory_that_cannot_be_written() {
+    let directory = Directory::new();
+    let state = directory.join("bad.state");
+    std::fs::create_dir(&state).expect("a directory");
+    std::fs::set_permissions(&state, Permissions::from_mode(0o555)).expect("its mode");
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let table = target_table(3260, &["disk"]);
+    let file = directory.write("bad.toml", format!("{volume}{table}"));
+    let open = Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).expect("its mode");
+    // Root may write every directory.
+    let mut check = match rustix::process::geteuid().is_root() {
+        true => {
+            let mut check = Command::new(program("setpriv", "util-linux"));
+            check.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            check.arg(binary());
+            check
+        }
+        false => Command::new(binary()),
+    };
+    check.args(["check", "-c"]).arg(file);
+    let ran = run(&mut check, Duration::from_secs(60));
+    if ran.stderr.contains("failed to execute") {
+        return harness::skip("only root may run the binary where it is");
+    }
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(
+        ran.stderr.contains("bad.state cannot be written: ")
+            && ran.stderr.contains("state = \"…\""),
+        "{ran}"
+    );
 }

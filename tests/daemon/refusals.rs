@@ -5,7 +5,7 @@ use harness::directory::Directory;
 use harness::process::{Daemon, program};
 use harness::run::run;
 use harness::sanstone::{IQN, Sanstone, binary, call, target_table};
-use harness::wire::{Direction, Session, login_header, read_10, send};
+use harness::wire::{Direction, Session, login_header, opcode, read_10, send, write_10};
 use std::fs::Permissions;
 use std::io::Read;
 use std::net::TcpStream;
@@ -295,4 +295,59 @@ fn a_daemon_that_stops_logs_out_of_its_shares() {
     assert!(ended.expect("it ends").success());
     line(share.daemon(), "logged out");
     assert!(!share.daemon().log().contains("connection lost"));
+}
+
+#[test]
+fn a_wrong_data_digest_of_a_command_that_is_over_ends_the_connection_with_its_reason() {
+    let mut server = serve();
+    let address = format!("127.0.0.1:{}", server.port());
+    let keys = ["DataDigest=CRC32C", "ImmediateData=No", "InitialR2T=Yes"];
+    let mut session = Session::login(&address, IQN, 0, 1, &keys).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let write = session.command(&write_10(0, 1), Direction::Write, 512, &[]);
+    let write = write.expect("a command");
+    let r2t = loop {
+        let pdu = session.receive().expect("an R2T");
+        if pdu.opcode() == opcode::R2T {
+            break pdu;
+        }
+    };
+    const ABORT_TASK: u8 = 1;
+    let aborted = session.task_management(ABORT_TASK, Some(write));
+    let aborted = session.responses_to(&[aborted.expect("a function")]);
+    assert_eq!(aborted.expect("its response")[0].0, 0, "function complete");
+    session.has_wrong_data_digests = true;
+    session.answer_r2t(&r2t, &[1; 512]).expect("late data");
+    while session.receive().is_ok() {}
+    let line = line(server.daemon(), "the peer broke the protocol");
+    assert!(line.contains("digest"), "{line}");
+    server
+        .daemon()
+        .log_with("connection lost: the peer broke the protocol");
+    Session::login(&address, IQN, 0, 2, &[]).expect("others are served");
+}
+
+#[test]
+fn a_login_that_waits_for_hung_io_is_refused_and_the_log_says_where_it_hangs() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volume = "[limits]\nlogin_time = \"2s\"\n[volume.disk.fault]\n\
+                  rules = [{ on = \"write\", hang = true }]\nof = { ram = { size = \"16MiB\" } }\n";
+    let configuration = format!("{volume}{}", target_table(port, &["disk"]));
+    let mut server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let write = session.command(&write_10(0, 1), Direction::Write, 512, &[1; 512]);
+    write.expect("a command");
+    // Behind it: so it has begun.
+    let read = session.execute(&read_10(8, 1), &[], 512).expect("a read");
+    assert_eq!(read.0, 0);
+    Session::login(&address, IQN, 0, 1, &[]).expect_err("the old session has not ended");
+    let line = line(server.daemon(), "its initiator port cannot log in again");
+    let said = "the volume has not answered 1 of its I/Os on LUN 0 (volume disk)";
+    assert!(
+        line.contains(said) && line.contains("sanstone:wire-1"),
+        "{line}"
+    );
 }

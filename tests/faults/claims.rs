@@ -219,6 +219,11 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
         assert_eq!(first_byte(&new).await.expect("it is served"), 2);
         write(&new, 4).await;
         new.close().await;
+        // Nothing is lost, and whoever stops it learns nothing new from an error.
+        daemon.signal("TERM");
+        let ended = daemon.wait(Duration::from_secs(60));
+        assert!(ended.expect("it ends").success(), "{}", daemon.log());
+        daemon.log_with("left without a last flush");
         drop(second);
     });
 }

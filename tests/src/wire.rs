@@ -72,6 +72,8 @@ pub struct Session {
     next_task: u32,
     header_digest: bool,
     data_digest: bool,
+    /// Whether the data digests that are sent are wrong.
+    pub has_wrong_data_digests: bool,
     /// What the target said at login, `KEY=value` each.
     pub answers: Vec<String>,
     /// The target's name for the session.
@@ -136,6 +138,7 @@ impl Session {
             next_task: 1,
             header_digest: false,
             data_digest: false,
+            has_wrong_data_digests: false,
             answers: Vec::new(),
             tsih: 0,
             cmd_sn: 1,
@@ -453,7 +456,11 @@ impl Session {
     }
 
     fn send(&mut self, header: &mut [u8; 48], data: &[u8]) -> io::Result<()> {
-        let pdu = with_digests(header, data, self.header_digest, self.data_digest);
+        let mut pdu = with_digests(header, data, self.header_digest, self.data_digest);
+        if self.has_wrong_data_digests && self.data_digest && !data.is_empty() {
+            let last = pdu.len() - 1;
+            pdu[last] ^= 1;
+        }
         self.stream.write_all(&pdu)
     }
 }

@@ -4,12 +4,12 @@
 //!
 //! Each [`Kind`] has threads and a queue of its own, so that a name server or a network file system
 //! that hangs holds up its own kind only. Both are bounded: threads are started when there is work
-//! for them and end when there has been none for a while; whoever finds the queue full waits for
-//! room without blocking its lane. Work that nobody waits for any more is not begun; what has begun
-//! runs to its end.
+//! for them and end when there has been none for a while; a caller that finds the queue full waits
+//! for room without blocking its lane. Work whose caller is gone is not begun; work that has begun runs to
+//! its end.
 //!
-//! In a simulated world the work runs on the lane itself, at once as far as anybody sees, between two
-//! waits that the seed decides: what else happens may come before it, and between it and its answer.
+//! In a simulated world the work runs on the lane itself and takes no time, between two waits that the seed
+//! decides: other events may come before it, and between it and its answer.
 
 use std::{
     collections::VecDeque,
@@ -213,7 +213,7 @@ impl Pool {
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);
-                // Whoever waits hears of a panic by the drop of what would have answered; the panic
+                // The waiter learns of a panic when the sender of the answer is dropped; the panic
                 // itself is the hook's to tell, and in a daemon the end.
                 let _ = catch_unwind(AssertUnwindSafe(work));
                 state = self.lock();

@@ -1,10 +1,10 @@
 //! Memory for I/O. A [`Buf`] is page-aligned and has one owner, who may write it; frozen it
 //! becomes a [`Slice`], which is shared and read-only; several slices in a row are a [`Payload`].
-//! Splitting, joining and handing on cost a count, never a copy. A slice may also look at memory
-//! that a [`Lender`] keeps still for it.
+//! Splitting, joining and handing on cost a count, never a copy. A slice may also refer to memory
+//! of a [`Lender`], which does not change it meanwhile.
 //!
 //! Memory comes from free lists of the thread (bounded, by powers of two) and goes back to them.
-//! Taking a buffer never waits: whoever admits work from outside bounds what is in flight
+//! Taking a buffer never waits: the code that admits work from outside bounds what is in flight
 //! *before* it begins, so that no I/O can wait for the memory that another one holds.
 
 use std::{
@@ -128,7 +128,7 @@ fn take(len: usize) -> NonNull<Block> {
         .ok()?
     });
     let block = kept.unwrap_or_else(|| {
-        // A chunk is a large page: whoever keeps few of them would take far more than is asked for.
+        // A chunk is a large page: a few buffers that are kept would hold far more than was asked for.
         let may_cut = KEPT_MAX.get() >= CHUNKS_FROM_BYTES;
         let piece = may_cut.then(|| Piece::new(capacity)).flatten();
         let memory = piece.as_ref().map(Piece::memory).unwrap_or_else(|| {

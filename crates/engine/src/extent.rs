@@ -28,7 +28,7 @@ pub(crate) enum Answer {
     Ask(Question),
 }
 
-/// A question that blocks whoever asks it.
+/// A question that blocks the thread that asks it.
 pub(crate) struct Question {
     /// Keeps the descriptor open.
     pub(crate) _keeper: Keeper,

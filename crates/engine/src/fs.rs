@@ -16,7 +16,7 @@ use crate::{
 
 pub use crate::reactor::OpenOptions;
 
-/// Removes the file at `path`; who has it open keeps it. Blocks briefly.
+/// Removes the file at `path`; open descriptors of it stay valid. Blocks briefly.
 ///
 /// # Errors
 /// What the system says.

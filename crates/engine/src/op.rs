@@ -1,7 +1,7 @@
 //! What a lane can ask of its reactor, and the contract that both reactors keep.
 //!
 //! - An operation is handed over with everything it needs; the reactor holds it, buffers
-//!   included, until it completes, whatever became of whoever asked. The completion gives
+//!   included, until it completes, even if its task is gone. The completion gives
 //!   the operation back with its result.
 //! - A result is a count or a handle (≥ 0), or an errno. Reads, writes, receives and sends may be
 //!   short; zero bytes received means that the peer has closed.

@@ -1,4 +1,4 @@
-//! The seam between a lane and whoever performs its operations: io_uring ([`crate::ring`]) or the
+//! The seam between a lane and what performs its operations: io_uring ([`crate::ring`]) or the
 //! simulated world. Everything above knows only this trait. A build without the simulator has one
 //! reactor, and its lanes call it directly.
 

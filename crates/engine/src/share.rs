@@ -3,7 +3,7 @@
 //! Tasks work for a [`Share`]: a session, say, or what all have in common. A task belongs to the
 //! share it is spawned for; what it spawns, and what it asks of another lane, belongs there too.
 //! Work is paid for in bytes of memory that it moves, or what takes as long: every poll costs a
-//! little, and whoever moves much calls [`spend`] before each piece. A share that has spent
+//! little, and code that moves much calls [`spend`] before each piece. A share that has spent
 //! [`TURN_BYTES`] has had its turn: its tasks are polled again after the reactor has been looked at.
 //!
 //! So what comes in for one session waits for a turn's worth of each other share that has work, and

@@ -61,7 +61,7 @@ impl Notify {
     }
 }
 
-/// A bound on something countable (bytes, commands): whoever wants more than is left waits in line.
+/// A bound on something countable (bytes, commands): a taker of more than is left waits in line.
 #[derive(Debug)]
 pub struct Budget {
     total: usize,
@@ -182,7 +182,7 @@ impl Budget {
     }
 }
 
-/// Takes a claim back out of the line when whoever waited is dropped.
+/// Takes a claim out of the line when its waiter is dropped.
 struct ClaimGuard<'a> {
     budget: &'a Budget,
     claim: &'a Rc<Claim>,

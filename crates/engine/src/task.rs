@@ -15,7 +15,7 @@ use crate::{
     lane::{self, Share},
 };
 
-/// Starts `future` on the current lane, for the share of who calls this. It runs to its end even if
+/// Starts `future` on the current lane, for the share of the caller. It runs to its end even if
 /// the handle is dropped.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
     spawn_for(Share::current(), future)

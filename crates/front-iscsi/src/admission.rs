@@ -1,15 +1,14 @@
-//! How many connections there may be, and who makes room for whom.
+//! How many connections there may be, and which of them make room for others.
 //!
-//! A connection that has not logged in waits in a room of its own, so that whoever only connects
-//! takes no session's place. When the room is full a new connection is let in all the same, and
-//! the one of least standing leaves: strangers before peers that have logged in before, the silent
-//! before those that have begun a login, the oldest of equals first. A single host has a share of
-//! the room, and beyond it crowds out its own connections only.
+//! Connections that have not logged in are counted apart, so that merely connecting takes no session's
+//! place. When there are too many of them, a new one is accepted all the same and an old one is closed:
+//! first those from hosts that have never logged in, of these first those that have sent nothing, and
+//! the oldest of equals. A single host has a share, and beyond it displaces only its own connections.
 //!
-//! A session has a place until it ends; then some of the places are kept for the initiators that
-//! had them, so that a database that lost its connections finds them again. Where more ended than
-//! can be kept, those with the longest sessions have precedence: whoever logs in and out all the
-//! time, under whatever names, does not push a database out.
+//! A session has a place until it ends. Some of the places of ended sessions are kept for their
+//! initiators, so that a database that lost its connections gets them back. If more sessions ended than
+//! can be kept, the longest ones have precedence: an initiator that logs in and out all the time, under
+//! whatever names, does not displace a database.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,7 +20,7 @@ use engine::{Duration, Instant};
 
 use crate::peer::Peer;
 
-/// Hosts that are remembered for having logged in; the one that did so longest ago is forgotten.
+/// The most hosts that are remembered for having logged in; the one that did so longest ago is forgotten.
 const KNOWN_PEERS_MAX: usize = 1024;
 
 /// How many connections there may be.
@@ -54,8 +53,8 @@ pub(crate) struct Displaced<T> {
     pub(crate) limit: Limit,
 }
 
-/// What speaks for a connection before login. The address comes first: it cannot be claimed
-/// falsely by whoever is not on the way there, while names are no secret.
+/// The rank of a connection before login. The address comes first: only a host on the way there can forge
+/// it, while names are no secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Standing {
     known_peer: bool,
@@ -150,7 +149,7 @@ impl<T> Admission<T> {
         (id, displaced)
     }
 
-    /// Has the connection leave that would be the next to do so, as if one more had come.
+    /// Closes the connection that would be displaced next, as if one more had come.
     pub(crate) fn make_room(&self) -> Option<Displaced<T>> {
         let mut state = self.lock();
         let seat = *state.seats.first()?;

@@ -1,38 +1,25 @@
-//! A SCSI command from its CDB to its answer: the logical unit says what to do, data-out is
-//! collected into memory that has been paid for, the volume does the work in a task of its own.
+//! A SCSI command begins: the logical unit says what its CDB asks for, and that is begun at once or in
+//! order.
 
-use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+use std::rc::Rc;
 
-use engine::{Buf, Payload, begin as begin_task, spawn, time};
-use iscsi::{CommandRequest, Direction, Outcome, TaskId};
-use scsi::{Action, Asc, Change, Ending, MediumOp, Sense, SenseKey, Status};
-use smallvec::smallvec;
-use unit::{Io, Kind, LaneUnits, Mark, Nexus, Permits, Times, Unit};
+use engine::{Payload, spawn};
+use iscsi::{CommandRequest, Direction};
+use scsi::{Action, Asc, Ending, Sense, SenseKey};
+use unit::{Nexus, Permits, Unit};
 
 use crate::{
+    answer::{refuse, reply},
     connection::Connection,
-    open::{OpenCommand, Pending, WriteParts, command_id},
+    data_out::{admit, collect},
+    offer::Offer,
+    open::{Pending, WriteParts},
     order::Attribute,
+    work::{MediumWork, UnitWork, run, sanitize},
 };
 
 /// A LUN number that no unit has, for commands to what does not exist.
 const NO_UNIT: u32 = u32::MAX;
-
-/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
-const TASK_SET_FULL: Ending = Ending {
-    status: Status::TaskSetFull,
-    sense: None,
-};
-
-/// What an initiator gives and takes for one command.
-#[derive(Clone, Copy)]
-pub(crate) struct Offer {
-    pub(crate) task: TaskId,
-    pub(crate) lun: u32,
-    read_len: u32,
-    write_len: u32,
-    unsolicited_len: u32,
-}
 
 /// Starts a command. Its immediate data, if any, is received right after.
 pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
@@ -83,52 +70,6 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     }
 }
 
-/// Goes on with a command whose data-out is complete.
-pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
-    let Some(nexus) = connection.nexus() else {
-        return;
-    };
-    let taken = connection.open.with(task, |command| {
-        command.times.complete = time::turn_began();
-        let (data, permits) = command.take_write();
-        let pending = command.pending.take();
-        (pending, command.lun, command.transfer_len, data, permits)
-    });
-    let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
-        return;
-    };
-    let work = |op, data| Work {
-        task,
-        lun,
-        op,
-        transfer_len,
-        data,
-        permits,
-    };
-    let Some(unit) = nexus.unit(lun) else {
-        return;
-    };
-    let list = match pending {
-        Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),
-        Pending::Parameters(list) => list,
-    };
-    let action = unit.logical.borrow_mut().resume(list, &data.to_vec());
-    let at_work = || AtWork::begin(connection, nexus, unit, (task, lun), transfer_len);
-    match action {
-        Action::End(ending) => respond(connection, task, Some(unit), &ending, transfer_len),
-        Action::Medium(op) => run(connection, nexus, unit, work(op, Payload::new())),
-        Action::Copy(plan) => at_work().copy(plan),
-        Action::Overwrite(overwrite) => {
-            sanitize(connection, unit, task, overwrite, transfer_len);
-        }
-        Action::Change(wanted) => at_work().change(wanted),
-        other => {
-            tracing::error!(?other, "a parameter list asked for data-in");
-            respond(connection, task, Some(unit), &Ending::BUSY, 0);
-        }
-    }
-}
-
 /// Does what the logical unit says a fresh command needs.
 fn act(
     connection: &Rc<Connection>,
@@ -169,7 +110,7 @@ fn act_on(
     let open_and_work = || {
         let open = offer.open(None, 0, WriteParts::new());
         connection.open.insert(open);
-        AtWork::begin(connection, nexus, unit, (task, lun), 0)
+        UnitWork::begin(connection, nexus, unit, (task, lun), 0)
     };
     match action {
         Action::Overwrite(overwrite) => sanitize(connection, unit, task, overwrite, 0),
@@ -217,7 +158,7 @@ fn act_on(
                 connection
                     .open
                     .insert(offer.open(None, transfer_len, WriteParts::new()));
-                let work = Work {
+                let work = MediumWork {
                     task: offer.task,
                     lun: offer.lun,
                     op,
@@ -235,7 +176,7 @@ fn act_on(
     }
 }
 
-/// Begins a command that is not SIMPLE, or that comes after such a one, when its turn has come.
+/// Begins a command that is not SIMPLE, or that comes after such a one, when it is enabled.
 fn begin_in_order(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -261,436 +202,14 @@ fn begin_in_order(
         return open.order.note(|_| ());
     }
     let is_ordered = attribute == Attribute::Ordered;
-    let turn = open.order.stand_in_line(task, is_ordered);
+    let signal = open.order.stand_in_line(task, is_ordered);
     let (connection, nexus) = (connection.clone(), nexus.clone());
     spawn(async move {
-        connection.open.order.take(task, turn).await;
+        connection.open.order.take(task, signal).await;
         // Unless it was aborted meanwhile.
         if connection.open.is_open(task) {
             act(&connection, &nexus, nexus.unit(offer.lun), offer, action);
             connection.transmit.notify();
         }
     });
-}
-
-/// Does a sanitize in a task of its own, and answers its command at the beginning or the end.
-fn sanitize(
-    connection: &Rc<Connection>,
-    unit: &Rc<Unit>,
-    task: TaskId,
-    overwrite: scsi::Overwrite,
-    transfer_len: u64,
-) {
-    let (connection, unit) = (connection.clone(), unit.clone());
-    spawn(async move {
-        let ending = connection.service.units.sanitize(&unit, overwrite).await;
-        respond(&connection, task, Some(&unit), &ending, transfer_len);
-        connection.transmit.notify();
-    });
-}
-
-/// An open command on its way through its unit, in a task of its own.
-struct AtWork {
-    connection: Rc<Connection>,
-    nexus: Rc<Nexus>,
-    unit: Rc<Unit>,
-    task: TaskId,
-    lun: u32,
-    transfer_len: u64,
-}
-
-impl AtWork {
-    fn begin(
-        connection: &Rc<Connection>,
-        nexus: &Rc<Nexus>,
-        unit: &Rc<Unit>,
-        (task, lun): (TaskId, u32),
-        transfer_len: u64,
-    ) -> AtWork {
-        AtWork {
-            connection: connection.clone(),
-            nexus: nexus.clone(),
-            unit: unit.clone(),
-            task,
-            lun,
-            transfer_len,
-        }
-    }
-
-    fn units(&self) -> &Rc<LaneUnits> {
-        &self.connection.service.units
-    }
-
-    fn is_open(&self) -> bool {
-        self.connection.open.is_open(self.task)
-    }
-
-    /// Volumes work for it from now on, on its own LUN and on `others`.
-    fn begin_io(&self, others: &BTreeSet<u32>) -> Io {
-        let (open, lun) = (&self.connection.open, self.lun);
-        let further = others.iter().copied().filter(|other| *other != lun);
-        open.begun(self.task, lun);
-        further.clone().for_each(|lun| open.begun(self.task, lun));
-        Io::begin_with(&self.nexus, command_id(self.task), lun, further)
-    }
-
-    /// As many of its I/Os have ended as there were LUNs, and it ends if it was not aborted.
-    fn end(&self, ios: usize, ending: Option<Ending>) {
-        for _ in 0..ios {
-            self.connection.open.ended(self.task);
-        }
-        if let Some(ending) = ending {
-            let (unit, len) = (&self.unit, self.transfer_len);
-            finish(&self.connection, self.task, unit, &ending, len);
-        }
-    }
-
-    /// Does an EXTENDED COPY. It is known as running on all its logical units from now on; an abort
-    /// ends it after the segment in hand.
-    fn copy(self, plan: scsi::Copy) {
-        let mut luns = LaneUnits::luns_of_copy(&self.nexus, &plan);
-        luns.insert(self.lun);
-        let io = self.begin_io(&luns);
-        spawn(async move {
-            let units = self.units();
-            let ending = units.copy(io, self.lun, &plan, || self.is_open()).await;
-            self.end(luns.len(), Some(ending));
-        });
-    }
-
-    /// Flushes, ejects, and answers. One that was aborted meanwhile does not eject.
-    fn eject(self, eject: scsi::Eject) {
-        let io = self.begin_io(&BTreeSet::new());
-        spawn(async move {
-            let units = self.units();
-            let ejected = units.eject(io, &self.unit, &eject, || self.is_open());
-            let ending = ejected.await;
-            self.end(1, ending);
-        });
-    }
-
-    /// Makes a change of a unit's state and answers.
-    fn change(self, change: Change) {
-        let io = self.begin_io(&BTreeSet::new());
-        begin_task(async move {
-            let open = &self.connection.open;
-            let ended = || {
-                open.ended(self.task);
-                open.mark()
-            };
-            let is_open = || self.is_open();
-            let changed = self.units().change(io, &self.unit, &change, ended, is_open);
-            let ending = changed.await;
-            self.end(0, ending);
-        });
-    }
-}
-
-impl Offer {
-    fn open(self, pending: Option<Pending>, transfer_len: u64, write: WriteParts) -> OpenCommand {
-        OpenCommand {
-            task: self.task,
-            mark: Mark::default(),
-            lun: self.lun,
-            times: Times::at(time::turn_began()),
-            kind: None,
-            pending,
-            transfer_len,
-            write,
-            read: Payload::new(),
-            permits: Permits::new(),
-        }
-    }
-}
-
-/// Opens a command that has to wait for its turn, with room for what comes unasked meanwhile;
-/// false if there is none, and then it has been answered.
-fn admit(connection: &Connection, nexus: &Nexus, offer: Offer, action: &Action) -> bool {
-    // More than is offered is refused later, and never asked for.
-    let len = action.data_out_len_bytes().min(offer.write_len.into());
-    open_write(connection, nexus, offer, None, len as u32, 0)
-}
-
-/// Opens a command with room for what comes unasked of its `len` bytes of data-out.
-fn open_write(
-    connection: &Connection,
-    nexus: &Nexus,
-    offer: Offer,
-    pending: Option<Pending>,
-    len: u32,
-    transfer_len: u64,
-) -> bool {
-    let first = offer.unsolicited_len.min(len);
-    let Some(permit) = nexus.memory.take_at_once(first as usize) else {
-        refuse(connection, offer, None, &TASK_SET_FULL, 0);
-        return false;
-    };
-    let mut write = WriteParts::new();
-    if first > 0 {
-        write.push(Buf::new(first as usize));
-    }
-    let mut command = offer.open(pending, transfer_len, write);
-    command.permits.push(permit);
-    connection.open.insert(command);
-    true
-}
-
-/// Finds memory for `len` bytes of data-out and asks for them. What may come unasked needs room
-/// at once; the rest waits for its turn and is solicited then.
-fn collect(
-    connection: &Rc<Connection>,
-    nexus: &Rc<Nexus>,
-    offer: Offer,
-    pending: Pending,
-    len: u32,
-    transfer_len: u64,
-) {
-    let task = offer.task;
-    let is_new = connection.open.with(task, |_| ()).is_none();
-    if is_new {
-        if !open_write(connection, nexus, offer, Some(pending), len, transfer_len) {
-            return;
-        }
-    } else {
-        // It has waited for its turn, and what came unasked is where it belongs.
-        connection.open.with(task, |command| {
-            command.pending = Some(pending);
-            command.transfer_len = transfer_len;
-        });
-    }
-    let first = offer.unsolicited_len.min(len);
-    if first == len {
-        return solicit(connection, task, len);
-    }
-    let (connection, nexus) = (connection.clone(), nexus.clone());
-    begin_task(async move {
-        let rest = (len - first) as usize;
-        let permits = nexus.memory.take(rest).await;
-        if connection
-            .open
-            .with(task, |command| {
-                command.write.push(Buf::new(rest));
-                command.permits.extend(permits);
-            })
-            .is_some()
-        {
-            solicit(&connection, task, len);
-            connection.transmit.notify();
-        }
-    });
-}
-
-fn solicit(connection: &Rc<Connection>, task: TaskId, len: u32) {
-    let solicited = connection.machine.borrow_mut().solicit(task, len);
-    if let Err(error) = solicited {
-        tracing::debug!(%error, "a command ended while it waited for memory");
-    }
-    execute_complete(connection);
-}
-
-/// A medium operation on its way.
-struct Work {
-    task: TaskId,
-    lun: u32,
-    op: MediumOp,
-    transfer_len: u64,
-    data: Payload,
-    permits: Permits,
-}
-
-/// Goes on with commands whose data were all there when they were asked for. Not while a PDU's
-/// payload is on its way to its place, which may be theirs: the reader does it then.
-pub(crate) fn execute_complete(connection: &Rc<Connection>) {
-    while !connection.is_receiving.get() {
-        let complete = connection.machine.borrow_mut().poll_complete();
-        let Some(task) = complete else { break };
-        execute(connection, task);
-    }
-}
-
-/// Has the unit do the work and answers. The I/O is known as running from this call on.
-fn run(connection: &Rc<Connection>, nexus: &Rc<Nexus>, unit: &Rc<Unit>, mut work: Work) {
-    connection.open.begun(work.task, work.lun);
-    let io = Io::begin(nexus, command_id(work.task), work.lun);
-    let (connection, unit) = (connection.clone(), unit.clone());
-    let read_len = work.op.data_in_len_bytes() as usize;
-    if read_len > 0 {
-        match nexus.memory.try_take(read_len) {
-            Some(free) => work.permits = free,
-            None => {
-                let nexus = nexus.clone();
-                // Thousands may wait: not each with all that its work is going to need.
-                spawn(async move {
-                    work.permits = nexus.memory.take(read_len).await;
-                    work_on(connection, unit, work, io);
-                });
-                return;
-            }
-        }
-    }
-    work_on(connection, unit, work, io);
-}
-
-/// Has the unit do work whose memory is there.
-fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: Work, io: Io) {
-    let Work {
-        task,
-        lun: _,
-        op,
-        transfer_len,
-        data,
-        permits,
-    } = work;
-    let data = Cell::new(data);
-    begin_task(async move {
-        let read_len = op.data_in_len_bytes() as usize;
-        let order = &connection.open.order;
-        let is_ordered = !order.is_free() && order.is_ordered(task);
-        let units = &connection.service.units;
-        let is_open = || connection.open.is_open(task);
-        let executed = units.execute(io, &unit, (&op, &data), is_ordered, is_open);
-        let executed = executed.await;
-        connection.open.ended(task);
-        let kind = match (read_len, op.data_out_len_bytes()) {
-            (0, 0) => Kind::Other,
-            (0, _) => Kind::Write,
-            _ => Kind::Read,
-        };
-        let noted = connection.open.with(task, |command| {
-            if let Some((started, ended)) = executed.at_work {
-                (command.times.started, command.times.ended) = (started, ended);
-                command.kind = Some(kind);
-            }
-        });
-        if noted.is_none() {
-            return; // aborted meanwhile: who did that answers it, or nobody
-        }
-        let (ending, len) = match executed.result {
-            Ok(read) if read_len > 0 => {
-                send_data(&connection, task, read, permits, transfer_len);
-                return connection.transmit.notify();
-            }
-            Ok(_) => (Ending::GOOD, transfer_len),
-            Err(ending) => (ending, 0),
-        };
-        respond(&connection, task, Some(&unit), &ending, len);
-        connection.transmit.notify();
-    });
-}
-
-/// Answers with bytes that are at hand.
-fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
-    if data.is_empty() {
-        return respond(connection, offer.task, None, &Ending::GOOD, 0);
-    }
-    let permit = connection
-        .nexus()
-        .map(|nexus| nexus.memory.take_at_once(data.len()));
-    let Some(Some(permit)) = permit else {
-        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
-    };
-    connection
-        .open
-        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
-    let payload = Buf::copy_of(data).into();
-    send_data(
-        connection,
-        offer.task,
-        payload,
-        smallvec![permit],
-        data.len() as u64,
-    );
-}
-
-fn send_data(
-    connection: &Connection,
-    task: TaskId,
-    data: Payload,
-    permits: Permits,
-    transfer_len: u64,
-) {
-    let len = data.len() as u32;
-    let open = connection.open.with(task, |command| {
-        command.read = data;
-        command.permits = permits;
-    });
-    if open.is_none() {
-        return; // aborted meanwhile
-    }
-    let good = Outcome {
-        status: Status::Good as u8,
-        sense: &[],
-        transfer_len,
-    };
-    if let Err(error) = connection
-        .machine
-        .borrow_mut()
-        .data_in(task, len, Some(good))
-    {
-        tracing::debug!(%error, "a reply to a command that has ended");
-    }
-}
-
-/// Ends a command that has been at work. One that was aborted meanwhile is answered by who aborted
-/// it, or not at all.
-fn finish(
-    connection: &Connection,
-    task: TaskId,
-    unit: &Rc<Unit>,
-    ending: &Ending,
-    transfer_len: u64,
-) {
-    if connection.open.is_open(task) {
-        respond(connection, task, Some(unit), ending, transfer_len);
-        connection.transmit.notify();
-    }
-}
-
-/// Ends a command that was not opened, or not since its turn came. Its initiator may still owe data,
-/// and its answer waits for them.
-fn refuse(
-    connection: &Connection,
-    offer: Offer,
-    unit: Option<&Rc<Unit>>,
-    ending: &Ending,
-    transfer_len: u64,
-) {
-    let task = offer.task;
-    if offer.write_len > 0 && connection.open.with(task, |_| ()).is_none() {
-        connection.open.note_ending(task, offer.lun);
-    }
-    respond(connection, task, unit, ending, transfer_len);
-}
-
-/// Ends a command without data-in.
-fn respond(
-    connection: &Connection,
-    task: TaskId,
-    unit: Option<&Rc<Unit>>,
-    ending: &Ending,
-    transfer_len: u64,
-) {
-    let format = unit.map_or(scsi::SenseFormat::Fixed, |unit| {
-        unit.logical.borrow().sense_format()
-    });
-    let sense = ending
-        .sense
-        .as_ref()
-        .map(|sense| sense.encode(format))
-        .unwrap_or_default();
-    let outcome = Outcome {
-        status: ending.status as u8,
-        sense: &sense,
-        transfer_len,
-    };
-    let responded = connection.machine.borrow_mut().respond(task, outcome);
-    if let Err(error) = responded {
-        tracing::debug!(%error, "a reply to a command that has ended");
-    } else if let (Some(unit), Some(nexus), Status::CheckCondition) =
-        (unit, connection.nexus(), ending.status)
-    {
-        let before = connection.open.mark();
-        let units = &connection.service.units;
-        units.after_error(nexus, unit, command_id(task), before);
-    }
 }

@@ -27,7 +27,7 @@ use crate::{
     target::Target,
 };
 
-/// What the last word may take on its way out.
+/// How long the last reply may take to leave.
 const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 
 /// Why a connection is over.
@@ -35,22 +35,22 @@ const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 pub(crate) enum Ending {
     /// The initiator has logged out.
     Logout,
-    /// It has been sent away, and the log told.
+    /// It was refused, and the log has the reason.
     Refused,
-    /// What else became of it.
+    /// Anything else: the reason.
     Lost(String),
 }
 
 /// How far a connection is on its way to its end. It never goes back.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// It takes what comes.
+    /// It takes commands.
     Open,
     /// It takes no further commands.
     Finishing,
     /// It sends what is ready, then ends.
     Closing,
-    /// Nobody is heard and nothing sent any more; its I/O may go on.
+    /// Nothing is received or sent any more; its I/O may go on.
     Ended,
     /// All its I/O has ended as well.
     Gone,
@@ -222,7 +222,7 @@ impl Connection {
         self.has_reached(Phase::Ended)
     }
 
-    /// Ends the connection now. Commands that run go on to their end; nobody hears of them.
+    /// Ends the connection now. Commands that run go on to their end and are not answered.
     pub(crate) fn end(&self, why: &str) {
         if self.advance(Phase::Ended) {
             tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");

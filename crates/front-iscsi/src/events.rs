@@ -1,5 +1,5 @@
-//! What the protocol machine has to say, acted on in one place: whoever calls the machine has its
-//! events acted on afterwards.
+//! The events of the protocol machine, acted on in one place. Every caller of the machine has its events
+//! acted on afterwards.
 
 use std::rc::Rc;
 
@@ -76,8 +76,8 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
     }
 }
 
-/// Acts on the events that an answer of ours, or an error, has caused. A command that came to have
-/// all its data meanwhile does not begin: where there is one, the connection is at its end.
+/// Acts on the events that an answer of ours, or an error, has caused. A command whose data became complete
+/// meanwhile does not begin: that happens only when the connection ends.
 pub(crate) fn go_on(connection: &Rc<Connection>) {
     while act(connection).is_some() {}
     connection.sent.notify();
@@ -85,7 +85,7 @@ pub(crate) fn go_on(connection: &Rc<Connection>) {
 }
 
 fn log_out(connection: &Rc<Connection>) {
-    // What has not begun does not begin any more, least of all after the response.
+    // Commands that have not begun must not begin any more, least of all after the response.
     for task in connection.open.order.waiting() {
         connection.abort_task(task);
     }

@@ -1,9 +1,9 @@
-//! Failed logins by peer: counted, and each further attempt to prove oneself from there kept waiting
-//! for a while after the one before, so that guessing is slow and many connections at once do not
-//! make it faster. Who has to prove nothing never waits. An initiator that has proved itself from
-//! there before has a line of its own, in which only failures under its name count: nobody is locked
-//! out by another one's guesses. What is kept is bounded: the peer that failed longest ago is
-//! forgotten first, and the initiator that has proved itself longest ago.
+//! Failed authentications by peer. Each further attempt from a peer that has failed waits for a while after
+//! the one before, so that guessing is slow and many connections at once do not make it faster. Logins
+//! without authentication never wait. An initiator that has authenticated itself from there before has a
+//! queue of its own, in which only failures under its name count: nobody is locked out by another
+//! one's guesses. What is kept is bounded: the peer that failed longest ago is forgotten first, and so is the
+//! initiator whose last success is the oldest.
 //!
 //! A peer that has not failed yet may try as often at once as it may have connections before login;
 //! all of these count, and then it waits.
@@ -22,7 +22,7 @@ use crate::peer::Peer;
 /// The wait after the first failure; it doubles with each further one.
 const DELAY_FIRST: Duration = Duration::from_millis(250);
 const DELAY_MAX: Duration = Duration::from_secs(4);
-/// Who has not failed for so long starts afresh.
+/// A peer that has not failed for this long starts afresh.
 const MEMORY: Duration = Duration::from_secs(300);
 const PEERS_MAX: usize = 1024;
 const KNOWN_MAX: usize = 1024;
@@ -36,7 +36,7 @@ struct State {
     total: u64,
     /// The lines of strangers.
     peers: HashMap<Peer, Line>,
-    /// Initiators that have proved themselves.
+    /// Initiators that have authenticated themselves.
     known: HashMap<(Peer, String), Known>,
     proofs: u64,
 }
@@ -129,7 +129,7 @@ impl Failures {
         }
     }
 
-    /// This initiator has proved itself from there: nobody waits there any more.
+    /// This initiator has authenticated itself from there: it does not wait any more.
     pub(crate) fn forgive(&self, peer: IpAddr, initiator: &str) {
         let state = &mut *self.lock();
         let peer = Peer::of(peer);

@@ -1,10 +1,11 @@
 //! One lane's front: its connections, each from its first byte to the end of its last I/O, and what
 //! other lanes ask of them.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, pin::pin, rc::Rc};
 
 use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
 use iscsi::LoginStatus;
+use unit::Nexus;
 
 use crate::{
     connection::{Connection, Ending},
@@ -15,6 +16,9 @@ use crate::{
     service::Service,
     watchdog, writer,
 };
+
+/// The log names this many LUNs on which I/O hangs.
+const HUNG_MAX: usize = 4;
 
 /// One lane's connections.
 pub(crate) struct Front {
@@ -63,7 +67,7 @@ impl Front {
                 Request::EndTarget { target } => {
                     for connection in self.all() {
                         if connection.target().is_some_and(|t| t.index == target) {
-                            // The answer to who asked for it may still be on its way.
+                            // The response to the function may still have to leave.
                             connection.close_when_sent();
                         }
                     }
@@ -110,13 +114,32 @@ impl Front {
         self.leave(&connection).await;
     }
 
+    /// Waits until the nexus has left its units. Its I/O may hang: then the log says where, for until it
+    /// ends a new login of the same initiator port is refused.
+    async fn leave_units(&self, connection: &Connection, nexus: &Nexus) {
+        let mut left = pin!(self.service.units.leave(nexus));
+        let patience = self.service.limits.login_timeout / 2;
+        if time::timeout(patience, left.as_mut()).await.is_some() {
+            return;
+        }
+        if let Some(suppressed) = connection.may_say(Notice::Hung) {
+            let (peer, initiator) = (connection.peer, connection.initiator());
+            let hung = hung(nexus);
+            tracing::warn!(
+                %peer, initiator, suppressed,
+                "a session is over and {hung}: until that ends, its initiator port cannot log in again"
+            );
+        }
+        left.await;
+    }
+
     async fn leave(&self, connection: &Connection) {
         if let Some(nexus) = connection.nexus() {
             connection.abort_tasks(nexus, None, connection.open.mark());
-            self.service.units.leave(nexus).await;
+            self.leave_units(connection, nexus).await;
         }
         let sessions = &self.service.sessions;
-        // The place first: who waits for this session's end is going to need one.
+        // The place first: the login that waits for this session's end needs one.
         sessions.admission.leave(connection.id, time::now());
         if let Some(key) = connection.take_key() {
             sessions.remove(&key, connection.id);
@@ -137,4 +160,22 @@ impl Front {
         connection.has_gone();
         self.changed.notify();
     }
+}
+
+/// The I/O of a nexus that still runs, for people.
+fn hung(nexus: &Nexus) -> String {
+    let mut by_lun = BTreeMap::<u32, usize>::new();
+    for (_, lun) in nexus.at_work() {
+        *by_lun.entry(lun).or_default() += 1;
+    }
+    let shown = by_lun.iter().take(HUNG_MAX).map(|(lun, ios)| {
+        let volume = nexus.unit(*lun).map_or("-", |unit| unit.disk().name());
+        format!("{ios} of its I/Os on LUN {lun} (volume {volume})")
+    });
+    let shown: Vec<String> = shown.collect();
+    let and_more = match by_lun.len() > HUNG_MAX {
+        true => " and others",
+        false => "",
+    };
+    format!("the volume has not answered {}{and_more}", shown.join(", "))
 }

@@ -14,14 +14,17 @@
 
 mod aborting;
 mod admission;
+mod answer;
 mod command;
 mod config;
 mod connection;
+mod data_out;
 mod events;
 mod failures;
 mod front;
 mod login;
 mod notices;
+mod offer;
 mod open;
 mod order;
 mod peer;
@@ -36,6 +39,7 @@ mod sessions;
 mod target;
 mod task_management;
 mod watchdog;
+mod work;
 mod writer;
 
 pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, TargetSpec};

@@ -1,6 +1,5 @@
-//! What the log says of peers that nobody has authenticated: each kind of line has a rate, so that a
-//! log tells what is going on and cannot be filled from outside. A line says how many of its kind
-//! were left out before it.
+//! A rate limit for lines of the log that unauthenticated peers can cause, so that they cannot fill it. Each
+//! kind of line has its own; a line says how many of its kind were left out before it.
 
 use std::{
     num::NonZeroU64,
@@ -31,6 +30,8 @@ pub(crate) enum Notice {
     LoggedIn,
     /// A session ended.
     LoggedOut,
+    /// The I/O of a session that is over hangs.
+    Hung,
     /// A connection could not be accepted.
     NotAccepted,
 }
@@ -44,7 +45,7 @@ pub(crate) struct Notices(Mutex<[Bucket; Notice::NotAccepted as usize + 1]>);
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Bucket {
-    /// Lines written that have not been made good by time.
+    /// Lines written, less one for each interval since.
     spent: u32,
     since: Instant,
     left_out: u64,

@@ -14,7 +14,7 @@ use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
 
 use crate::order::{Order, TaskSet};
 
-/// A command's data-out: what came unasked, and the rest.
+/// A command's data-out: the unsolicited part, and the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
 
 /// What an open command waits to do when its data-out is complete.
@@ -62,9 +62,8 @@ pub(crate) struct OpenCommand {
     pub(crate) permits: Permits,
 }
 
-/// A command that is open no more, and whose answer waits: for its I/O, or for data that its
-/// initiator owes. It is over for others, but when a function of that initiator has been answered
-/// there is no answer to it any more.
+/// A command that has ended and whose answer waits, for its I/O or for data that its initiator owes. Once a
+/// task management function of that initiator that covers it has been answered, it gets no answer.
 #[derive(Debug)]
 struct Ending {
     task: TaskId,
@@ -84,8 +83,7 @@ pub(crate) struct OpenCommands {
 }
 
 impl OpenCommands {
-    /// Opens a command, or gives one that has waited for its turn what it needs to go on: that came
-    /// when it came.
+    /// Opens a command, or gives a dormant one what it needs to go on; that one keeps its mark.
     pub(crate) fn insert(&self, mut command: OpenCommand) {
         let (task, lun) = (command.task, command.lun);
         let known = self.with(task, |waited| waited.mark);

@@ -2,11 +2,11 @@
 //!
 //! SIMPLE commands begin as they come, and nothing is kept for them. An ORDERED one begins when
 //! the earlier commands of its session for that logical unit have ended, and while it is at work
-//! on the medium it has its blocks for itself, like COMPARE AND WRITE, on all lanes: of commands of
-//! other sessions on them, which no transport puts in an order with it, each is wholly before or after
-//! it. A HEAD OF QUEUE command begins at once, also past those that wait. What its session sends after one of
-//! either kind waits until it has ended. Who waits holds no more memory than what its initiator may
-//! send unasked, so that those it waits for find theirs.
+//! on the medium it has its blocks for itself on all lanes, like COMPARE AND WRITE: no transport orders it
+//! with commands of other sessions, so each of those comes wholly before or after it. A HEAD OF QUEUE
+//! command begins at once and passes those that wait. Commands that the session sends after one of either
+//! kind stay dormant until it has ended. A dormant command holds no more memory than its initiator may fill
+//! without an R2T, so that the commands it waits for find theirs.
 //!
 //! While a session has commands that hold others back, a [`TaskSet`] knows all that it has open, so
 //! that each begins and ends with a look at the first of those that wait, however many they are.
@@ -55,7 +55,7 @@ impl Attribute {
 pub(crate) struct Order {
     set: RefCell<Option<TaskSet>>,
     is_watching: Cell<bool>,
-    /// Commands whose turn has not come.
+    /// Dormant commands: they are not enabled yet.
     waiting: RefCell<HashSet<TaskId>>,
 }
 
@@ -72,7 +72,7 @@ impl Order {
         present.is_some_and(|present| present.is_ordered)
     }
 
-    /// The commands whose turn has not come.
+    /// The commands that are not enabled yet.
     pub(crate) fn waiting(&self) -> Vec<TaskId> {
         self.waiting.borrow().iter().copied().collect()
     }
@@ -105,16 +105,16 @@ impl Order {
         self.note(|set| set.hold_back(task));
     }
 
-    /// Has `task`, which is open, stand in line for its turn, which it then [takes](Self::take).
-    pub(crate) fn stand_in_line(&self, task: TaskId, is_ordered: bool) -> Option<Rc<Turn>> {
+    /// Makes `task`, which is open, dormant; it then [waits](Self::take) until it is enabled.
+    pub(crate) fn stand_in_line(&self, task: TaskId, is_ordered: bool) -> Option<Rc<EnableSignal>> {
         self.waiting.borrow_mut().insert(task);
         self.with(|set| set.stand_in_line(task, is_ordered))
     }
 
-    /// Waits for the turn of `task`.
-    pub(crate) async fn take(&self, task: TaskId, turn: Option<Rc<Turn>>) {
-        if let Some(turn) = turn {
-            turn.wait().await;
+    /// Waits until `task` is enabled.
+    pub(crate) async fn take(&self, task: TaskId, signal: Option<Rc<EnableSignal>>) {
+        if let Some(signal) = signal {
+            signal.wait().await;
         }
         self.waiting.borrow_mut().remove(&task);
     }
@@ -154,25 +154,25 @@ struct Present {
 struct Waiting {
     is_ordered: bool,
     task: TaskId,
-    turn: Rc<Turn>,
+    signal: Rc<EnableSignal>,
 }
 
-/// What one that waits hears.
+/// Tells a dormant command that it is enabled (SAM-5: command states).
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
-    is_come: Cell<bool>,
+pub(crate) struct EnableSignal {
+    is_given: Cell<bool>,
     changed: Notify,
 }
 
-impl Turn {
+impl EnableSignal {
     fn give(&self) {
-        self.is_come.set(true);
+        self.is_given.set(true);
         self.changed.notify();
     }
 
     async fn wait(&self) {
         self.changed
-            .wait_for(|| self.is_come.get().then_some(()))
+            .wait_for(|| self.is_given.get().then_some(()))
             .await;
     }
 }
@@ -205,7 +205,7 @@ impl TaskSet {
     }
 
     /// `task` is not open any more, or one of its I/Os has ended. When that was the last of it, those
-    /// that waited for it alone have their turn.
+    /// that waited for it alone are enabled.
     pub(crate) fn ended(&mut self, task: TaskId) {
         let Some(present) = self.present.get_mut(&task) else {
             return;
@@ -226,9 +226,9 @@ impl TaskSet {
             }
             if lun == luns[0] {
                 self.barriers.remove(&(lun, mark));
-                // It was aborted before its turn came.
+                // It was aborted while it was dormant.
                 if let Some(waiting) = self.waiting.remove(&(lun, mark)) {
-                    waiting.turn.give();
+                    waiting.signal.give();
                 }
             }
             self.serve(lun);
@@ -242,12 +242,12 @@ impl TaskSet {
         }
     }
 
-    /// Has an open command wait for its turn.
-    fn stand_in_line(&mut self, task: TaskId, is_ordered: bool) -> Rc<Turn> {
-        let turn = Rc::<Turn>::default();
+    /// Makes an open command dormant.
+    fn stand_in_line(&mut self, task: TaskId, is_ordered: bool) -> Rc<EnableSignal> {
+        let signal = Rc::<EnableSignal>::default();
         let Some(present) = self.present.get_mut(&task) else {
-            turn.give();
-            return turn;
+            signal.give();
+            return signal;
         };
         present.is_ordered = is_ordered;
         present.left += usize::from(is_ordered);
@@ -255,14 +255,14 @@ impl TaskSet {
         let waiting = Waiting {
             is_ordered,
             task,
-            turn: turn.clone(),
+            signal: signal.clone(),
         };
         self.waiting.insert(place, waiting);
         if is_ordered {
             self.barriers.insert(place);
         }
         self.serve(place.0);
-        turn
+        signal
     }
 
     /// An ORDERED command does not wait any more: one that was aborted meanwhile is gone now.
@@ -277,8 +277,8 @@ impl TaskSet {
         }
     }
 
-    /// Gives the first of those that wait for `lun` their turn, up to one that has to wait on: who
-    /// comes after that one has to as well.
+    /// Enables the dormant commands for `lun` in their order, up to the first that has to stay dormant:
+    /// those after it have to as well.
     fn serve(&mut self, lun: u32) {
         let all = (lun, Mark::default())..;
         loop {
@@ -305,7 +305,7 @@ impl TaskSet {
                 return;
             }
             if let Some(waiting) = self.waiting.remove(&place) {
-                waiting.turn.give();
+                waiting.signal.give();
                 if waiting.is_ordered {
                     self.has_turn(place, waiting.task);
                 }

@@ -34,7 +34,7 @@ impl PortalGroup {
     }
 }
 
-/// Where a portal is reached by somebody who has reached us at `local`: one on all addresses is
+/// Where a portal is reached by an initiator that has reached us at `local`: one on all addresses is
 /// there, too. `None`: on all addresses of the other family, of which no one is known to be in
 /// reach.
 fn address(portal: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {

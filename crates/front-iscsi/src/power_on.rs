@@ -1,14 +1,14 @@
-//! Which disks have still to be told to a session that they have been switched on, and whether it
-//! has heard. A session that comes back later is told of its loss only (29h/07h) if it *has* heard:
-//! an answer may be lost with its connection, and an initiator that missed a power-on would take
-//! writes that a volatile cache has lost for safe. ExpStatSN says what has arrived.
+//! Which disks have still to report their power-on to a session, and whether the report has arrived. A session
+//! that comes back later is told of the nexus loss only (29h/07h) if it *has* arrived: an answer may be
+//! lost with its connection, and an initiator that missed a power-on would take writes that a volatile cache
+//! has lost for safe. ExpStatSN says what has arrived.
 
 use std::cell::RefCell;
 
 use iscsi::{TaskId, Transmit};
 use scsi::{Action, Attention};
 
-/// The power-ons that one session has to hear of.
+/// The power-ons that one session has to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct PowerOnReports(RefCell<Vec<Report>>);
 
@@ -21,14 +21,14 @@ struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Untold,
-    /// This task's answer tells it.
+    /// The answer of this task reports it.
     Told(TaskId),
     /// The answer is on its way under this StatSN.
     Sent(u32),
 }
 
 impl PowerOnReports {
-    /// This initiator port has to hear that the disk at `lun` was switched on.
+    /// This initiator port has to be told of the power-on of the disk at `lun`.
     pub(crate) fn begin(&self, lun: u32) {
         let step = Step::Untold;
         self.0.borrow_mut().push(Report { lun, step });

@@ -9,8 +9,8 @@ use iscsi_stream::{Error, Receiver};
 use smallvec::SmallVec;
 
 use crate::{
-    command,
     connection::Connection,
+    data_out,
     events::{self, DataOut},
 };
 
@@ -87,9 +87,9 @@ async fn read_pdu(
     receiver.finish().await?;
     connection.is_receiving.set(false);
     for task in complete {
-        command::execute(connection, task);
+        data_out::execute(connection, task);
     }
-    command::execute_complete(connection);
+    data_out::execute_complete(connection);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The sessions of the whole server, whatever lane they are on: who is logged in where, so that a
 //! new login of the same initiator port can end the old session first (reinstatement, RFC 7143
-//! §6.3.5). Beside it what else all lanes share of logins: who is let in, who has failed, what the
-//! log says of it.
+//! §6.3.5). Beside them is what else lanes share of logins: the limits on connections, failed
+//! authentications, and the rates of the log.
 
 use std::{
     collections::HashMap,
@@ -40,7 +40,7 @@ struct State {
     last_tsih: u16,
 }
 
-/// A connection before login, as whoever has to tell it to leave knows it.
+/// A connection before login: how to tell it to leave.
 pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     pub(crate) lane: Sender<Request>,

@@ -1,5 +1,5 @@
-//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered only when every I/O that it
-//! overtakes has ended, on whatever lane, so that who retries elsewhere is not overtaken by the past.
+//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered when every I/O of the commands that it
+//! ends is over, on all lanes. An initiator may then retry elsewhere: no earlier write can overtake the retry.
 
 use std::rc::Rc;
 

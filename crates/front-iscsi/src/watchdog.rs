@@ -1,5 +1,5 @@
-//! What time does to a connection: it ends when its peer logs in too slowly, does not take its
-//! replies, does not send the data that it has announced, or is gone; and when the server stops.
+//! The time limits of a connection: it ends when its peer logs in too slowly, does not take replies, does not
+//! send the data that it has announced, or does not answer; and when the server stops.
 
 use std::rc::Rc;
 

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use engine::{LaneConfig, LaneFuture, random::SplitMix64, time};
-use volume::{
-    Allocation, AtomicWrites, Error, Result, Shape, Volume, claim::Claim, fallback, leaf::ram,
-};
+use volume::{Error, Result, Shape, Volume, claim::Claim, leaf::ram};
 
 use super::*;
 use crate::sqlite::{Settings, Store};
@@ -122,27 +120,7 @@ impl Volume for SlowVolume {
         LaneFuture::new(async { Ok(()) })
     }
 
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        _may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        fallback::write_zeroes(self, at, len, durability)
-    }
+    volume::fall_back!();
 }
 
 fn lane() -> Rc<Lane> {

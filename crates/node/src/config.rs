@@ -8,6 +8,7 @@ mod machine;
 mod portals;
 mod sections;
 mod served;
+mod settings;
 mod slips;
 mod syntax;
 
@@ -19,7 +20,6 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use engine::store;
@@ -48,10 +48,6 @@ const MEMORY_MIN_BYTES: u64 = 32 << 20;
 /// More errors than these are counted and not shown: most follow from the first ones then.
 const ERRORS_MAX: usize = 10;
 
-/// Bounds on how long a silent peer is borne.
-const TIME_MIN: Duration = Duration::from_secs(1);
-const TIME_MAX: Duration = Duration::from_secs(3600);
-
 /// A configuration that has been checked.
 #[derive(Debug)]
 pub struct Config {
@@ -63,6 +59,8 @@ pub struct Config {
     /// Whether a portal may leave its port to the system.
     may_choose_ports: bool,
     file: File,
+    limits: Limits,
+    unit_limits: unit::Limits,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,13 +160,22 @@ impl Config {
         may_choose_ports: bool,
         tell: impl Fn(&dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
-        let (mut config, mut errors) = Config::read(path)?;
+        Config::look(Config::read(path)?, may_choose_ports, tell)
+    }
+
+    /// The same with what was [read](Self::read).
+    fn look(
+        (mut config, mut errors): (Config, Vec<ConfigError>),
+        may_choose_ports: bool,
+        tell: impl Fn(&dyn Display),
+    ) -> Result<(Config, Vec<Note>), Failure> {
         config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
             let places = config.file.target.values().map(Target::place);
             errors.extend(portals::check_ports(places).err());
         }
         errors.extend(machine::check(&config.file, &config.text).err());
+        errors.extend(config.unit_limits().err());
         let mut disks = Vec::new();
         // Volumes that could not be read have no files to look at.
         if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
@@ -202,11 +209,18 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read any more.
-    pub fn changed(&self) -> std::io::Result<Option<Result<(), Failure>>> {
-        Ok(self.has_changed()?.then(|| {
-            let looked = Config::load_to_serve(&self.path, self.may_choose_ports, |_| {});
-            looked.map(drop)
-        }))
+    pub fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
+        // What came from a pipe or a terminal cannot be read again.
+        if store::look(&self.path)?.kind != store::Kind::File {
+            return Ok(None);
+        }
+        let bytes = store::read(&self.path)?;
+        if bytes == self.text.as_bytes() {
+            return Ok(None);
+        }
+        let looked = Config::parse(&self.path, bytes)
+            .and_then(|read| Config::look(read, self.may_choose_ports, |_| {}));
+        Ok(Some(looked.map(drop)))
     }
 
     /// Looks what the disks are that are served: what is to be said of them, or what is wrong. A state
@@ -218,7 +232,12 @@ impl Config {
         let Ok(served) = self.served() else {
             return Ok(Ok(Vec::new())); // said already
         };
-        match crate::look(&self.site(&self.state_directory(), &served)) {
+        let directory = self.state_directory();
+        let looked = crate::look(&self.site(&directory, &served)).and_then(|notes| {
+            machine::check_state(&directory)?;
+            Ok(notes)
+        });
+        match looked {
             Ok(notes) => Ok(Ok(notes)),
             Err(Refusal::Volumes(errors)) => Ok(Err(errors)),
             Err(refusal) if is_first => Err(self.refused(refusal)),
@@ -237,25 +256,36 @@ impl Config {
             };
             Failure::Wrong(format!("{shown}: {error}{mend}"))
         })?;
+        Config::parse(path, bytes)
+    }
+
+    /// The same with the bytes of `path`.
+    fn parse(path: &Path, bytes: Vec<u8>) -> Result<(Config, Vec<ConfigError>), Failure> {
+        let shown = path.display();
         let text =
             syntax::text(bytes).map_err(|message| Failure::Wrong(format!("{shown}:{message}")))?;
         let sections::Sections { file, mut errors } = sections::read(&text)
             .map_err(|error| Failure::Wrong(error.located(path, &text).to_string()))?;
+        let is_whole = errors.is_empty();
+        let (limits, unit_limits, limit_errors) = limits::read(&file, &text);
         let config = Config {
             path: path.to_owned(),
             text,
-            is_whole: errors.is_empty(),
+            is_whole,
             may_choose_ports: true,
             file,
+            limits,
+            unit_limits,
         };
         errors.extend(config.errors());
+        errors.extend(limit_errors);
         Ok((config, errors))
     }
 
     /// What can be read and cannot be meant.
     fn errors(&self) -> Vec<ConfigError> {
         let mut errors = self.file.volume.errors();
-        errors.extend(self.setting_errors());
+        errors.extend(settings::check(&self.file, &self.path, &self.text));
         for (name, target) in &self.file.target {
             errors.extend(self.target_errors(name, target));
         }
@@ -263,7 +293,6 @@ impl Config {
         let places = self.file.target.values().map(Target::place);
         errors.extend(portals::check(places).err());
         errors.extend(self.discovery().err());
-        errors.extend(self.limits().err());
         errors
     }
 
@@ -287,13 +316,6 @@ impl Config {
             lines.push(format!("{}: {more} more errors", self.path.display()));
         }
         Err(Failure::Wrong(lines.join("\n")))
-    }
-
-    /// Whether the file has another text than the one that was read. What came from a pipe or a terminal
-    /// cannot be read again.
-    pub(crate) fn has_changed(&self) -> io::Result<bool> {
-        let is_file = store::look(&self.path)?.kind == store::Kind::File;
-        Ok(is_file && store::read(&self.path)? != self.text.as_bytes())
     }
 
     /// Where it was read from.
@@ -427,36 +449,17 @@ impl Config {
     }
 
     /// What initiators can make the daemon do.
-    ///
-    /// # Errors
-    /// A limit that is not possible, with its place.
-    pub fn limits(&self) -> Result<Limits, ConfigError> {
-        let mut limits = Limits::default();
-        if let Some(connections) = &self.file.connections {
-            limits.connections_max = *connections.get_ref() as usize;
-        }
-        if let Some(time) = &self.file.ping_interval {
-            limits.ping_interval = time.get_ref().duration();
-        }
-        if let Some(time) = &self.file.peer_timeout {
-            limits.peer_timeout = time.get_ref().duration();
-        }
-        self.file.limits.apply(&mut limits, &self.text)?;
-        Ok(limits)
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// How much memory commands may take.
     ///
     /// # Errors
-    /// A limit that is not possible, with its place.
+    /// It is too little for the lanes.
     pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
-        let mut limits = unit::Limits::default();
-        if let Some(memory) = &self.file.memory {
-            limits.memory_bytes = memory.get_ref().bytes() as usize;
-        }
-        self.file.limits.apply_to_units(&mut limits, &self.text)?;
-        machine::check_lanes(&self.file, self.lanes(), &limits)?;
-        Ok(limits)
+        machine::check_lanes(&self.file, self.lanes(), &self.unit_limits)?;
+        Ok(self.unit_limits)
     }
 
     /// Whether digests are used with initiators that prefer them.
@@ -472,44 +475,6 @@ impl Config {
     /// Threads that serve.
     pub fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
-    }
-
-    /// What is wrong with the daemon's own settings.
-    fn setting_errors(&self) -> Vec<ConfigError> {
-        let mut errors = Vec::new();
-        if let Some(memory) = &self.file.memory {
-            if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
-                let size = &self.text[memory.span()];
-                let message =
-                    format!("memory = {size} is too little to serve with; write \"32MiB\" or more");
-                errors.push(ConfigError::new(memory.span(), message));
-            }
-        }
-        for (name, value) in [
-            ("ping_interval", &self.file.ping_interval),
-            ("peer_timeout", &self.file.peer_timeout),
-        ] {
-            let Some(value) = value else { continue };
-            if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
-                let given = &self.text[value.span()];
-                let message =
-                    format!("{name} = {given} is not possible; write \"1s\" to \"60min\"");
-                errors.push(ConfigError::new(value.span(), message));
-            }
-        }
-        for (name, value, most) in [
-            ("connections", &self.file.connections, 65_536),
-            ("lanes", &self.file.lanes, 1024),
-        ] {
-            if let Some(value) = value {
-                if !(1..=most).contains(value.get_ref()) {
-                    let given = value.get_ref();
-                    let message = format!("{name} = {given} is not possible; write 1 to {most}");
-                    errors.push(ConfigError::new(value.span(), message));
-                }
-            }
-        }
-        errors
     }
 
     /// The targets, checked, with their secrets.

@@ -305,7 +305,7 @@ fn server_config(config: &Config, state: &Arc<Mutex<State>>) -> Result<ServerCon
         targets,
         discovery: config.discovery().map_err(wrong)?,
         digests: config.digests(),
-        limits: config.limits().map_err(wrong)?,
+        limits: config.limits().clone(),
     })
 }
 

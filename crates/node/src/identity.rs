@@ -377,12 +377,12 @@ impl Known<'_> {
         });
         let text = match sibling {
             Some((sibling, record)) => {
-                let message = self.elsewhere(
-                    &format!("{path} is disk {mark}"),
-                    sibling,
-                    (&mark, record),
-                    "is to be served without its reservations and saved mode pages",
-                );
+                let known = (&mark, record);
+                let message = self.second_name(leaf, known, sibling).unwrap_or_else(|| {
+                    let what = format!("{path} is disk {mark}");
+                    let otherwise = "is to be served without its reservations and saved mode pages";
+                    self.elsewhere(&what, sibling, known, otherwise)
+                });
                 if self.records.is_new && !leaf.read_only {
                     return judged.refuse(&leaf.span, message);
                 }
@@ -397,6 +397,28 @@ impl Known<'_> {
             ),
         };
         judged.note(Level::Warn, &leaf.span, text);
+    }
+
+    /// What to say of a file that a directory beside ours knows under another name, which it still has: by
+    /// a hard link. Then no configuration was renamed.
+    fn second_name(
+        &self,
+        leaf: &Leaf,
+        (uuid, record): (&Uuid, &Record),
+        sibling: &Sibling,
+    ) -> Option<String> {
+        let old = record.path().filter(|old| *old != leaf.path)?;
+        let id = id_of(&leaf.found)?;
+        (id_of(&(self.at)(old)) == Some(id)).then(|| {
+            let path = leaf.path.display();
+            format!(
+                "{path} and {} are one file (a hard link), and {} knows it as disk {uuid}, volume \"{}\": \
+                 serve it from one configuration; for a disk of its own, copy the file and name the copy",
+                old.display(),
+                sibling.directory.display(),
+                record.volume
+            )
+        })
     }
 
     /// What to say of a disk that a directory beside ours knows.

@@ -76,6 +76,7 @@ impl<'a> Survey<'a> {
 /// What would keep them from being served.
 pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     let records = Records::read(site.state)?;
+    State::look(site.state)?;
     let survey = Survey::make(site, &records);
     let judged = survey.known(&records).judge(&survey.all);
     let (_, notes) = judged.map_err(Refusal::Volumes)?;

@@ -23,6 +23,7 @@ use crate::{
 
 const PORTS_VERSION: u32 = 1;
 const OWNER_VERSION: u32 = 1;
+const PORTS_FILE: &str = "ports.toml";
 const OWNER_FILE: &str = "owner.toml";
 /// First line of a logical unit's file, with its version.
 const UNIT_HEADER: &str = "sanstone unit 1\n";
@@ -90,6 +91,16 @@ pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
 }
 
 impl State {
+    /// Looks whether the files of `directory`, which need not exist, can be read by this release.
+    ///
+    /// # Errors
+    /// The first that is damaged or newer, with the mend.
+    pub(crate) fn look(directory: &Path) -> Result<(), Error> {
+        let _: Option<Ports> = read_versioned(&directory.join(PORTS_FILE), PORTS_VERSION)?;
+        let _: Option<OwnerFile> = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION)?;
+        Ok(())
+    }
+
     /// Opens `directory`, which is made if it does not exist, and locks it. What leads there is made
     /// too `with_parents`: a share of the demo must not bring back what the demo has removed.
     ///
@@ -120,7 +131,7 @@ impl State {
             }
             _ => Error::io(format!("the state directory {shown} cannot be written"))(error),
         })?;
-        let ports_file = directory.join("ports.toml");
+        let ports_file = directory.join(PORTS_FILE);
         let ports = read_versioned(&ports_file, PORTS_VERSION)?.unwrap_or(Ports {
             version: PORTS_VERSION,
             port: BTreeMap::new(),
@@ -184,7 +195,7 @@ impl State {
             return Ok(*port);
         }
         let last = self.ports.port.values().max().copied().unwrap_or(0);
-        let file = self.directory.join("ports.toml");
+        let file = self.directory.join(PORTS_FILE);
         let port = last.checked_add(1).ok_or_else(|| {
             Error::Refused(format!(
                 "{} has no number left for {name}; remove the lines of ports that are gone",

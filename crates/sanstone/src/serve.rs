@@ -36,7 +36,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     }
     // Before anything is made for volumes that nobody could reach.
     probe::portals(config.portals()?).map_err(|error| config.not_started(&error))?;
-    let limits = config.limits().map_err(|error| config.wrong(&error))?;
+    let limits = config.limits();
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     // A lane that panics has lost its connections' state: ending the process tells everyone.
     std::panic::set_hook(Box::new(|panic| {

@@ -1,6 +1,6 @@
-//! Unit attentions (SAM-5 5.14): what a nexus has to be told before its next command is served.
-//! Each condition waits once for each nexus and is told once; how many nexuses are remembered
-//! is bounded.
+//! Unit attention conditions (SAM-5 5.14), which a nexus is told before its next command is served. Each
+//! condition is established at most once for a nexus, and reported once; the number of nexuses that are
+//! remembered is bounded.
 
 use crate::sense::{Asc, Sense, SenseKey};
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl Attentions {
         }
     }
 
-    /// Tells one nexus, if it is known. One that is not yet will hear of the power-on.
+    /// Tells one nexus, if it is known. One that is not yet will be told of the power-on.
     pub(crate) fn post_to(&mut self, attention: Attention, nexus: NexusId) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
             *waiting |= attention.bit();

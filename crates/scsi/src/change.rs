@@ -1,10 +1,10 @@
 //! A change of a unit's state that outlives its command and perhaps a restart: PERSISTENT RESERVE OUT,
 //! MODE SELECT, the exit from a failed sanitize.
 //!
-//! It takes effect when it has been kept, and not before: what was answered with an error has
-//! changed nothing, and nobody sees a reservation that a power cut takes back. So it goes in two
-//! steps, between which the transport writes: [`Change::prepare`] says what the unit would have to
-//! remember, [`Prepared::commit`] makes it so.
+//! It takes effect only when it is durable: a command that ends with an error has changed nothing, and no
+//! initiator sees a reservation that a power cut takes back. So there are two steps, and the transport
+//! writes between them: [`Change::prepare`] gives what has to be written, [`Prepared::commit`] makes the
+//! change.
 
 use crate::action::Ending;
 use crate::attention::{Attention, NexusId};

@@ -1,4 +1,4 @@
-//! What the tests share: disks, a nexus that has heard its unit attention, and CDBs.
+//! What the tests share: disks, a nexus whose unit attention was reported, and CDBs.
 
 use crate::{
     Action, Asc, Change, Changed, Discard, Ending, Identity, LogicalUnit, MediumOp, NexusId, Sense,
@@ -46,7 +46,7 @@ pub(crate) fn thin() -> Shape {
     }
 }
 
-/// A disk whose [`NEXUS`] has heard of the power-on.
+/// A disk that has reported the power-on to [`NEXUS`].
 pub(crate) fn unit(shape: Shape) -> LogicalUnit {
     let mut unit = LogicalUnit::new(identity(), shape).unwrap();
     assert_eq!(

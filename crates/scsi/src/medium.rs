@@ -221,7 +221,7 @@ pub enum MediumErrorKind {
     /// The storage below failed as a whole (a dead child, a leaf that must be reopened):
     /// HARDWARE ERROR, INTERNAL TARGET FAILURE.
     Failed,
-    /// The storage cannot be reached now and may be later: NOT READY, CAUSE NOT REPORTABLE.
+    /// The storage cannot be reached or used now and may be later: NOT READY, CAUSE NOT REPORTABLE.
     NotReady,
     /// The storage is read-only: DATA PROTECT, WRITE PROTECTED.
     WriteProtected,

@@ -1,5 +1,5 @@
-//! The size and abilities of a logical unit, given by whoever knows the volume below it, and
-//! checked once so that the commands can rely on it.
+//! The size and abilities of a logical unit. The caller derives them from the volume below; they are checked
+//! once, so that the commands can rely on them.
 
 use crate::medium::Extent;
 use crate::sense::{Asc, Sense, SenseKey};

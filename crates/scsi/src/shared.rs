@@ -1,10 +1,10 @@
 //! What all copies of a logical unit have in common: one for each lane and each target port that a
 //! volume is served through.
 //!
-//! There is one home for it, behind a lock that no plain I/O takes. Each copy keeps what it needs
-//! to judge a command (its [`Rights`]) under the version it was taken at, and looks at the version
-//! before every command. A change raises the version before the command that caused it is
-//! answered, so nobody is judged by what was before once the initiator has heard of the change.
+//! It exists once, behind a lock that no plain I/O takes. Each copy of the unit keeps an extract (its
+//! [`Rights`]) with the version of the state that it was made from, and compares versions before every
+//! command. A change raises the version before its command is answered: once the initiator knows of the
+//! change, no command is judged by the old state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
-    /// Who knows since when the unit runs, logged in or not; the latest to hear of it is the last.
+    /// Nexuses that were told of the power-on, logged in or not; the latest is the last.
     power_on_heard: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that it is reached through.
     pub(crate) ports: BTreeSet<u16>,
@@ -131,14 +131,14 @@ pub(crate) fn text(
 }
 
 impl State {
-    /// Names remembered at most; who is forgotten hears of the power-on once more.
+    /// The most names that are remembered; a nexus that is forgotten is told of the power-on once more.
     const HEARD_MAX: usize = 1024;
 
     pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
         self.power_on_heard.contains(name)
     }
 
-    /// Remembers the name of a nexus that has heard of the power-on.
+    /// Remembers the name of a nexus that was told of the power-on.
     pub(crate) fn power_on_heard(&mut self, nexus: NexusId) {
         let Some(name) = self.names.get(&nexus).cloned() else {
             return;

@@ -26,7 +26,7 @@ pub struct LogicalUnit {
     is_read_only: bool,
     shared: Arc<SharedUnit>,
     rights: Rights,
-    /// Nexuses that are known and have nothing to hear, as of the version of `rights`.
+    /// Nexuses that are known and have no unit attention pending, as of the version of `rights`.
     quiet: BTreeSet<NexusId>,
 }
 
@@ -163,11 +163,11 @@ impl LogicalUnit {
             .change(|state| state.attentions.post_to(attention, nexus));
     }
 
-    /// Takes what a nexus has to hear, for transports that have no sense data to say it in.
+    /// Takes the unit attention pending for a nexus, for transports without sense data.
     pub fn take_attention(&self, nexus: NexusId) -> Option<Attention> {
         let mut state = self.shared.look();
         state.attentions.know(nexus).ok()?;
-        state.attentions.take(nexus)
+        self.take_from(&mut state, nexus)
     }
 
     /// Makes a nexus known by name before its first command, so that it finds its registrations
@@ -243,7 +243,7 @@ impl LogicalUnit {
                     return Action::End(Ending::check(progress.sense()));
                 }
             }
-            if self.rights.ejected && command.needs_medium() {
+            if self.is_ejected() && command.needs_medium() {
                 let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
                 return Action::End(Ending::check(sense));
             }
@@ -257,7 +257,21 @@ impl LogicalUnit {
         action
     }
 
-    /// Tells a nexus what it has to hear first, unless the command is one that does not wait.
+    /// Takes the unit attention pending for a nexus. That the medium may have changed concerns only ports
+    /// that can eject and load it.
+    fn take_from(&self, state: &mut State, nexus: NexusId) -> Option<Attention> {
+        std::iter::from_fn(|| state.attentions.take(nexus))
+            .find(|attention| self.shape.removable || *attention != Attention::MediumMayHaveChanged)
+    }
+
+    /// Whether its medium has been ejected. A port that shows the disk as one that is not removable goes
+    /// on with it: its initiators know no way to load it again.
+    fn is_ejected(&self) -> bool {
+        self.rights.ejected && self.shape.removable
+    }
+
+    /// Reports the unit attention pending for a nexus, unless the command is one that does not wait for it
+    /// (SPC-4: INQUIRY, REPORT LUNS, REQUEST SENSE).
     fn tell_first(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
         let shared = self.shared.clone();
         let mut state = shared.look();
@@ -275,11 +289,11 @@ impl LogicalUnit {
                 None
             }
             Ok(Command::RequestSense(request)) => {
-                let waiting = state.attentions.take(nexus).map(Attention::sense);
+                let waiting = self.take_from(&mut state, nexus).map(Attention::sense);
                 let waiting = waiting.or(state.sanitize.map(crate::commands::Progress::sense));
                 Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
             }
-            _ => match state.attentions.take(nexus) {
+            _ => match self.take_from(&mut state, nexus) {
                 Some(attention) => Some(Action::End(Ending::check(attention.sense()))),
                 None => {
                     self.quiet.insert(nexus);
@@ -308,7 +322,7 @@ impl LogicalUnit {
                 return Err(Ending::check(progress.sense()));
             }
         }
-        if self.rights.ejected {
+        if self.is_ejected() {
             let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
             return Err(Ending::check(sense));
         }

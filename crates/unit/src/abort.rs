@@ -1,36 +1,35 @@
-//! Which commands are aborted beside the one that causes it, and how their initiators hear of it:
-//! by the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5
-//! 5.6). On every lane the commands are taken first; an answer comes when their I/O has ended, so
-//! that who retries is not overtaken by the past.
+//! Aborts that concern the commands of others: which commands they end, and how initiators are told, by
+//! the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5 5.6).
+//! Every lane aborts its commands at once, and answers when their I/O has ended: an I/O of the past must
+//! not overtake a retry.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use engine::spawn;
 use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
     answer::answered,
-    disk::Unit,
+    disk::{Shared, Unit},
     lane::LaneUnits,
     nexus::{How, Mark, Nexus, Which},
     running::{CommandId, RunningId},
 };
 
 /// Commands to abort.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Abort {
-    /// Those for the logical units of these volumes, through whatever port,
-    pub(crate) volumes: Vec<String>,
-    /// of whom,
+    /// Those for the logical units of these disks, through any port,
+    pub(crate) disks: Vec<Arc<Shared>>,
+    /// of these nexuses,
     pub(crate) of: Whose,
-    /// but not this one of who causes it.
+    /// but not this one, of the nexus that causes it.
     pub(crate) spare: Option<CommandId>,
-    /// Who causes it. Its own commands end without a word,
+    /// The nexus that causes it. Of its own commands, which end without a status,
     pub(crate) by: NexusId,
-    /// those that came before this: what it sends afterwards is not concerned (SAM-5 7.1). `None`: all
-    /// that have come.
-    pub(crate) before: Option<Mark>,
-    /// What other nexuses that lose commands hear where TASK ABORTED does not tell them.
+    /// only those are aborted that came before this (SAM-5 7.1).
+    pub(crate) before: Mark,
+    /// The unit attention for other nexuses that lose commands, where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
 }
 
@@ -76,7 +75,9 @@ impl Abort {
     }
 
     fn is_for(&self, unit: &Unit) -> bool {
-        self.volumes.iter().any(|volume| volume == unit.disk.name())
+        self.disks
+            .iter()
+            .any(|disk| Arc::ptr_eq(disk, &unit.disk.shared))
     }
 
     fn take_of(&self, nexus: &Rc<Nexus>, is_own: bool, lun: u32, unit: &Unit) -> Taken {
@@ -90,7 +91,7 @@ impl Abort {
         };
         let which = Which {
             lun,
-            before: self.before.filter(|_| is_own),
+            before: is_own.then_some(self.before),
             spare: self.spare.filter(|_| is_own),
             how,
         };
@@ -176,17 +177,17 @@ impl LaneUnits {
     ) {
         let units = concerned(nexus, lun);
         let abort = Abort {
-            volumes: units.map(|(_, unit)| unit.disk.name().to_owned()).collect(),
+            disks: units.map(|(_, unit)| unit.disk.shared.clone()).collect(),
             of: Whose::All,
             spare: None,
             by: nexus.id,
-            before: Some(before),
+            before,
             attention,
         };
         abort.everywhere(self).await;
     }
 
-    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the others that QERR says (SPC-4
+    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the commands that QERR names (SPC-4
     /// 7.5.8), those of this nexus up to `before`.
     pub fn after_error(
         self: &Rc<Self>,
@@ -200,14 +201,14 @@ impl LaneUnits {
             return;
         }
         let mut abort = Abort {
-            volumes: vec![unit.disk.name().to_owned()],
+            disks: vec![unit.disk.shared.clone()],
             of: Whose::These(vec![nexus.id]),
             spare: Some(command),
             by: nexus.id,
-            before: Some(before),
+            before,
             attention: Some(Attention::CommandsCleared),
         };
-        // At once: what the initiator sends after it has heard of the error is not concerned.
+        // At once: commands that the initiator sends after it knows of the error are not aborted.
         spawn(end(abort.take(self)));
         if error == QueueError::AbortAll {
             abort.of = Whose::Others;

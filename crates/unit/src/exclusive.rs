@@ -1,4 +1,4 @@
-//! An operation while nobody else is at work on its blocks, on any lane.
+//! Exclusive operations: no other I/O runs on their blocks meanwhile, on any lane.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::{answer::answered, disk::Disk, exclusion::Turn, lane::LaneUnits};
 
 impl LaneUnits {
-    /// Runs `operation` while nobody else is at work in `extent` of a disk.
+    /// Runs `operation` while no other I/O runs in `extent` of a disk.
     pub(crate) async fn exclusively<T>(
         &self,
         disk: &Rc<Disk>,
@@ -19,7 +19,7 @@ impl LaneUnits {
         self.in_turn(turn, disk, operation).await
     }
 
-    /// The same, of who has its turn.
+    /// The same, for a caller that has its turn already.
     pub(crate) async fn in_turn<T>(
         &self,
         turn: Turn,
@@ -30,10 +30,7 @@ impl LaneUnits {
         let hold = || {
             let shared = disk.shared.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
-                let Some(disk) = units.disk(&shared.name) else {
-                    return done.send(());
-                };
-                let gate = disk.gate.clone();
+                let gate = units.disk(&shared).gate.clone();
                 gate.hold(serial, extent);
                 engine::spawn(async move {
                     gate.empty(serial).await;
@@ -51,11 +48,7 @@ impl LaneUnits {
         disk.gate.release(serial);
         self.tell_others(|| {
             let shared = disk.shared.clone();
-            move |units: &Rc<LaneUnits>| {
-                if let Some(disk) = units.disk(&shared.name) {
-                    disk.gate.release(serial);
-                }
-            }
+            move |units: &Rc<LaneUnits>| units.disk(&shared).gate.release(serial)
         });
         // The next in turn sends its own messages behind these.
         drop(turn);

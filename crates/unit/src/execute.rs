@@ -1,5 +1,5 @@
-//! Work for a command on a unit, from its rights to the volume: whatever front it came through, it
-//! waits at the same gates and is refused by the same fence.
+//! The way of a command from its rights to the volume. It is the same for all fronts: the same gates hold
+//! commands back, and the same fence refuses them.
 
 use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
 
@@ -10,7 +10,6 @@ use crate::{
     abort::{Abort, Whose},
     copy,
     disk::Unit,
-    eject,
     lane::LaneUnits,
     medium,
     nexus::{Mark, Nexus},
@@ -18,7 +17,7 @@ use crate::{
     sanitize,
 };
 
-/// A command that volumes work for, until it is dropped: aborts wait for that.
+/// A running I/O of a command. It ends when this is dropped, and aborts wait for that.
 pub struct Io {
     nexus: Rc<Nexus>,
     running: RunningId,
@@ -27,7 +26,7 @@ pub struct Io {
 }
 
 impl Io {
-    /// `command` is at work on the unit at `lun` from now on.
+    /// The I/O of `command` on the unit at `lun` begins.
     pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32) -> Io {
         Io {
             nexus: nexus.clone(),
@@ -36,7 +35,7 @@ impl Io {
         }
     }
 
-    /// The same, and on the units at `others` as well.
+    /// The same, and on the units at `others`; `lun` is not among them.
     pub fn begin_with(
         nexus: &Rc<Nexus>,
         command: CommandId,
@@ -44,7 +43,6 @@ impl Io {
         others: impl Iterator<Item = u32>,
     ) -> Io {
         let mut io = Io::begin(nexus, command, lun);
-        let others = others.filter(|other| *other != lun);
         io.others = others
             .map(|other| nexus.running.begin(command, other))
             .collect();
@@ -71,9 +69,9 @@ pub struct Executed {
 }
 
 impl LaneUnits {
-    /// Does `op` on the medium of `unit`, unless its command is not `wanted` any more when its turn
-    /// comes; then the result is empty. `data` is its data-out, which it takes. One that is `ordered` has
-    /// its blocks for itself.
+    /// Does `op` on the medium of `unit`. If its command is no longer `wanted` when it may begin, the
+    /// result is empty. It takes its data-out from `data`. No other I/O runs on the blocks of one that
+    /// `is_ordered`.
     pub async fn execute(
         &self,
         io: Io,
@@ -97,8 +95,8 @@ impl LaneUnits {
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });
-        // In memory of its own, which all others do without. Not behind a sanitize: its end would be
-        // waited for by whoever waits for this one's.
+        // In memory of its own, which all others do without. Not behind a sanitize, which takes hours:
+        // whatever waits for this command would wait for that.
         let exclusively = async |extent: Extent, perform| match recheck() {
             Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
             Err(ending) => Err(ending),
@@ -117,10 +115,9 @@ impl LaneUnits {
         }
     }
 
-    /// Makes a change of a unit's state, unless its command is not `wanted` any more when its turn
-    /// comes, which gives `None`. Who waits for the command's end waits until the change is made or
-    /// given up, as for a write. `ended` hears that its I/O has ended, and gives that moment: what its own
-    /// nexus sends afterwards is not concerned.
+    /// Changes the state of a unit; `None` if its command is no longer `wanted` when the change may begin.
+    /// The command's I/O ends when the change is made or given up, as that of a write. Then `ended` is
+    /// called and gives that moment: commands that the nexus sends later are not aborted.
     pub async fn change(
         &self,
         io: Io,
@@ -152,18 +149,18 @@ impl LaneUnits {
         // Without the one that waits here for the answer.
         let others = changed.abort.into_iter().filter(|other| *other != nexus.id);
         let abort = Abort {
-            volumes: vec![unit.disk.name().to_owned()],
+            disks: vec![unit.disk.shared.clone()],
             of: Whose::These(others.collect()),
             spare: None,
             by: nexus.id,
-            before: Some(before),
-            attention: None, // of the loss of their registrations they hear anyway
+            before,
+            attention: None, // they are told of the loss of their registrations anyway
         };
         abort.everywhere(self).await;
     }
 
-    /// Flushes a unit and ejects its medium, unless the command is not `wanted` any more by then,
-    /// which gives `None`.
+    /// Flushes a unit and ejects its medium; `None`, with the medium in place, if the command is no longer
+    /// `wanted` after the flush.
     pub async fn eject(
         &self,
         io: Io,
@@ -171,9 +168,9 @@ impl LaneUnits {
         eject: &Eject,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
-        let ending = eject::eject(&io.nexus, unit, eject, wanted).await;
-        drop(io);
-        ending
+        let (volume, steps) = (&*unit.disk.volume, &io.nexus.steps);
+        let flushed = medium::perform(volume, &eject.flush, Payload::new(), steps).await;
+        wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
     }
 
     /// Overwrites or erases a whole disk. One that is to answer at once ends when it has begun, and goes
@@ -198,9 +195,8 @@ impl LaneUnits {
         copy::luns(&nexus.luns, plan)
     }
 
-    /// Does an EXTENDED COPY for a command of the unit at `lun`, which is at work on that and on
-    /// [all its units](Self::luns_of_copy). When it is not `wanted` any more it ends after the segment
-    /// in hand.
+    /// Does an EXTENDED COPY for a command of the unit at `lun`, whose I/O is on that and on
+    /// [all its units](Self::luns_of_copy). When it is no longer `wanted` it ends after the current segment.
     pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Fn() -> bool) -> Ending {
         let nexus = io.nexus.clone();
         let mut done = 0;

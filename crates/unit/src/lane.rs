@@ -19,7 +19,7 @@ use engine::{
 use scsi::{NexusId, TargetPort};
 
 use crate::{
-    disk::{Disk, Luns, Unit},
+    disk::{Disk, Luns, Shared, Unit},
     medium::Steps,
     memory::{LaneMemory, NexusMemory, Paid},
     nexus::{Commands, Nexus},
@@ -53,7 +53,8 @@ impl Everywhere {
 pub struct LaneUnits {
     own: usize,
     lanes: Vec<Sender<Message>>,
-    disks: BTreeMap<String, Rc<Disk>>,
+    /// Its views of the disks, each at its index.
+    disks: Vec<Rc<Disk>>,
     nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
     pub(crate) memory: Rc<LaneMemory>,
     /// See [`Steps`].
@@ -66,7 +67,7 @@ pub struct LaneUnits {
 impl LaneUnits {
     pub(crate) fn new(
         (own, lanes): (usize, Vec<Sender<Message>>),
-        disks: BTreeMap<String, Rc<Disk>>,
+        disks: Vec<Rc<Disk>>,
         memory: Rc<LaneMemory>,
         in_steps: usize,
         everywhere: Arc<Everywhere>,
@@ -91,7 +92,7 @@ impl LaneUnits {
     }
 
     pub(crate) fn disks(&self) -> impl Iterator<Item = &Rc<Disk>> {
-        self.disks.values()
+        self.disks.iter()
     }
 
     /// Shows the disk called `name` behind a port.
@@ -105,7 +106,7 @@ impl LaneUnits {
         read_only: bool,
         removable: bool,
     ) -> Result<Rc<Unit>, String> {
-        let disk = self.disks.get(name);
+        let disk = self.disks.iter().find(|disk| disk.name() == name);
         let disk = disk.ok_or_else(|| format!("there is no disk called {name}"))?;
         let transfer_max_bytes = self.everywhere.transfer_max_bytes;
         let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
@@ -215,8 +216,9 @@ impl LaneUnits {
             .map(|(_, lane)| lane)
     }
 
-    pub(crate) fn disk(&self, name: &str) -> Option<&Rc<Disk>> {
-        self.disks.get(name)
+    /// This lane's view of a disk.
+    pub(crate) fn disk(&self, shared: &Shared) -> &Rc<Disk> {
+        &self.disks[shared.index]
     }
 
     /// One unit of each disk that is shown.

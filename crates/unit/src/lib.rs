@@ -17,7 +17,6 @@ mod answer;
 mod block;
 mod copy;
 mod disk;
-mod eject;
 mod exclusion;
 mod exclusive;
 mod execute;

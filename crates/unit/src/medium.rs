@@ -336,12 +336,16 @@ fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
     let kind = match error.kind() {
         ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
         ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
-        ErrorKind::Unreachable | ErrorKind::TimedOut => MediumErrorKind::NotReady,
+        // Nothing is broken where another initiator has reserved the disk below. NOT READY says that the
+        // logical unit is not accessible and may need an operator (SPC-4 4.5.6); RESERVATION CONFLICT
+        // would point at reservations of this unit, and it has none that stands in the way.
+        ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::ReservationConflict => {
+            MediumErrorKind::NotReady
+        }
         ErrorKind::FlushFailed
         | ErrorKind::Protocol
         | ErrorKind::Configuration
         | ErrorKind::Claimed
-        | ErrorKind::ReservationConflict
         | ErrorKind::Preempted => MediumErrorKind::Failed,
         _ => otherwise,
     };

@@ -39,7 +39,7 @@ pub struct Which {
 /// What becomes of a command that is aborted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// Its initiator asked for it, and hears no more of it; also not of one that has ended and whose
+    /// Its initiator asked for it, and gets no answer, not even for a command that has ended and whose
     /// answer waits.
     AsAsked,
     /// It ends without an answer.
@@ -123,17 +123,17 @@ impl Nexus {
         }
     }
 
-    /// What the front keeps; `None` once it has let go of the nexus.
+    /// The commands that the front keeps; `None` once it has dropped the nexus.
     pub(crate) fn commands(&self) -> Option<Rc<dyn Commands>> {
         self.commands.upgrade()
     }
 
-    /// What it does on `lun` is aborted.
+    /// Counts an abort of what it does on `lun`.
     pub(crate) fn note_abort(&self, lun: u32) {
         *self.aborts.borrow_mut().entry(lun).or_default() += 1;
     }
 
-    /// How often that was so.
+    /// How many aborts there were on `lun`.
     pub(crate) fn aborts(&self, lun: u32) -> u64 {
         self.aborts.borrow().get(&lun).copied().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! The I/Os that volumes work on for one nexus. They outlive the command that was aborted: who has to
-//! know that its past is over waits for them here.
+//! The running I/Os of one nexus. An I/O outlives its command when that is aborted: whatever has to know
+//! that no I/O of the past is left waits for it here.
 
 use std::cell::{Cell, RefCell};
 
@@ -34,7 +34,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Notes that a volume works for `command` from now on.
+    /// Notes that an I/O of `command` begins.
     pub(crate) fn begin(&self, command: CommandId, lun: u32) -> RunningId {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);

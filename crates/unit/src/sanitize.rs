@@ -1,6 +1,6 @@
 //! SANITIZE: overwrites or erases a whole volume, in a task of its own that no abort, reset or lost session
-//! ends. It holds the volume's gates on all lanes, so that what was at work has ended before and
-//! what was accepted before is checked again after.
+//! ends. It holds the volume's gates on all lanes: I/O that ran ends before it, and commands that were
+//! accepted before are checked again after it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -65,7 +65,7 @@ async fn passes(
     unit: &scsi::SharedUnit,
     stopping: &AtomicBool,
 ) -> volume::Result<()> {
-    // What initiators know: the volume itself may have grown already, and they hear of it after this.
+    // As long as initiators know it: if the volume has grown meanwhile, they are told after this.
     let shape = volume.shape();
     let known = unit
         .len_blocks()

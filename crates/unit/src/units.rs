@@ -1,7 +1,6 @@
-//! All disks on all lanes, as their fronts and whoever runs the daemon hold them.
+//! All disks on all lanes: what the fronts and the daemon hold.
 
 use std::{
-    collections::BTreeMap,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
 };
@@ -11,7 +10,7 @@ use engine::{
     cross::{Sender, channel, oneshot},
     spawn,
 };
-use volume::SharedVolume;
+use volume::{ErrorKind, SharedVolume};
 
 use crate::{
     answer::answered,
@@ -85,8 +84,9 @@ impl Units {
         let everywhere = Arc::new(Everywhere::new(config.limits.transfer_max_bytes));
         let plan = config.limits.plan(lanes.len());
         let common = CommonMemory::new(plan.common);
-        let shared = |spec: &DiskSpec| {
+        let shared = |index: usize, spec: &DiskSpec| {
             Arc::new(Shared {
+                index,
                 name: spec.name.clone(),
                 uuid: spec.uuid,
                 turns: Arc::default(),
@@ -96,7 +96,8 @@ impl Units {
         let disks: Vec<_> = config
             .disks
             .iter()
-            .map(|spec| (shared(spec), spec.open.clone()))
+            .enumerate()
+            .map(|(index, spec)| (shared(index, spec), spec.open.clone()))
             .collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.iter().map(|_| channel()).unzip();
         for (own, (lane, messages)) in lanes.iter().zip(receivers).enumerate() {
@@ -150,8 +151,8 @@ impl Units {
     /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
     /// by a unit attention (CAPACITY DATA HAS CHANGED), once. Returns before it is done.
     pub fn tell_lengths(&self) {
-        // What the views of a disk have in common knows its length, and who comes second finds that it
-        // has been told. But a lane may have no view of it.
+        // The length is in what the views of a disk share, so that the first lane tells it and the others
+        // find that done. All lanes are asked because one may have no view of the disk.
         for lane in 0..self.lanes.len() {
             self.enter(lane, |units| async move {
                 for unit in units.one_of_each() {
@@ -162,7 +163,8 @@ impl Units {
         }
     }
 
-    /// Has what goes on by itself, a sanitize, go no further: after the fronts, and before the flush.
+    /// Stops what runs without a front, a sanitize. To be called after the fronts have stopped and before
+    /// the flush.
     pub fn stop(&self) {
         self.everywhere.stopping.store(true, Ordering::Relaxed);
     }
@@ -170,7 +172,8 @@ impl Units {
     /// Flushes all volumes.
     ///
     /// # Errors
-    /// [`FlushError`] for the first volume whose flush failed; all others have been flushed.
+    /// [`FlushError`] for the first volume whose flush failed; all others have been flushed. One that
+    /// was taken over by another owner is not ours to flush, and no error.
     pub async fn flush(&self) -> Result<(), FlushError> {
         let mut answers = Vec::new();
         for lane in 0..self.lanes.len() {
@@ -195,22 +198,19 @@ impl Units {
     }
 }
 
-async fn open_here(
-    disks: Vec<(Arc<Shared>, OpenVolume)>,
-) -> Result<BTreeMap<String, Rc<Disk>>, OpenError> {
-    let mut opened = BTreeMap::new();
+async fn open_here(disks: Vec<(Arc<Shared>, OpenVolume)>) -> Result<Vec<Rc<Disk>>, OpenError> {
+    let mut opened = Vec::new();
     for (shared, open) in disks {
         let volume = open()
             .await
             .map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
-        let name = shared.name.clone();
         let gate = Rc::default();
         let disk = Disk {
             shared,
             volume,
             gate,
         };
-        opened.insert(name, Rc::new(disk));
+        opened.push(Rc::new(disk));
     }
     Ok(opened)
 }
@@ -220,6 +220,11 @@ async fn flush_here(units: &LaneUnits) -> Result<(), FlushError> {
     for disk in units.disks() {
         if let Err(error) = disk.volume.flush().await {
             let volume = disk.name().to_owned();
+            // What was written lies on the disks of the new owner, whose flushes cover it.
+            if error.kind() == ErrorKind::Preempted {
+                tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
+                continue;
+            }
             tracing::error!(volume, %error, "the last flush of a volume failed");
             let cause = error.to_string();
             result = result.and(Err(FlushError { volume, cause }));

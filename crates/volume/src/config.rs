@@ -10,7 +10,7 @@
 //! throttle = { rate = "1Gbit/s", of = "log" }
 //! ```
 //!
-//! Here are the names for whoever reads one. A kind's settings hold nodes, and a node is of some kind, so
+//! Here are the names for code that reads one. A kind's settings hold nodes, and a node is of some kind, so
 //! both stand in `kinds`; the values of settings stand in `values`.
 
 pub use crate::{

@@ -1,5 +1,6 @@
 //! What a leaf answers that has nothing better. [`Volume`](crate::Volume) has no defaults, so that no
-//! layer loses a request of its child in silence; whoever falls back says so by calling these.
+//! layer loses a request of its child in silence; a leaf that falls back says so by calling these, or by
+//! [`fall_back!`](crate::fall_back) for all of them.
 
 use engine::{LaneFuture, Payload};
 
@@ -43,4 +44,41 @@ pub fn write_zeroes(
         }
         Ok(())
     })
+}
+
+/// In an `impl Volume`: all the calls for which this module has an answer.
+#[macro_export]
+macro_rules! fall_back {
+    () => {
+        fn allocation(
+            &self,
+            at: u64,
+            len: u64,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Allocation>> {
+            $crate::fallback::allocation(self, at, len)
+        }
+
+        fn atomic_writes(&self) -> Option<$crate::AtomicWrites> {
+            None
+        }
+
+        fn write_atomic(
+            &self,
+            _: u64,
+            _: ::engine::Payload,
+            _: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $crate::fallback::write_atomic()
+        }
+
+        fn write_zeroes(
+            &self,
+            at: u64,
+            len: u64,
+            _may_discard: bool,
+            durability: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $crate::fallback::write_zeroes(self, at, len, durability)
+        }
+    };
 }

@@ -1,5 +1,5 @@
-//! The failure of a flush, which stays: what was written before it may be lost although everything below
-//! calls it clean. Flushes fail and writes are refused from then on, until the volume is opened again.
+//! The sticky failure of a flush: what was written before it may be lost although everything below calls it
+//! clean. From then on flushes fail and writes are refused, until the volume is opened again.
 
 use std::sync::OnceLock;
 

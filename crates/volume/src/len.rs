@@ -1,7 +1,6 @@
 //! The length of a volume: the one thing of its shape that may change while it is open, and only
-//! upwards. All copies of a shape that stem from one leaf have it in common, so that whoever shows
-//! what the leaf shows (a layer, a volume's home, a remote of it) is as long as the leaf at any
-//! moment, without being told.
+//! upwards. All copies of a shape that come from one leaf share it, so that everything above the leaf (a layer,
+//! a volume's home, a remote of it) has the leaf's length at any moment, without being told.
 
 use std::{
     fmt,

@@ -1,8 +1,8 @@
 //! Volumes: the [`Volume`] trait with its contract, the layers and leaves that keep it, and the
 //! graph that builds a tree of them from the configuration.
 //!
-//! A leaf holds data (`ram`, `file`) or knows who does (`iscsi`). A layer is a volume made of
-//! volumes (`stripe`, `cache`, `throttle`, …). Nobody but the table in `kinds/mod.rs` knows every kind.
+//! A leaf holds data (`ram`, `file`) or reaches them elsewhere (`iscsi`). A layer is a volume made of volumes
+//! (`stripe`, `cache`, `throttle`, …). Only the table in `kinds/mod.rs` knows every kind.
 //!
 //! Each module knows those below it:
 //!
@@ -10,9 +10,9 @@
 //!  graph, config    what opens the volumes of a configuration; the names of all that stands in one
 //!  kinds            every kind of volume with its settings, and the tree of nodes that they make
 //!  part             an open node of the tree, on every lane or at home on one
-//!  stats            what is counted of a node
+//!  stats            the counters of a node
 //!  volume, values   the trait and its contract; the values of settings, and what is said of wrong ones
-//!  claim            who may use the children of a stripe
+//!  claim            the owner of a stripe's children
 //! ```
 
 pub mod claim;

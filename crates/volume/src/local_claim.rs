@@ -1,4 +1,4 @@
-//! The [claim](crate::claim) on a child that nothing fences: a mark, written and read like any block.
+//! The [claim](crate::claim) on a child without a fence: a mark, written and read like any block.
 
 use engine::Payload;
 

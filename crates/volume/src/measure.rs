@@ -1,4 +1,4 @@
-//! What the layers cost themselves: nanoseconds per I/O over children that cost nothing.
+//! The cost of the layers themselves: nanoseconds per I/O over children that cost nothing.
 //!
 //! `cargo test --release -p sanstone-volume measure -- --ignored --nocapture`
 
@@ -8,9 +8,8 @@ use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice};
 use uuid::Uuid;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Claim, Durability, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
-    fallback,
     stripe::{self, CreateOptions, Opened},
     test_volume::{TestVolume, on_lane},
 };
@@ -62,27 +61,7 @@ impl Volume for Nothing {
         LaneFuture::new(async { Ok(()) })
     }
 
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        _may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        fallback::write_zeroes(self, at, len, durability)
-    }
+    crate::fall_back!();
 }
 
 /// Five rounds of `io` on offsets in turn, each in nanoseconds per I/O.

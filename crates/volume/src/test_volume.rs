@@ -9,8 +9,7 @@ use std::{
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify, time};
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
-    Volume, fallback,
+    Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
     local_claim::{mark_local, unmark},
 };
 
@@ -246,25 +245,5 @@ impl Volume for TestVolume {
         LaneFuture::new(self.change(Kind::Discard, at, Payload::zeroes(len as usize)))
     }
 
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        _may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        fallback::write_zeroes(self, at, len, durability)
-    }
+    crate::fall_back!();
 }

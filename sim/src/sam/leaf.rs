@@ -8,9 +8,7 @@ use std::{
 };
 
 use engine::{Buf, LaneFuture, Payload, time};
-use volume::{
-    Allocation, AtomicWrites, Durability, Len, Result, Shape, Volume, claim::Claim, fallback,
-};
+use volume::{Durability, Len, Result, Shape, Volume, claim::Claim};
 
 use super::{
     history::{Call, Io, Shared},
@@ -239,25 +237,5 @@ impl Volume for Disk {
         LaneFuture::new(async { Ok(()) })
     }
 
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        _may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        fallback::write_zeroes(self, at, len, durability)
-    }
+    volume::fall_back!();
 }

@@ -10,6 +10,7 @@ mod disks;
 mod fronts;
 mod identity;
 mod keeping;
+mod log;
 mod machines;
 mod management;
 mod network;

@@ -345,7 +345,7 @@ impl LaneInner {
         }
     }
 
-    /// Lets the reactor work and hands its completions to whoever waits for them.
+    /// Lets the reactor work and wakes the tasks that wait for its completions.
     pub(crate) fn poll_reactor(&self, wait: Wait) {
         let mut completed = self.completed.take();
         self.reactor.borrow_mut().poll(wait, &mut completed);

@@ -1,4 +1,4 @@
-//! The operations of one lane in flight, and who waits for each.
+//! The operations of one lane in flight, and the tasks that wait for them.
 
 use std::{
     future::Future,
@@ -12,7 +12,7 @@ use crate::{
     reactor::{OpId, Reactor},
 };
 
-/// The operations in flight and who waits for each.
+/// The operations in flight, each with the task that waits for it.
 #[derive(Default)]
 pub(super) struct OpTable {
     slots: Vec<OpSlot>,

@@ -20,7 +20,7 @@ pub(super) struct Net {
     pub(super) sockets: BTreeMap<i32, (HostId, Socket)>,
     pub(super) listeners: BTreeMap<(HostId, SocketAddr), i32>,
     pub(super) flows: BTreeMap<FlowKey, Flow>,
-    /// Arrivals that met a blocked way, in order.
+    /// Arrivals that a partition holds back, in order.
     pub(super) held: Vec<FlowKey>,
     pub(super) partitions: BTreeSet<(HostId, HostId)>,
 }
@@ -81,7 +81,7 @@ pub(super) struct Stream {
     pub(super) send: Option<FlightKey>,
     /// Room in the peer's buffer, in bytes.
     pub(super) room: usize,
-    /// Since when what was sent has met a blocked way.
+    /// Since when a partition holds back what was sent.
     pub(super) waits_since: Option<Instant>,
 }
 

@@ -60,7 +60,7 @@ impl Host {
         self.world.is_on(self.id)
     }
 
-    /// Takes its power away: its tasks are gone, its peers hear nothing, and of what was not
+    /// Takes its power away: its tasks are gone, its peers get nothing, and of what was not
     /// durable its disk keeps what the seed decides. Called by one of its own tasks it takes
     /// effect after that lane's turn.
     pub fn power_cut(&self) {

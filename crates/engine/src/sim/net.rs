@@ -2,7 +2,7 @@
 //!
 //! Packets of one direction of a connection (a flow) arrive in order, each after a latency of its
 //! own. What is sent is counted against the room in the peer's buffer, so that a slow reader stops
-//! its writer. A packet that meets a partition or a machine without power waits, as retransmission
+//! its writer. A packet for the other side of a partition or a machine without power waits, as retransmission
 //! would have it, until the way is free or its sender gives up (ETIMEDOUT). A machine that lost
 //! power forgets its connections without a word: the peer learns of it only when what it sends is
 //! answered with a reset, or by its own time limit.

@@ -16,7 +16,7 @@ pub struct Occurred {
     pub kills_during_writes: u64,
     /// Connections that were reset while data was on its way in them.
     pub resets_under_data: u64,
-    /// Packets that met a partition.
+    /// Packets that a partition held back.
     pub packets_parted: u64,
     /// Operations that a disk's [`Fault`](super::Fault) failed.
     pub faults_hit: u64,

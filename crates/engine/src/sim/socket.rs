@@ -156,7 +156,7 @@ impl State {
                     }
                 }
                 if stream.connecting == Some(key) {
-                    // Whatever answers the request meets no socket and is reset.
+                    // The answer to the request finds no socket and is reset.
                     self.net.sockets.remove(&raw);
                 }
             }

@@ -13,7 +13,7 @@ use engine::{
     net::{TcpListener, TcpStream},
     sim::{World, seeds},
     spawn,
-    time::{Duration, now, sleep},
+    time::{Duration, now, sleep, turn_began},
 };
 
 use crate::site::{MS, Site, anywhere};
@@ -21,6 +21,7 @@ use crate::site::{MS, Site, anywhere};
 contract![
     a_call_runs_on_the_other_lane_and_answers_here,
     a_spawn_runs_on_the_other_lane,
+    what_another_lane_asks_for_begins_at_its_own_time,
     a_call_to_an_ended_lane_gives_none,
     a_call_that_its_lane_cannot_finish_gives_none,
     boxed_futures_nest_and_are_used_again,
@@ -56,6 +57,19 @@ async fn a_spawn_runs_on_the_other_lane(site: Site) {
     });
     while !*done.lock().expect("nobody panics here") {
         sleep(MS).await;
+    }
+}
+
+/// It is what its stage times begin with: the turn may have begun before the lane slept.
+async fn what_another_lane_asks_for_begins_at_its_own_time(site: Site) {
+    for _ in 0..10 {
+        sleep(5 * MS).await;
+        let asked = now();
+        let began = site.other.call(|| {
+            let began = turn_began();
+            async move { began }
+        });
+        assert!(began.await.expect("it answers") >= asked);
     }
 }
 

@@ -55,13 +55,13 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
     });
 }
 
-fn stand_in_line(commands: &Session, task: TaskId, lun: u32, is_ordered: bool) -> Rc<Turn> {
+fn stand_in_line(commands: &Session, task: TaskId, lun: u32, is_ordered: bool) -> Rc<EnableSignal> {
     let at_work = commands.at_work.borrow();
     let at_work = at_work.iter().map(|(task, lun)| (command_id(*task), *lun));
     commands.watch(|| at_work.collect());
     open(commands, task, lun);
-    let turn = commands.order.stand_in_line(task, is_ordered);
-    turn.expect("it was watched")
+    let signal = commands.order.stand_in_line(task, is_ordered);
+    signal.expect("it was watched")
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn an_ordered_command_waits_for_all_before_it_and_later_ones_for_it() {
     let first = stand_in_line(&commands, ordered, 0, true);
     let waits = stand_in_line(&commands, later, 0, false);
     let last = stand_in_line(&commands, second, 0, true);
-    let come = || [&first, &waits, &last].map(|turn| turn.is_come.get());
+    let come = || [&first, &waits, &last].map(|signal| signal.is_given.get());
     assert_eq!(come(), [false; 3]);
     commands.remove(simple); // aborted: its I/O goes on
     assert_eq!(come(), [false; 3]);
@@ -102,10 +102,10 @@ fn one_that_is_aborted_while_it_waits_holds_nobody_back_when_its_turn_comes() {
     let aborted = stand_in_line(&commands, ordered, 0, true);
     let waits = stand_in_line(&commands, later, 0, false);
     commands.remove(ordered);
-    assert!(!waits.is_come.get(), "what came before it is at work");
+    assert!(!waits.is_given.get(), "what came before it is at work");
     commands.remove(simple);
-    assert!(aborted.is_come.get(), "so that its task ends");
-    assert!(waits.is_come.get() && commands.order.is_free());
+    assert!(aborted.is_given.get(), "so that its task ends");
+    assert!(waits.is_given.get() && commands.order.is_free());
 }
 
 #[test]
@@ -116,13 +116,13 @@ fn a_command_at_work_on_another_unit_is_waited_for_there() {
     };
     open(&commands, copy, 0);
     let ios = [commands.begin_io(copy, 0), commands.begin_io(copy, 1)];
-    let turn = stand_in_line(&commands, ordered, 1, true);
+    let signal = stand_in_line(&commands, ordered, 1, true);
     for io in ios {
         commands.end_io(io);
-        assert!(!turn.is_come.get());
+        assert!(!signal.is_given.get());
     }
     commands.remove(copy);
-    assert!(turn.is_come.get());
+    assert!(signal.is_given.get());
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn what_a_command_costs_does_not_grow_with_how_many_wait() {
             .collect();
         let steps = || commands.order.with(|set| set.steps).unwrap_or(0);
         let mut most = 0;
-        for (task, turn) in tasks.iter().zip(&turns) {
-            assert!(turn.is_come.get(), "in the order in which they came");
+        for (task, signal) in tasks.iter().zip(&turns) {
+            assert!(signal.is_given.get(), "in the order in which they came");
             let before = steps();
             commands.remove(*task);
             most = most.max(steps().saturating_sub(before));

@@ -249,7 +249,7 @@ impl InitiatorConnection {
         };
         self.tasks.remove(id);
         match (function, response) {
-            // A task that does not exist over there will not end by itself either.
+            // A task that the target does not know will not end by itself either.
             (ABORT_TASK, 0 | 1) => {
                 if let Some(task) = referenced {
                     self.finish(task, TaskResult::Aborted);

@@ -1,11 +1,13 @@
 //! The `[limits]` table: what initiators, known or not, can make the daemon do.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use front_iscsi::Limits;
 use serde::Deserialize;
 use toml::Spanned;
 use volume::config::{ConfigError, Size, Time};
+
+use super::File;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,107 +22,120 @@ pub(super) struct LimitsTable {
     text: Option<Spanned<Size>>,
 }
 
+/// What initiators can make the daemon do, as `file` says, and what is wrong with it. `text` has the
+/// values as the user has written them.
+pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<ConfigError>) {
+    let mut limits = Limits::default();
+    if let Some(connections) = &file.connections {
+        limits.connections_max = *connections.get_ref() as usize;
+    }
+    if let Some(time) = &file.ping_interval {
+        limits.ping_interval = time.get_ref().duration();
+    }
+    if let Some(time) = &file.peer_timeout {
+        limits.peer_timeout = time.get_ref().duration();
+    }
+    let mut units = unit::Limits::default();
+    if let Some(memory) = &file.memory {
+        units.memory_bytes = memory.get_ref().bytes() as usize;
+    }
+    let mut reader = Reader {
+        text,
+        errors: Vec::new(),
+    };
+    file.limits.apply(&mut limits, &mut units, &mut reader);
+    (limits, units, reader.errors)
+}
+
 impl LimitsTable {
-    /// Writes what the table says into `limits`, whose `connections_max` is what it will be. The table
-    /// is from `text`, where its values are as the user has written them.
-    pub(super) fn apply(&self, limits: &mut Limits, text: &str) -> Result<(), ConfigError> {
+    /// Writes what the table says into `limits`, whose `connections_max` is what it will be, and `units`.
+    fn apply(&self, limits: &mut Limits, units: &mut unit::Limits, reader: &mut Reader<'_>) {
         let connections = limits.connections_max as u32;
-        limits.reserved = match count("reserved", &self.reserved, 0, connections)? {
-            Some(reserved) => reserved as usize,
-            None => limits.connections_max / 4,
-        };
-        if let Some(logins) = count("logins", &self.logins, 1, 65_536)? {
+        let reserved = reader.count("reserved", &self.reserved, 0, connections);
+        limits.reserved = reserved.map_or(limits.connections_max / 4, |n| n as usize);
+        if let Some(logins) = reader.count("logins", &self.logins, 1, 65_536) {
             limits.logins_max = logins as usize;
         }
         let logins = limits.logins_max as u32;
         limits.logins_per_peer_max = limits.logins_per_peer_max.min(limits.logins_max);
-        if let Some(logins) = count("logins_per_peer", &self.logins_per_peer, 1, logins)? {
+        if let Some(logins) = reader.count("logins_per_peer", &self.logins_per_peer, 1, logins) {
             limits.logins_per_peer_max = logins as usize;
         }
-        if let Some(time) = &self.login_time {
-            let (least, most) = (Duration::from_secs(1), Duration::from_secs(300));
-            let given = time.get_ref().duration();
-            if !(least..=most).contains(&given) {
-                let given = &text[time.span()];
-                let message =
-                    format!("login_time = {given} is not possible; write \"1s\" to \"300s\"");
-                return Err(ConfigError::new(time.span(), message));
-            }
-            limits.login_timeout = given;
+        if let Some(time) = reader.time("login_time", &self.login_time) {
+            limits.login_timeout = time;
         }
-        if let Some(commands) = count("commands", &self.commands, 1, 4096)? {
+        if let Some(commands) = reader.count("commands", &self.commands, 1, 4096) {
             limits.command_window = commands as u16;
         }
-        if let Some(bytes) = size(
-            text,
-            "data_segment",
-            &self.data_segment,
-            ("8KiB", 8 << 10),
-            ("1MiB", 1 << 20),
-        )? {
+        let to_1_mib = (("8KiB", 8 << 10), ("1MiB", 1 << 20));
+        if let Some(bytes) = reader.size("data_segment", &self.data_segment, to_1_mib) {
             limits.data_segment_max_bytes = bytes;
         }
-        if let Some(bytes) = size(
-            text,
-            "text",
-            &self.text,
-            ("8KiB", 8 << 10),
-            ("1MiB", 1 << 20),
-        )? {
+        if let Some(bytes) = reader.size("text", &self.text, to_1_mib) {
             limits.text_max_bytes = bytes as usize;
         }
-        Ok(())
-    }
-
-    /// Writes what the table says about units into `limits`.
-    pub(super) fn apply_to_units(
-        &self,
-        limits: &mut unit::Limits,
-        text: &str,
-    ) -> Result<(), ConfigError> {
-        let range = (("64KiB", 64 << 10), ("16MiB", 16 << 20));
-        if let Some(bytes) = size(text, "transfer", &self.transfer, range.0, range.1)? {
-            limits.transfer_max_bytes = bytes;
+        let to_16_mib = (("64KiB", 64 << 10), ("16MiB", 16 << 20));
+        if let Some(bytes) = reader.size("transfer", &self.transfer, to_16_mib) {
+            units.transfer_max_bytes = bytes;
         }
-        Ok(())
     }
 }
 
-fn count(
-    name: &str,
-    value: &Option<Spanned<i64>>,
-    least: u32,
-    most: u32,
-) -> Result<Option<u32>, ConfigError> {
-    let Some(value) = value else {
-        return Ok(None);
-    };
-    let given = *value.get_ref();
-    if (least.into()..=most.into()).contains(&given) {
-        return Ok(Some(given as u32));
-    }
-    let message = format!("{name} = {given} is not possible; write {least} to {most}");
-    Err(ConfigError::new(value.span(), message))
+/// Reads values that have bounds, and keeps what is wrong with each.
+struct Reader<'a> {
+    text: &'a str,
+    errors: Vec<ConfigError>,
 }
 
-/// Sizes in whole pages, which is what memory is handed out in.
-fn size(
-    text: &str,
-    name: &str,
-    value: &Option<Spanned<Size>>,
-    (least, least_bytes): (&str, u64),
-    (most, most_bytes): (&str, u64),
-) -> Result<Option<u32>, ConfigError> {
-    let Some(value) = value else {
-        return Ok(None);
-    };
-    let bytes = value.get_ref().bytes();
-    if (least_bytes..=most_bytes).contains(&bytes) && bytes % 4096 == 0 {
-        return Ok(Some(bytes as u32));
+impl Reader<'_> {
+    fn count(
+        &mut self,
+        name: &str,
+        value: &Option<Spanned<i64>>,
+        least: u32,
+        most: u32,
+    ) -> Option<u32> {
+        let value = value.as_ref()?;
+        if (least.into()..=most.into()).contains(value.get_ref()) {
+            return Some(*value.get_ref() as u32);
+        }
+        self.refuse(name, value, format_args!("{least} to {most}"))
     }
-    let size = &text[value.span()];
-    let message = format!(
-        "{name} = {size} is not possible; write \"{least}\" to \"{most}\", in steps of 4KiB"
-    );
-    Err(ConfigError::new(value.span(), message))
+
+    fn time(&mut self, name: &str, value: &Option<Spanned<Time>>) -> Option<Duration> {
+        let value = value.as_ref()?;
+        let given = value.get_ref().duration();
+        if (Duration::from_secs(1)..=Duration::from_secs(300)).contains(&given) {
+            return Some(given);
+        }
+        self.refuse(name, value, format_args!("\"1s\" to \"300s\""))
+    }
+
+    /// Sizes in whole pages, which is what memory is handed out in.
+    fn size(
+        &mut self,
+        name: &str,
+        value: &Option<Spanned<Size>>,
+        ((least, least_bytes), (most, most_bytes)): ((&str, u64), (&str, u64)),
+    ) -> Option<u32> {
+        let value = value.as_ref()?;
+        let bytes = value.get_ref().bytes();
+        if (least_bytes..=most_bytes).contains(&bytes) && bytes % 4096 == 0 {
+            return Some(bytes as u32);
+        }
+        let write = format_args!("\"{least}\" to \"{most}\", in steps of 4KiB");
+        self.refuse(name, value, write)
+    }
+
+    fn refuse<T, U>(
+        &mut self,
+        name: &str,
+        value: &Spanned<T>,
+        write: fmt::Arguments<'_>,
+    ) -> Option<U> {
+        let given = &self.text[value.span()];
+        let message = format!("{name} = {given} is not possible; write {write}");
+        self.errors.push(ConfigError::new(value.span(), message));
+        None
+    }
 }

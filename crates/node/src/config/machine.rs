@@ -1,17 +1,38 @@
-//! What a configuration asks of the memory that this machine has. More than there is would be taken
-//! bit by bit, until the system ends whoever it likes.
+//! What a configuration asks of this machine: memory, of which more than there is would be taken bit by
+//! bit, until the system ends whoever it likes, and a state directory that can be written.
 
-use std::thread;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread,
+};
 
+use rustix::fs::{Access, access};
 use volume::config::{ConfigError, Node, What};
 
 use super::{File, MEMORY_MIN_BYTES};
+use crate::Error;
 
 /// Looks whether what volumes keep in memory, and `memory`, could be filled.
 pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
     check_for(file, text, has_bytes)
+}
+
+/// Looks whether the state directory could be written, or made where it is missing. Nothing is made.
+pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
+    let mut leads_there = directory.ancestors().map(|it| match it == Path::new("") {
+        true => PathBuf::from("."),
+        false => it.to_owned(),
+    });
+    let there = leads_there.find(|it| it.exists());
+    let allowed = there.map_or(Ok(()), |there| {
+        access(there, Access::WRITE_OK | Access::EXEC_OK)
+    });
+    let shown = directory.display();
+    let what = format!("the state directory {shown} cannot be written");
+    allowed.map_err(|error| Error::io(what)(io::Error::from(error)))
 }
 
 /// Refuses memory that is too little for the lanes; `None`: one for each CPU.

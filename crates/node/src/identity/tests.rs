@@ -388,6 +388,13 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
     }
     let (identities, _) = case.served(&[asked("db", "/srv/other.img", Found::Nothing)]);
     assert_eq!(identities, [Identity::New], "another file under that name");
+    // Under a second name, with the first one still there: nothing was renamed.
+    let linked = Case {
+        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        ..case
+    };
+    let all = [asked("x", "/srv/link.img", file(Mark::Disk(A)))];
+    linked.refused(&all, &["/etc/db.img", "a hard link", "copy the file"]);
     // A directory in use is not exchanged for another one: what carries its identity is served.
     let used = Case {
         records: &[(B, record("log", "/etc/log.img"))],

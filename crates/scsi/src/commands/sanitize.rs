@@ -112,7 +112,7 @@ impl Overwrite {
 const FAILED: Sense = Sense::new(SenseKey::MediumError, Asc::SANITIZE_COMMAND_FAILED);
 
 impl Progress {
-    /// What commands hear that cannot be served.
+    /// The sense data of commands that cannot be served meanwhile.
     pub(crate) fn sense(self) -> Sense {
         match self {
             Progress::Failed { .. } => FAILED,

@@ -1,6 +1,7 @@
 //! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk
-//! here spins: stopping it flushes, power conditions are accepted and do nothing. A removable one
-//! is flushed and ejected, and loaded, in name, unless an initiator prevents it; another refuses that.
+//! here spins: stopping it flushes, power conditions are accepted and do nothing. A removable disk
+//! is flushed and counts as ejected until it is loaded again, unless an initiator prevents that; a fixed one
+//! refuses LOEJ.
 
 use super::Command;
 use crate::access::Access;

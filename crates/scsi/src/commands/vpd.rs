@@ -1,5 +1,5 @@
-//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): who the disk is, what it can do
-//! and what suits it. Adding a page is adding a row to [`PAGES`] and its function.
+//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): the disk's names, what it can do
+//! and which lengths suit it. Adding a page is adding a row to [`PAGES`] and its function.
 
 use super::extended_copy::third_party_copy;
 use super::inquiry::DIRECT_ACCESS;

@@ -95,11 +95,8 @@ impl Volume for Failing {
     }
 }
 
-/// A nexus that reaches a disk at LUN 0, and at LUN 1 behind a port that takes no writes.
-fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'static) {
-    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
-    let handle = lane.handle();
-    let region = Region::new(LEN_BYTES, 512).expect("memory for a small disk");
+/// One disk, the volume of `region`, whose writes and flushes may fail.
+fn config(region: Arc<Region>) -> UnitsConfig {
     let disk = DiskSpec {
         name: "disk".into(),
         uuid: [1; 16],
@@ -113,11 +110,18 @@ fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'stati
         transfer_max_bytes: TRANSFER_MAX_BYTES,
         ..Limits::default()
     };
-    let config = UnitsConfig {
+    UnitsConfig {
         disks: vec![disk],
         keep: None,
         limits,
-    };
+    }
+}
+
+/// A nexus that reaches a disk at LUN 0, and at LUN 1 behind a port that takes no writes.
+fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'static) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let config = config(Region::new(LEN_BYTES, 512).expect("memory for a small disk"));
     lane.block_on(async {
         let units = Units::open(config, &[handle]).await.expect("its disk");
         let (done, ended) = oneshot();
@@ -229,6 +233,7 @@ fn an_error_of_the_volume_says_what_it_is() {
             (ErrorKind::ReadOnly, BlockError::ReadOnly),
             (ErrorKind::Unreachable, BlockError::NotReady),
             (ErrorKind::TimedOut, BlockError::NotReady),
+            (ErrorKind::ReservationConflict, BlockError::NotReady),
             (ErrorKind::Medium, BlockError::Failed),
             (ErrorKind::FlushFailed, BlockError::Failed),
         ] {
@@ -290,5 +295,20 @@ fn a_long_discard_ends_with_the_piece_in_hand_when_it_is_aborted() {
             .await
             .expect("a read");
         assert_eq!(data.to_vec(), [0; 512]);
+    });
+}
+
+#[test]
+fn the_last_flush_of_a_volume_that_was_taken_over_is_no_error() {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    lane.block_on(async {
+        let config = config(Region::new(LEN_BYTES, 512).expect("memory"));
+        let units = Units::open(config, &[handle]).await.expect("its disk");
+        FAILS.set(Some(ErrorKind::Preempted));
+        units.flush().await.expect("it is not ours to flush");
+        FAILS.set(Some(ErrorKind::Medium));
+        units.flush().await.expect_err("data may be lost");
+        FAILS.set(None);
     });
 }

@@ -1,5 +1,5 @@
-//! The mark of a claim: the last block of a child's reserved MiB, which says who has the child. It
-//! lies in one sector, so that a power cut leaves the old one or the new one, and never a part.
+//! The mark of a claim: the last block of a child's reserved MiB, which names the child's owner. It lies in
+//! one sector, so that a power cut leaves the old mark or the new one, and never a part.
 //!
 //! Its block is in an [envelope](crate::envelope). A mark is read from a disk that anybody may have written: nothing in it is trusted beyond its form.
 

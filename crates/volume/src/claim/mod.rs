@@ -1,16 +1,16 @@
-//! Who may use the children of a stripe: one owner at a time. Whoever opens a stripe for writing
-//! *claims* each child first, and keeps the claim until the stripe is closed.
+//! The children of a stripe have one owner at a time. Opening a stripe for writing *claims* each child first,
+//! and the claim stands until the stripe is closed.
 //!
-//! A claim is a [`mark`] on the child, written durably and read again, and where the child's target
-//! has persistent reservations also a fence that keeps all others out
-//! (`kinds/iscsi/claim.rs`; where it has none, `local_claim.rs`). What is found there is replaced when its owner is dead *for certain*,
-//! which no clock decides: the owner is the very identity whose state directory we hold locked, or
-//! the child is a regular file that we hold locked and the owner was on this machine since it was
-//! booted. (A lock on a device's node is none on the device, which may have other nodes.)
-//! Otherwise it is refused with the owner's name, unless somebody says that it is to be taken over.
+//! A claim is a [`mark`] on the child, written durably and read again. Where the child's target has
+//! persistent reservations it is also a fence that keeps all others out (`kinds/iscsi/claim.rs`; where it
+//! has none, `local_claim.rs`). The claim of another owner is replaced only if that owner is dead *for
+//! certain*, which no clock decides: it has our own identity, whose state directory we hold locked, or the
+//! child is a regular file that we hold locked and the owner ran on this machine since the last boot. (A
+//! lock on a device's node does not lock the device, which may have other nodes.) Any other claim is refused
+//! with the owner's name, unless the user orders a take-over.
 //!
-//! All lanes, and the layers above through [`Shape::claim`](crate::Shape), share one [`Claim`]: as
-//! soon as one child is found to be another's, all of the volume refuses all I/O for good.
+//! All lanes share one [`Claim`], and so do the layers above, through [`Shape::claim`](crate::Shape). As
+//! soon as one child turns out to have another owner, the whole volume refuses all I/O for good.
 
 mod mark;
 

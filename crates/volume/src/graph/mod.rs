@@ -2,11 +2,11 @@
 //!
 //! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
 //! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
-//! `file`, `stats`, a `stripe` of such) have an instance on every lane. What has one home (`cache`,
-//! `throttle`, `iscsi`, `fault`, and a `file` that keeps an order between its requests) lives on the
-//! lane that was named when the tree was opened; other lanes reach it by messages. Which it is, and
-//! all else that differs between kinds, their folders in [`kinds`](crate::kinds) say: a kind is
-//! handed an `Opening` and gives an open `Part`.
+//! `file`, `stats`, a `stripe` of such) have an instance on every lane. Others (`cache`, `throttle`, `iscsi`,
+//! `fault`, and a `file` that keeps an order between its requests) have one instance, on the home lane that
+//! was named when the tree was opened; other lanes reach it by messages. This and all else that differs
+//! between kinds is in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
+//! open `Part`.
 
 mod create;
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! What parses and cannot be meant: names that nobody has, trees that contain themselves, and what
-//! each kind refuses. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check)
-//! does.
+//! Checks of what parses and cannot be meant: names of nothing, trees that contain themselves, and settings that
+//! their kind refuses. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check) does.
 
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@ use std::{collections::HashMap, hash::Hash, path::Path};
 use super::{Node, Volumes, What};
 use crate::{part::ByType, values::ConfigError};
 
-/// What is told to who names a medium twice.
+/// The advice to a user who names a medium twice.
 pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two places";
 
 /// What [`Graph::check`](crate::graph::Graph::check) finds.
@@ -77,6 +77,20 @@ impl<'a> Look<'a> {
     ) -> Option<(String, String)> {
         let users: &mut HashMap<M, (String, String)> = self.users.of();
         users.insert(medium, (self.volume.to_owned(), name))
+    }
+
+    /// What to say when `medium` is named here and has been named by the volume `other` already.
+    pub(crate) fn used_twice(&self, medium: &str, other: &str) -> String {
+        match other == self.volume {
+            true => format!(
+                "{medium} is named twice in \"{other}\", whose parts would overwrite each other; name \
+                 each disk once"
+            ),
+            false => format!(
+                "{medium} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
+                self.volume
+            ),
+        }
     }
 
     /// Says what would keep the volume from opening.

@@ -138,17 +138,23 @@ impl<'de> de::DeserializeSeed<'de> for Refuse {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn every_kind_is_in_the_guide() {
-        let guide = include_str!("../../../../docs/guide/configuration.md");
+    fn every_kind_has_a_row_and_a_page_in_the_guide() {
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+        let read = |page: &str| std::fs::read_to_string(guide.join(page)).expect(page);
+        let configuration = read("configuration.md");
         for name in Kind::NAMES {
-            let row = format!("\n| `{name}` | `");
-            assert!(
-                guide.contains(&row),
-                "no row for `{name}` in the table of volumes"
-            );
+            let page = format!("{name}.md");
+            let row = configuration
+                .lines()
+                .find(|line| line.starts_with(&format!("| `{name}` | `")));
+            let row = row.unwrap_or_else(|| panic!("no row for `{name}` in the table of volumes"));
+            assert!(row.contains(&format!("({page})")), "{row}");
+            assert!(read(&page).starts_with(&format!("# `{name}`")));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What kinds keep in a graph that does not know them: one value of each type.
+//! State that kinds keep in a graph, which does not know their types: one value of each.
 
 use std::{
     any::{Any, TypeId, type_name},

@@ -1,4 +1,4 @@
-//! What reaches into open layers from outside: a counter that is read, rules that are changed.
+//! Handles on open layers, for use from outside: a counter that is read, rules that are changed.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,7 @@
 //! on other lanes have a [`Remote`], which sends each request there and waits for its answer.
 //!
 //! A lane's homed volumes are in a table of its thread, under numbers that are used once in the
-//! process. Payload crosses as a [`Buf`](engine::Buf): the same memory when nobody else looks at
-//! it, else one copy.
+//! process. Payload crosses as a [`Buf`](engine::Buf): the same memory if it is not shared, else one copy.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! What a kind is given to open a volume, and what it may leave with the graph.
+//! What a kind is given to open a volume, and what it may keep in the graph.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     pub(crate) handles: Handles,
     /// What kinds keep for all of their volumes.
     pub(crate) kept: ByType,
-    /// Those that are closed with the graph, whoever else has let go of them, by their paths.
+    /// Those that are closed with the graph, even if nothing else uses them, by their paths.
     pub(crate) until_closed: Vec<(String, Arc<Part>)>,
 }
 
@@ -88,7 +88,7 @@ impl Opening<'_> {
         self.context.new_claim(children)
     }
 
-    /// Closes `part` in good order when the graph is closed, whoever else has let go of it by then.
+    /// Has `part` closed when the graph is closed, even if nothing else uses it by then.
     pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
         let kept = (self.path.clone(), part.clone());
         self.context.until_closed.push(kept);

@@ -25,10 +25,13 @@ impl BlockSize {
             let below = Size::from_bytes((bytes / block * block).max(block));
             return Err(ConfigError::at(
                 size,
-                format!(
-                    "a size of {} is not a whole number of blocks of {block} bytes; write \"{below}\"",
-                    size.get_ref()
-                ),
+                match bytes {
+                    0 => format!("a volume of 0 bytes holds nothing; write \"{below}\" or more"),
+                    _ => format!(
+                        "a size of {bytes} bytes is not a whole number of blocks of {block} bytes; write \
+                         \"{below}\""
+                    ),
+                },
             ));
         }
         Ok(())

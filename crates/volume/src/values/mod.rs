@@ -1,5 +1,4 @@
-//! The values that settings have in a configuration, as a size or a time, and what is said of one that
-//! is wrong.
+//! The values that settings have in a configuration, such as sizes and times, and errors in them.
 
 mod block_size;
 mod credentials;

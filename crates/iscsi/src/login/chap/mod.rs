@@ -1,5 +1,5 @@
-//! CHAP, the authentication of RFC 7143 §12.1.3 and RFC 1994: who asks sends an identifier and a
-//! random challenge, who is asked answers with a digest over them and the secret. The initiator
+//! CHAP, the authentication of RFC 7143 §12.1.3 and RFC 1994: the authenticator sends an identifier and
+//! a random challenge, the other side answers with a digest over them and the secret. The initiator
 //! always proves itself first; it may then ask the target to (mutual CHAP).
 //!
 //! `target` and `initiator` hold the two roles, `algorithm` the digests, `value` the encoding of

@@ -108,3 +108,14 @@ fn an_eject_flushes_first_and_fails_if_that_fails() {
         Asc::MEDIUM_NOT_PRESENT
     );
 }
+
+#[test]
+fn a_port_that_shows_a_fixed_disk_goes_on_while_another_has_ejected_it() {
+    let (mut first, _) = two_views(removable());
+    let mut fixed = LogicalUnit::sharing(identity(), thick(), first.shared().clone()).unwrap();
+    assert_eq!(first.begin(NEXUS, &EJECT), good());
+    let read = medium(fixed.begin(OTHER, &cdb_10(0x28, 0, 0, 1)));
+    assert_eq!(fixed.recheck(OTHER, &read), Ok(()));
+    assert_eq!(first.begin(NEXUS, &LOAD), good());
+    assert_eq!(fixed.begin(OTHER, &[0; 6]), good(), "nothing has changed");
+}

@@ -5,14 +5,14 @@
 //! held before. Two rules keep stale data out and let nobody see again what a newer read has
 //! already replaced:
 //!
-//! - From its beginning to its end a write's bytes are invalid in the cache: who reads them meanwhile
-//!   asks the child.
+//! - From its beginning to its end a write's bytes are invalid in the cache: reads of them meanwhile go to
+//!   the child.
 //! - A write detaches the fills of its blocks when it begins, and no fill is attached to them until
 //!   it ends. Only an attached fill may be joined, and only what is still attached when the child
 //!   has answered is kept.
 //!
-//! Of two writes in flight to the same bytes nobody knows which the child puts last: both are
-//! *contested*, and what they touched stays invalid.
+//! If two writes to the same bytes are in flight, the cache cannot know which of them the child does last:
+//! both are *contested*, and what they touched stays invalid.
 
 use std::{cell::RefCell, ops::Range, rc::Rc};
 

@@ -4,7 +4,7 @@
 //! Three reads that follow each other exactly are a stream. Its window, what may be ahead of the
 //! reader, is twice what the reader has read so far, from 128 KiB up to the configured maximum, so
 //! that a run that ends early wastes at most twice its length. The window is asked for in pieces of
-//! a quarter of it, up to about 1 MiB, whose ends lie on multiples of what the child likes (a
+//! a quarter of it, up to about 1 MiB, whose ends lie on multiples of the child's optimal length (a
 //! stripe's full width): each piece then gives every share work, and several are in flight. The
 //! next piece is due as soon as the window has room for it, which keeps at least three quarters of
 //! the window ahead of the reader: the shares never run dry.

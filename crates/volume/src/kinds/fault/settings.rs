@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use engine::LaneFuture;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{Action, FaultHandle, Operation, Rule};
@@ -32,9 +32,10 @@ pub struct FaultRule {
     /// The operation that it matches; all when not given.
     pub on: Option<Operation>,
     /// Matches are let pass this many times first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub skip: u64,
     /// It acts this many times, then never again; without a limit when not given.
+    #[serde(default, deserialize_with = "some_count")]
     pub times: Option<u64>,
     /// The request ends with this error.
     pub fail: Option<FaultKind>,
@@ -43,6 +44,22 @@ pub struct FaultRule {
     /// The request never begins.
     #[serde(default)]
     pub hang: bool,
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let refused = |_| {
+        de::Error::custom(format!(
+            "{number} is no number of requests; write 0 or more"
+        ))
+    };
+    u64::try_from(number).map_err(refused)
+}
+
+fn some_count<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<u64>, D::Error> {
+    count(deserializer).map(Some)
 }
 
 impl FaultRule {

@@ -1,7 +1,6 @@
-//! Who may touch which extent of a file, where its medium keeps no order itself. A request claims
-//! its extent alone or together with others. Alone goes what must not meet anything: a write of a
-//! part of a unit, which reads, changes and writes all of it and would bring back what another
-//! write replaced meanwhile; and in the page cache every write, which a read must not see half of.
+//! Locks on extents of a file, where its medium keeps no order itself: exclusive or shared. Exclusive are a
+//! write of a part of a unit, which reads, changes and writes all of it and would undo another write in
+//! between; and in the page cache every write, because a read must not see half of it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,7 +10,7 @@ use std::{
 
 use engine::sync::Notify;
 
-/// The extents in use on one lane, and who waits for them, in the order of arrival.
+/// The extents in use on one lane, and the waiters for them in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     line: RefCell<Vec<Rc<Claim>>>,

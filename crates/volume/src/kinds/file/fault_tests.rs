@@ -41,13 +41,40 @@ async fn expect_page(disk: &impl Volume, index: u64, byte: u8) {
     assert!(read.to_vec().iter().all(|found| *found == byte), "{index}");
 }
 
+/// A disk of which page 1 is written and volatile, on a machine whose next sync of a durable write fails.
+async fn opened_before_a_failing_sync(host: &Host, caching: Caching) -> FileVolume<FileMedium> {
+    let disk = opened_with_a_volatile_page(caching).await;
+    fail_next_sync(host);
+    disk
+}
+
+async fn opened_with_a_volatile_page(caching: Caching) -> FileVolume<FileMedium> {
+    let disk = opened(caching).await;
+    disk.flush().await.expect("it flushes");
+    write(&disk, 1, 1, Durability::Cached).await.expect("room");
+    disk
+}
+
+fn fail_next_sync(host: &Host) {
+    host.add_fault(Fault {
+        times: Some(1),
+        ..Fault::new(FaultKind::OwnSync, libc::EIO)
+    });
+}
+
+/// A machine with a file.
+fn machine(seed: u64) -> (World, Host) {
+    let world = World::new(seed);
+    let host = world.host("one");
+    host.put_file("/disk", &vec![0; LEN as usize]);
+    (world, host)
+}
+
 /// Each mode on a machine of its own, under several seeds.
 fn on_a_machine<F: Future<Output = ()>>(test: impl Fn(Host, Caching) -> F) {
     for caching in MODES {
         seeds(20, |seed| {
-            let world = World::new(seed);
-            let host = world.host("one");
-            host.put_file("/disk", &vec![0; LEN as usize]);
+            let (world, host) = machine(seed);
             world.block_on(&host, test(host.clone(), caching));
         });
     }
@@ -56,9 +83,7 @@ fn on_a_machine<F: Future<Output = ()>>(test: impl Fn(Host, Caching) -> F) {
 #[test]
 fn a_durable_write_that_meets_a_bad_sector_is_an_error_of_that_write_only() {
     on_a_machine(async |host, caching| {
-        let disk = opened(caching).await;
-        disk.flush().await.expect("it flushes");
-        write(&disk, 1, 1, Durability::Cached).await.expect("room");
+        let disk = opened_with_a_volatile_page(caching).await;
         host.add_fault(Fault {
             range: 512..1024,
             ..Fault::new(FaultKind::Write, libc::EIO)
@@ -81,13 +106,7 @@ fn a_durable_write_that_meets_a_bad_sector_is_an_error_of_that_write_only() {
 #[test]
 fn a_durable_write_that_could_not_be_synced_fails_the_flush_of_what_may_be_lost() {
     on_a_machine(async |host, caching| {
-        let disk = opened(caching).await;
-        disk.flush().await.expect("it flushes");
-        write(&disk, 1, 1, Durability::Cached).await.expect("room");
-        host.add_fault(Fault {
-            times: Some(1),
-            ..Fault::new(FaultKind::OwnSync, libc::EIO)
-        });
+        let disk = opened_before_a_failing_sync(&host, caching).await;
         let error = write(&disk, 0, 2, Durability::Fua).await;
         assert_eq!(error.expect_err("no sync").kind(), ErrorKind::Medium);
         for _ in 0..2 {
@@ -102,13 +121,7 @@ fn a_durable_write_that_could_not_be_synced_fails_the_flush_of_what_may_be_lost(
 #[test]
 fn a_flush_beside_a_durable_write_that_could_not_be_synced_hides_no_loss() {
     on_a_machine(async |host, caching| {
-        let disk = opened(caching).await;
-        disk.flush().await.expect("it flushes");
-        write(&disk, 1, 1, Durability::Cached).await.expect("room");
-        host.add_fault(Fault {
-            times: Some(1),
-            ..Fault::new(FaultKind::OwnSync, libc::EIO)
-        });
+        let disk = opened_before_a_failing_sync(&host, caching).await;
         let durable = disk.write(0, page(2), Durability::Fua);
         let ended = join_all(vec![durable, disk.flush()]).await;
         ended[0].as_ref().expect_err("no sync");
@@ -123,17 +136,9 @@ fn a_flush_beside_a_durable_write_that_could_not_be_synced_hides_no_loss() {
 fn a_flush_is_not_good_while_it_is_judged_whether_the_disk_lost_its_cache() {
     for caching in MODES {
         seeds(50, |seed| {
-            let world = World::new(seed);
-            let host = world.host("one");
-            host.put_file("/disk", &vec![0; LEN as usize]);
+            let (world, host) = machine(seed);
             let is_good = world.block_on(&host, async {
-                let disk = opened(caching).await;
-                disk.flush().await.expect("it flushes");
-                write(&disk, 1, 1, Durability::Cached).await.expect("room");
-                host.add_fault(Fault {
-                    times: Some(1),
-                    ..Fault::new(FaultKind::OwnSync, libc::EIO)
-                });
+                let disk = opened_before_a_failing_sync(&host, caching).await;
                 let durable = disk.write(0, page(2), Durability::Fua);
                 let ended = join_all(vec![durable, disk.flush()]).await;
                 host.power_cut();
@@ -151,17 +156,12 @@ fn a_flush_is_not_good_while_it_is_judged_whether_the_disk_lost_its_cache() {
 fn a_durable_write_that_could_not_be_synced_while_nothing_is_volatile_is_its_own_error() {
     for caching in MODES {
         seeds(20, |seed| {
-            let world = World::new(seed);
-            let host = world.host("one");
-            host.put_file("/disk", &vec![0; LEN as usize]);
+            let (world, host) = machine(seed);
             world.block_on(&host, async {
                 let disk = opened(caching).await;
                 write(&disk, 1, 1, Durability::Cached).await.expect("room");
                 disk.flush().await.expect("it flushes");
-                host.add_fault(Fault {
-                    times: Some(1),
-                    ..Fault::new(FaultKind::OwnSync, libc::EIO)
-                });
+                fail_next_sync(&host);
                 let error = write(&disk, 0, 2, Durability::Fua).await;
                 error.expect_err("no sync");
                 disk.flush().await.expect("nothing that it covers is lost");

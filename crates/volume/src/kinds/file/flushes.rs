@@ -1,18 +1,18 @@
-//! What all lanes of a file leaf know together: which writes no flush has covered yet, the flush
-//! that runs, and whether one has failed.
+//! What all lanes of a file leaf share: which writes no flush has covered yet, the flush that runs, and
+//! whether one has failed.
 //!
 //! Each lane counts the volatile writes that it has *ended*, in a counter that only it writes. A
 //! flush adds the counters up before its fdatasync begins; what it covers afterwards is that sum.
 //! Sums are taken under one lock, so that of two sums the later covers the earlier, and a flush
-//! whose sum is covered already has nothing to do. One fdatasync runs at a time: those who come
-//! meanwhile share the next one, and no success can overtake the report of a failure.
+//! whose sum is covered already has nothing to do. One fdatasync runs at a time: flushes
+//! that come meanwhile share the next one, and no success can overtake the report of a failure.
 //!
 //! A failed flush stays: what it should have covered may be lost although Linux calls it clean. A
 //! failed durable write is an error of that write. Only where its own sync failed, and not the write,
 //! it casts [doubt](LaneFlushes::doubt) on what was volatile since it began: a disk that could not
 //! empty its cache may have lost that, and says so once, so a flush that ends well meanwhile proves
-//! nothing. Which of both failed is found out [meanwhile](LaneFlushes::judging), and flushes wait for
-//! that. The next flush reports a doubt, and stays failed.
+//! nothing. Flushes wait until it is [known](LaneFlushes::judging) which of both failed. The next flush
+//! reports a doubt, and stays failed.
 
 use std::{
     future::{Future, poll_fn},
@@ -143,7 +143,7 @@ impl LaneFlushes {
         }
     }
 
-    /// What was volatile may be lost, and only this has heard of it: the next flush fails, whatever
+    /// What was volatile may be lost, and the kernel has reported it to this call only: the next flush fails, whatever
     /// was flushed meanwhile.
     pub(super) fn doubt(&self) {
         self.shared.lock().is_doubted = true;

@@ -1,5 +1,5 @@
-//! A file that became longer while it is open. Whoever made it so says when to look; the leaf then
-//! has its new length on every lane, and so have the layers that show what the leaf shows.
+//! A file that became longer while it is open. The user says when to look (SIGHUP); the leaf then has its new
+//! length on every lane, and so have the layers above it.
 
 use std::path::PathBuf;
 

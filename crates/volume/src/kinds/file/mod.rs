@@ -7,7 +7,7 @@
 //! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
 //! [`Medium`]. They share which writes are unflushed and whether a flush has failed
 //! (`flushes.rs`). Two cases need an order between requests (`extents.rs`), and then all of the
-//! file's I/O goes through one lane: in the page cache, where a read that meets a write sees parts
+//! file's I/O goes through one lane: in the page cache, where a read that overlaps with a write sees parts
 //! of both, and where direct I/O needs units larger than a block, so that a block is written by
 //! reading and writing its unit.
 
@@ -148,7 +148,7 @@ impl<M: Medium> FileVolume<M> {
     }
 
     /// A durable write has failed: was it the write, or the sync that it carries? A loss in the page
-    /// cache is told to each open file, so flushes hear of it on theirs. That a disk could not empty
+    /// cache is told to each open file, so that flushes on any of them fail. That a disk could not empty
     /// its cache is told once, to who asked. What is volatile is lost only then, and then the same
     /// write goes well when it is not to be durable. A flush since the write began, when flushes had
     /// `covered` so much, says nothing: it may have found the cache empty after the loss.

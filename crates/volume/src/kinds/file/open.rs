@@ -48,7 +48,7 @@ pub struct OpenFile {
     pub(super) align_bytes: u32,
     /// Every write is durable before it ends.
     pub(super) synchronous: bool,
-    /// Reads must not meet writes: file systems copy from and to the page cache without excluding
+    /// Reads must not overlap with writes: file systems copy from and to the page cache without excluding
     /// one from the other (ext4 does), and a reader would see half a block.
     pub(super) excludes: bool,
     pub(super) flushes: Arc<Flushes>,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Look, Settings, USE_IT_TWICE},
+    kinds::{Look, Settings},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -63,16 +63,13 @@ impl File {
         let Some((other, its_path)) = look.use_once(Leads::of(path), shown.clone()) else {
             return Ok(());
         };
-        let same = match its_path == shown {
-            true => String::new(),
-            false => format!(" and {its_path} are one file, which"),
+        let medium = match its_path == shown {
+            true => shown,
+            false => format!("{shown} and {its_path} are one file, which"),
         };
         Err(ConfigError::at(
             &self.path,
-            format!(
-                "{shown}{same} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
-                look.volume()
-            ),
+            look.used_twice(&medium, &other),
         ))
     }
 }
@@ -115,11 +112,15 @@ impl Settings for File {
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {
-        if self.path.get_ref().as_os_str().is_empty() {
-            return Err(ConfigError::at(
-                &self.path,
-                "the path is empty; write the file's",
-            ));
+        let path = self.path.get_ref().to_string_lossy();
+        let why = match path.is_empty() {
+            true => "is empty",
+            false if path.contains('\0') => "has a NUL character in it",
+            false => "",
+        };
+        if !why.is_empty() {
+            let message = format!("the path {why}; write the file's");
+            return Err(ConfigError::at(&self.path, message));
         }
         match &self.size {
             Some(size) => self.block_size.check(size),

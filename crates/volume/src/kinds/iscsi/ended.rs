@@ -1,4 +1,4 @@
-//! Why a session ended, as an error for whoever waited: which kind it is, and what to do.
+//! Why a session ended, as an error for the requests that waited: its kind, and what to do.
 
 use iscsi::{CloseReason, LoginStatus};
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Look, Settings, USE_IT_TWICE},
+    kinds::{Look, Settings},
     part::{Carried, Opening, Part},
     values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
 };
@@ -113,13 +113,10 @@ impl Iscsi {
         let url = self.url.get_ref();
         match look.use_once(normalised(url), url.to_string()) {
             None => Ok(()),
-            Some((other, _)) => Err(ConfigError::at(
-                &self.url,
-                format!(
-                    "{url} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
-                    look.volume()
-                ),
-            )),
+            Some((other, _)) => {
+                let message = look.used_twice(&url.to_string(), &other);
+                Err(ConfigError::at(&self.url, message))
+            }
         }
     }
 }

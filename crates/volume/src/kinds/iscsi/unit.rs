@@ -159,7 +159,7 @@ impl Unit {
         matches!(reply.status, GOOD | CONDITION_MET)
     }
 
-    /// What a reply asks us to do. A restart and another length are heeded at once.
+    /// What a reply asks us to do. A restart of the target or a new length takes effect at once.
     pub(super) fn judge(&self, reply: &Reply) -> Judgement {
         if Unit::is_good(reply) {
             return None;

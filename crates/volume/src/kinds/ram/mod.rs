@@ -3,13 +3,12 @@
 //! The region is mapped at once and filled by the kernel page by page as it is touched, so a large
 //! volume costs what is used of it; discarding gives pages back.
 //!
-//! A read copies nothing: it lends the region's own memory, and each of its pages counts who looks
-//! at it. A write to a page that is lent goes *aside*, to a copy of the page which everybody finds
-//! there until the last of those readers is gone and the copy comes home. All of this happens under
-//! a lock of the page: without it two lanes at the same block would race, and a reader could see
+//! A read copies nothing: it lends the region's own memory, and each page counts its readers. A write to a
+//! page that is lent goes *aside*, to a copy of the page that replaces it until the last of those readers is
+//! gone; then the copy is moved back. All of this happens under a lock of the page: without it two lanes at the same block would race, and a reader could see
 //! half of a write where the contract promises whole blocks. It is held for the copy of a few pages at
-//! most and almost never contended. What is long is done in pieces, each of which is paid for, so that
-//! other sessions' I/O goes on meanwhile (`engine::share`). Lock and counts are one word, so that a read of a page touches
+//! most and almost never contended. Long operations are cut into pieces, each charged to the session's share,
+//! so that other sessions' I/O goes on meanwhile (`engine::share`). Lock and counts are one word, so that a read of a page touches
 //! one cache line beside its blocks.
 
 mod past_cache;

@@ -1,6 +1,6 @@
 //! Claims the children of a stripe: one after the other, in the order of the list, and all or none.
-//! Of two who begin at once each may get a child that the other one needs as well; both then give up
-//! what they have, and none waits for the other.
+//! If two owners begin at once, each may get a child that the other one needs as well; then both give up what
+//! they have, and neither waits for the other.
 
 use super::Child;
 use crate::{Claim, Result};

@@ -66,7 +66,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         if !options.force {
             check_blank(child, &start)?;
         }
-        // What follows is the mark of who has the child: ours, or nobody's.
+        // Behind it is the mark of the child's owner: ours, or none.
         before.push(start.slice(0..MARK_AT as usize));
     }
     let superblocks: Vec<Superblock> = (0..children.len() as u32)

@@ -1,6 +1,6 @@
 //! The superblock of a stripe's child: the first block of the child's first MiB, which says which
-//! stripe it belongs to, as which child, and how the data lies. The MiB's last block is for the mark
-//! of who has the child (`claim`); the rest is zero and kept for later versions. Data begin after it.
+//! stripe it belongs to, as which child, and how the data lies. The MiB's last block is for the
+//! owner's mark (`claim`); the rest is zero and kept for later versions. Data begin behind the MiB.
 //!
 //! It is in an [envelope](crate::envelope).
 

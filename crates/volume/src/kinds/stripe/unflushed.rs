@@ -1,5 +1,5 @@
-//! Which children have writes that no flush has covered yet, as all lanes see it together, and
-//! whether a flush has failed.
+//! Which children have writes that no flush has covered yet, of all lanes together, and whether a flush has
+//! failed.
 //!
 //! Time is counted in flushes begun. A write, once its child has ended it, notes the present count
 //! for that child; a flush takes the count that ends with it and skips the children whose last

@@ -3,7 +3,7 @@
 //!
 //! Three parts, for three levels:
 //! - [`Recorder`] is a [`Medium`] around the one beneath a file leaf. It logs every write and sync,
-//!   as they begin and as they end, into a [`Recording`]. So it sees what the leaf really asked for.
+//!   as they begin and as they end, into a [`Recording`]. So it sees what the leaf has really done.
 //! - `replay.rs` makes images from a recording: at a cut, writes that were durable or covered by a
 //!   sync are there; of the others any subset, torn at sectors.
 //! - `witness.rs` is a volume around the leaf (or a whole tree). It notes what was *acknowledged*

@@ -292,7 +292,7 @@ impl Session {
         self.end(Error::new(ErrorKind::Unreachable, "logged out"));
     }
 
-    /// Ends the session: whoever waits gets `error`.
+    /// Ends the session: all waiting requests get `error`.
     pub(super) fn end(&self, error: Error) {
         {
             let mut ended = self.ended.borrow_mut();
@@ -364,7 +364,7 @@ impl Waiting<'_> {
             let mut tasks = self.session.tasks.borrow_mut();
             let task = &mut tasks.entries[self.key];
             if let Some(error) = &*self.session.ended.borrow() {
-                // What the target had to say is heard all the same: it does not say it twice. A
+                // What the target has said is acted on all the same: it does not say it twice. A
                 // good answer is not: the target may have lost what it answers for since.
                 let told = task.as_ref().is_some_and(Task::was_told);
                 return Poll::Ready((!told).then(|| error.clone()));

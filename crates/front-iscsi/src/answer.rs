@@ -1,0 +1,138 @@
+//! How a command is answered: with data-in, or with a status and its sense data.
+
+use std::rc::Rc;
+
+use engine::{Buf, Payload};
+use iscsi::{Outcome, TaskId};
+use scsi::{Ending, Status};
+use smallvec::smallvec;
+use unit::{Permits, Unit};
+
+use crate::{
+    connection::Connection,
+    offer::Offer,
+    open::{WriteParts, command_id},
+};
+
+/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
+pub(crate) const TASK_SET_FULL: Ending = Ending {
+    status: Status::TaskSetFull,
+    sense: None,
+};
+
+/// Answers with bytes that are at hand.
+pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
+    if data.is_empty() {
+        return respond(connection, offer.task, None, &Ending::GOOD, 0);
+    }
+    let permit = connection
+        .nexus()
+        .map(|nexus| nexus.memory.take_at_once(data.len()));
+    let Some(Some(permit)) = permit else {
+        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+    };
+    connection
+        .open
+        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
+    let payload = Buf::copy_of(data).into();
+    send_data(
+        connection,
+        offer.task,
+        payload,
+        smallvec![permit],
+        data.len() as u64,
+    );
+}
+
+/// Answers with data-in and GOOD.
+pub(crate) fn send_data(
+    connection: &Connection,
+    task: TaskId,
+    data: Payload,
+    permits: Permits,
+    transfer_len: u64,
+) {
+    let len = data.len() as u32;
+    let open = connection.open.with(task, |command| {
+        command.read = data;
+        command.permits = permits;
+    });
+    if open.is_none() {
+        return; // aborted meanwhile
+    }
+    let good = Outcome {
+        status: Status::Good as u8,
+        sense: &[],
+        transfer_len,
+    };
+    if let Err(error) = connection
+        .machine
+        .borrow_mut()
+        .data_in(task, len, Some(good))
+    {
+        tracing::debug!(%error, "a reply to a command that has ended");
+    }
+}
+
+/// Ends a command that has done work. If it was aborted meanwhile, the abort has answered it or it gets no
+/// answer.
+pub(crate) fn finish(
+    connection: &Connection,
+    task: TaskId,
+    unit: &Rc<Unit>,
+    ending: &Ending,
+    transfer_len: u64,
+) {
+    if connection.open.is_open(task) {
+        respond(connection, task, Some(unit), ending, transfer_len);
+        connection.transmit.notify();
+    }
+}
+
+/// Ends a command that has not begun its work. Its initiator may still owe data, and its answer waits for them.
+pub(crate) fn refuse(
+    connection: &Connection,
+    offer: Offer,
+    unit: Option<&Rc<Unit>>,
+    ending: &Ending,
+    transfer_len: u64,
+) {
+    let task = offer.task;
+    if offer.write_len > 0 && connection.open.with(task, |_| ()).is_none() {
+        connection.open.note_ending(task, offer.lun);
+    }
+    respond(connection, task, unit, ending, transfer_len);
+}
+
+/// Ends a command without data-in.
+pub(crate) fn respond(
+    connection: &Connection,
+    task: TaskId,
+    unit: Option<&Rc<Unit>>,
+    ending: &Ending,
+    transfer_len: u64,
+) {
+    let format = unit.map_or(scsi::SenseFormat::Fixed, |unit| {
+        unit.logical.borrow().sense_format()
+    });
+    let sense = ending
+        .sense
+        .as_ref()
+        .map(|sense| sense.encode(format))
+        .unwrap_or_default();
+    let outcome = Outcome {
+        status: ending.status as u8,
+        sense: &sense,
+        transfer_len,
+    };
+    let responded = connection.machine.borrow_mut().respond(task, outcome);
+    if let Err(error) = responded {
+        tracing::debug!(%error, "a reply to a command that has ended");
+    } else if let (Some(unit), Some(nexus), Status::CheckCondition) =
+        (unit, connection.nexus(), ending.status)
+    {
+        let before = connection.open.mark();
+        let units = &connection.service.units;
+        units.after_error(nexus, unit, command_id(task), before);
+    }
+}

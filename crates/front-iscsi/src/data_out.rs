@@ -1,0 +1,158 @@
+//! The data-out of a command: it is collected into memory that has been paid for, and the command goes on
+//! when all of it is there.
+
+use std::rc::Rc;
+
+use engine::{Buf, Payload, begin as begin_task, time};
+use iscsi::TaskId;
+use scsi::{Action, Ending};
+use unit::Nexus;
+
+use crate::{
+    answer::{TASK_SET_FULL, refuse, respond},
+    connection::Connection,
+    offer::Offer,
+    open::{Pending, WriteParts},
+    work::{MediumWork, UnitWork, run, sanitize},
+};
+
+/// Opens a command that is dormant at first, with memory for its unsolicited data; false if there is none, and
+/// then it has been answered.
+pub(crate) fn admit(connection: &Connection, nexus: &Nexus, offer: Offer, action: &Action) -> bool {
+    // A command that wants more than is offered is refused later, and no R2T asks for it.
+    let len = action.data_out_len_bytes().min(offer.write_len.into());
+    open_write(connection, nexus, offer, None, len as u32, 0)
+}
+
+/// Opens a command with memory for the unsolicited part of its `len` bytes of data-out.
+fn open_write(
+    connection: &Connection,
+    nexus: &Nexus,
+    offer: Offer,
+    pending: Option<Pending>,
+    len: u32,
+    transfer_len: u64,
+) -> bool {
+    let first = offer.unsolicited_len.min(len);
+    let Some(permit) = nexus.memory.take_at_once(first as usize) else {
+        refuse(connection, offer, None, &TASK_SET_FULL, 0);
+        return false;
+    };
+    let mut write = WriteParts::new();
+    if first > 0 {
+        write.push(Buf::new(first as usize));
+    }
+    let mut command = offer.open(pending, transfer_len, write);
+    command.permits.push(permit);
+    connection.open.insert(command);
+    true
+}
+
+/// Finds memory for `len` bytes of data-out and solicits them. Unsolicited data need memory at once; the rest
+/// waits for its turn.
+pub(crate) fn collect(
+    connection: &Rc<Connection>,
+    nexus: &Rc<Nexus>,
+    offer: Offer,
+    pending: Pending,
+    len: u32,
+    transfer_len: u64,
+) {
+    let task = offer.task;
+    let is_new = connection.open.with(task, |_| ()).is_none();
+    if is_new {
+        if !open_write(connection, nexus, offer, Some(pending), len, transfer_len) {
+            return;
+        }
+    } else {
+        // It was dormant, and its unsolicited data are in their place.
+        connection.open.with(task, |command| {
+            command.pending = Some(pending);
+            command.transfer_len = transfer_len;
+        });
+    }
+    let first = offer.unsolicited_len.min(len);
+    if first == len {
+        return solicit(connection, task, len);
+    }
+    let (connection, nexus) = (connection.clone(), nexus.clone());
+    begin_task(async move {
+        let rest = (len - first) as usize;
+        let permits = nexus.memory.take(rest).await;
+        if connection
+            .open
+            .with(task, |command| {
+                command.write.push(Buf::new(rest));
+                command.permits.extend(permits);
+            })
+            .is_some()
+        {
+            solicit(&connection, task, len);
+            connection.transmit.notify();
+        }
+    });
+}
+
+fn solicit(connection: &Rc<Connection>, task: TaskId, len: u32) {
+    let solicited = connection.machine.borrow_mut().solicit(task, len);
+    if let Err(error) = solicited {
+        tracing::debug!(%error, "a command ended while it waited for memory");
+    }
+    execute_complete(connection);
+}
+
+/// Goes on with commands whose data had all come when they were solicited. Not while a PDU's payload is being
+/// received, which may be theirs: then the reader does it.
+pub(crate) fn execute_complete(connection: &Rc<Connection>) {
+    while !connection.is_receiving.get() {
+        let complete = connection.machine.borrow_mut().poll_complete();
+        let Some(task) = complete else { break };
+        execute(connection, task);
+    }
+}
+
+/// Goes on with a command whose data-out is complete.
+pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
+    let Some(nexus) = connection.nexus() else {
+        return;
+    };
+    let taken = connection.open.with(task, |command| {
+        command.times.complete = time::turn_began();
+        let (data, permits) = command.take_write();
+        let pending = command.pending.take();
+        (pending, command.lun, command.transfer_len, data, permits)
+    });
+    let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
+        return;
+    };
+    let work = |op, data| MediumWork {
+        task,
+        lun,
+        op,
+        transfer_len,
+        data,
+        permits,
+    };
+    let Some(unit) = nexus.unit(lun) else {
+        return;
+    };
+    let list = match pending {
+        Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),
+        Pending::Parameters(list) => list,
+    };
+    let action = unit.logical.borrow_mut().resume(list, &data.to_vec());
+    let at_work = || UnitWork::begin(connection, nexus, unit, (task, lun), transfer_len);
+    match action {
+        Action::End(ending) => respond(connection, task, Some(unit), &ending, transfer_len),
+        Action::Medium(op) => run(connection, nexus, unit, work(op, Payload::new())),
+        Action::Copy(plan) => at_work().copy(plan),
+        Action::Overwrite(overwrite) => {
+            sanitize(connection, unit, task, overwrite, transfer_len);
+        }
+        Action::Change(wanted) => at_work().change(wanted),
+        other => {
+            tracing::error!(?other, "a parameter list asked for data-in");
+            respond(connection, task, Some(unit), &Ending::BUSY, 0);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How often the log says something: what no model of the outside sees.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex},
+};
+
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::with_default,
+};
+
+/// Counts the lines that are `wanted`, each a message and its `target_name` if it has one, while `run`
+/// runs on this thread.
+pub(crate) fn counting<T>(
+    wanted: &[&'static str],
+    run: impl FnOnce() -> T,
+) -> (T, BTreeMap<&'static str, usize>) {
+    let counts = wanted.iter().map(|message| (*message, 0)).collect();
+    let lines = Arc::new(Lines(Mutex::new(counts)));
+    let output = with_default(lines.clone(), run);
+    let counts = lines.0.lock().expect("nobody panics with it").clone();
+    (output, counts)
+}
+
+struct Lines(Mutex<BTreeMap<&'static str, usize>>);
+
+/// The message of an event, and the target that it is about.
+#[derive(Default)]
+struct Line {
+    message: String,
+    target: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "target_name" => self.target = format!(" target_name={value:?}"),
+            _ => {}
+        }
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let line = line.message + &line.target;
+        if let Some(count) = self
+            .0
+            .lock()
+            .expect("nobody panics with it")
+            .get_mut(&*line)
+        {
+            *count += 1;
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
