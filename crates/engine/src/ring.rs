@@ -5,6 +5,7 @@
 //! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
 
 mod files;
+mod socket;
 mod store;
 
 use std::{
@@ -465,6 +466,10 @@ impl Reactor for Ring {
         Ok((owned(listener.into()), addr))
     }
 
+    fn listen_unix(&self, path: &Path) -> io::Result<Handle> {
+        Ok(owned(socket::listen_unix(path)?.into()))
+    }
+
     fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
         let family = if addr.is_ipv4() {
             libc::AF_INET
@@ -495,6 +500,10 @@ impl Reactor for Ring {
             )
         };
         owned(fd)
+    }
+
+    fn keep_alive(&self, socket: &Handle, idle: Duration) {
+        socket::keep_alive(socket.raw, idle);
     }
 
     fn shutdown(&self, socket: &Handle) {
