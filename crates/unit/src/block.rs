@@ -1,4 +1,4 @@
-//! Block operations of a nexus: read, write, flush, discard and zeroes, for fronts that speak no SCSI
+//! Block operations of a nexus: read, write, flush, discard, zeroes and allocation, for fronts that speak no SCSI
 //! and for whoever reaches a disk from within. They keep to the same rights and wait at the same gates
 //! as the commands of others, and what aborts those waits for these.
 
@@ -6,9 +6,11 @@ use std::{cell::Cell, rc::Rc};
 
 use engine::Payload;
 use scsi::{Ending, Extent, MediumOp, SenseKey, Status};
+use volume::Allocation;
 
 use crate::{
-    disk::Unit, execute::Io, lane::LaneUnits, memory::Permits, nexus::Nexus, running::CommandId,
+    disk::Unit, execute::Io, lane::LaneUnits, medium, memory::Permits, nexus::Nexus,
+    running::CommandId,
 };
 
 /// Discards and zeroes are done in pieces of this, in bytes.
@@ -159,6 +161,29 @@ impl LaneUnits {
         let unmap = may_discard;
         let op = |extent| MediumOp::Zero { extent, unmap };
         self.in_pieces(nexus, (operation, lun), (at, len), op).await
+    }
+
+    /// Whether byte `at` takes space, and for how many of the `len` bytes from there that holds. What
+    /// takes none reads as zeroes if the volume's [`Shape`](volume::Shape) says that of discards.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn allocation(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u64),
+    ) -> Result<Allocation, BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, len)?;
+        let _io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::LbaStatus {
+            extent,
+            len_bytes: 0,
+        };
+        unit.logical.borrow_mut().recheck(nexus.id, &op)?;
+        let found = medium::allocation(&*unit.disk.volume, &extent).await;
+        Ok(found.map_err(|error| unit.logical.borrow().complete(Err(error)))?)
     }
 
     /// Does what may be as long as the disk piece by piece: each is looked at as an operation of its

@@ -88,6 +88,11 @@ impl Unit {
         &self.disk
     }
 
+    /// What its volume looks like.
+    pub fn shape(&self) -> &volume::Shape {
+        self.disk.volume.shape()
+    }
+
     /// The length of a block, in bytes.
     pub fn block_size_bytes(&self) -> u32 {
         self.disk.volume.shape().block_size_bytes
