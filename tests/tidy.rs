@@ -14,10 +14,12 @@ mod circles;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
+    ("crates/nbd", &[]),
     ("crates/engine", &[]),
     ("crates/volume", &["engine", "iscsi", "scsi"]),
     ("crates/unit", &["volume", "engine", "scsi"]),
     ("crates/front-iscsi", &["unit", "engine", "iscsi", "scsi"]),
+    ("crates/front-nbd", &["unit", "engine", "nbd"]),
     ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine"]),
     (
@@ -25,7 +27,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["lab", "node", "front-iscsi", "volume", "engine"],
     ),
     // `disk` plays an iscsi leaf in the simulated world.
-    ("fuzz/bodies", &["volume", "engine", "iscsi", "scsi"]),
+    ("fuzz/bodies", &["volume", "engine", "iscsi", "nbd", "scsi"]),
     // Its only dependency of ours is the crate within it.
     ("fuzz", &["fuzz-bodies"]),
     (
@@ -34,6 +36,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "lab",
             "node",
             "front-iscsi",
+            "front-nbd",
             "unit",
             "volume",
             "engine",
@@ -70,6 +73,8 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "crates/volume",
     "crates/unit",
     "crates/front-iscsi",
+    "crates/nbd",
+    "crates/front-nbd",
 ];
 
 /// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface, and
