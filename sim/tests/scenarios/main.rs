@@ -12,6 +12,7 @@ mod identity;
 mod keeping;
 mod machines;
 mod management;
+mod nbd;
 mod network;
 mod task_sets;
 
