@@ -272,3 +272,6 @@ async fn serve(
     units.leave(&nexus).await;
     end
 }
+
+#[cfg(test)]
+mod tests;

@@ -99,6 +99,8 @@ impl LaneFront {
                 None => return End::Stopped,
             };
             let len = match result {
+                // Nobody is at the other end.
+                Ok(0) => return End::Unmounted,
                 Ok(len) => len,
                 Err(error) => match Errno::from_io_error(&error) {
                     // It was given up before we had it, or another lane was faster.

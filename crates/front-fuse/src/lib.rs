@@ -25,6 +25,9 @@ mod request;
 mod session;
 mod transfer;
 
+#[cfg(test)]
+mod codec_tests;
+
 pub use front::{Front, Spec, StartError};
 pub use place::{Place, PlaceError};
 pub use reply::{Attributes, Reply};

@@ -101,7 +101,8 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let config = Config::load(&call.config)?;
     descriptors::raise(0);
     log::abort_at_panic();
-    flush_without_deadlock();
+    // For this thread and those that it starts.
+    let flusher = rustix::process::configure_io_flusher_behavior(true);
     let lanes = Lanes::start(config.lanes())?;
     let handles = lanes.handles();
     let attached = lanes.first.block_on(attach(call, &config, &handles, &told));
@@ -114,12 +115,14 @@ async fn attach(
     config: &Config,
     lanes: &[LaneHandle],
     told: &Receiver<Told>,
+    flusher: rustix::io::Result<()>,
 ) -> Result<(), Failure> {
     let door = call.to.take().await?;
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let started = match Front::start(call, door, &volume).await {
         Ok(front) => {
+            warn_of_standstill(flusher);
             attend(&front, &volume, told).await;
             tracing::info!(
                 "stopping: finishing what was accepted; a second SIGTERM or SIGINT ends at once"
@@ -162,10 +165,10 @@ async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
     }
 }
 
-/// Memory that this process needs is made free without writing to a file system, which may lie on the
-/// volume and wait for this process: for this thread and those that it starts.
-fn flush_without_deadlock() {
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+/// Memory that this process needs should be made free without writing to a file system, which may lie on
+/// the volume and wait for this process. Says what it means that the system does not let us ask for that.
+fn warn_of_standstill(flusher: rustix::io::Result<()>) {
+    if let Err(error) = flusher {
         tracing::warn!(
             %error,
             "this process has no CAP_SYS_RESOURCE to say that file systems may depend on it \
