@@ -66,6 +66,11 @@ fn is_space(ending: &Ending) -> bool {
     asc == Some(scsi::Asc::SPACE_ALLOCATION_FAILED)
 }
 
+fn is_miscompare(ending: &Ending) -> bool {
+    let key = ending.sense.as_ref().map(|sense| sense.key);
+    key == Some(SenseKey::Miscompare)
+}
+
 /// `operation` is the number that the front gives it, as for commands. Each must be driven to its
 /// end: who may be cancelled runs it in a task of its own and drops only the wait for it. Otherwise an
 /// abort would take for ended what the medium still does.
@@ -109,6 +114,39 @@ impl LaneUnits {
         let io = Io::begin(nexus, operation, lun);
         let op = MediumOp::Write { extent, fua };
         self.do_block(io, &unit, op, data).await.map(drop)
+    }
+
+    /// Writes `new` at byte `at` if `old`, which is as long, is there; whether it was. Nobody else
+    /// writes there meanwhile, and the front has paid for the memory of both. So whoever changes a part
+    /// of a block (reads it, changes that, and writes it back) undoes no change of another.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn compare_and_write(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        at: u64,
+        (old, new): (Payload, Payload),
+        fua: bool,
+    ) -> Result<bool, BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, new.len() as u64)?;
+        self.check_transfer(extent)?;
+        if old.len() != new.len() {
+            return Err(BlockError::OutOfRange);
+        }
+        let io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::CompareAndWrite { extent, fua };
+        let mut data = old;
+        data.append(new);
+        let data = Cell::new(data);
+        let executed = self.execute(io, &unit, (&op, &data), false, || true).await;
+        match executed.result {
+            Ok(_) => Ok(true),
+            Err(ending) if is_miscompare(&ending) => Ok(false),
+            Err(ending) => Err(ending.into()),
+        }
     }
 
     /// Makes what was written durable.
