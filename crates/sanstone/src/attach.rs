@@ -2,8 +2,8 @@
 //! front has nothing to serve any more. A second signal ends it at once.
 
 use std::{
-    future::poll_fn,
-    path::{Path, PathBuf},
+    future::{pending, poll_fn},
+    path::PathBuf,
     pin::pin,
     task::Poll,
 };
@@ -11,6 +11,7 @@ use std::{
 use clap::Args;
 use engine::{LaneHandle, cross::Receiver};
 use front_fuse::{Place, Spec};
+use front_nbd::{Address, Server};
 use node::{Attachment, Config, Process};
 
 use crate::{
@@ -43,23 +44,32 @@ struct To {
     /// As the file PATH, by FUSE. It must be empty or not exist.
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
+    /// To NBD clients, at `unix:PATH` or at an address and a port, as 127.0.0.1:10809. Nobody is asked
+    /// who he is.
+    #[arg(long, value_name = "unix:PATH|ADDRESS:PORT")]
+    nbd: Option<Address>,
 }
 
 /// Where the volume appears, ready to be taken.
 enum Door {
     Fuse(Place),
+    Nbd(front_nbd::Place),
 }
 
 /// What shows it there.
 enum Front {
     Fuse(front_fuse::Front),
+    Nbd(Server),
 }
 
 impl To {
     /// Takes the place before the volume is opened: what is wrong with it needs nobody's claim.
     async fn take(&self) -> Result<Door, Failure> {
-        let path = self.fuse.as_deref().unwrap_or(Path::new(""));
-        Ok(Door::Fuse(Place::take(path).await?))
+        match (&self.fuse, &self.nbd) {
+            (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
+            (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address)?)),
+            (None, None) => unreachable!("clap asks for one of them"),
+        }
     }
 }
 
@@ -76,6 +86,17 @@ impl Front {
                 tracing::info!(volume = volume.volume(), path = %front.path().display(), "attached");
                 Ok(Front::Fuse(front))
             }
+            Door::Nbd(place) => {
+                let config = front_nbd::Config {
+                    volume: volume.volume().to_owned(),
+                    relative_port: volume.relative_port(),
+                    read_only: call.read_only,
+                    limits: front_nbd::Limits::default(),
+                };
+                let server = Server::start(config, place, volume.units()).await?;
+                tracing::info!(volume = volume.volume(), nbd = %server.address(), "attached");
+                Ok(Front::Nbd(server))
+            }
         }
     }
 
@@ -83,6 +104,7 @@ impl Front {
     async fn ended(&self) {
         match self {
             Front::Fuse(front) => front.ended().await,
+            Front::Nbd(_) => pending().await,
         }
     }
 
@@ -90,6 +112,7 @@ impl Front {
     async fn stop(self) {
         match self {
             Front::Fuse(front) => front.stop().await,
+            Front::Nbd(server) => server.stop().await,
         }
     }
 }
@@ -105,7 +128,9 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let flusher = rustix::process::configure_io_flusher_behavior(true);
     let lanes = Lanes::start(config.lanes())?;
     let handles = lanes.handles();
-    let attached = lanes.first.block_on(attach(call, &config, &handles, &told));
+    let attached = lanes
+        .first
+        .block_on(attach(call, &config, &handles, &told, flusher));
     lanes.stop();
     attached
 }

@@ -24,12 +24,14 @@ const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// What `--log` can set a level for: our crates.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 12] = [
     "engine",
     "front_fuse",
     "front_iscsi",
+    "front_nbd",
     "iscsi",
     "lab",
+    "nbd",
     "node",
     "sanstone",
     "scsi",

@@ -312,7 +312,7 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
         // No word, half a handshake, half a request, half its data, and nothing taken of many replies.
         let silent = nbd_client::connect(addr).await.expect("it is let in");
         let halves = [
-            nbd_client::option(7, &[0; 6])[..20].to_vec(),
+            [&[0, 0, 0, 3], &nbd_client::option(7, &[0; 6])[..20]].concat(),
             nbd_client::request(READ, 0, 1, 0, 512)[..20].to_vec(),
             nbd_client::request(WRITE, 0, 1, 0, 4096),
             nbd_client::request(READ, 0, 1, 0, TRANSFER_MAX_BYTES).repeat(400),
