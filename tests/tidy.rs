@@ -24,7 +24,15 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/lab", &["volume", "engine"]),
     (
         "crates/sanstone",
-        &["lab", "node", "front-iscsi", "volume", "engine"],
+        &[
+            "lab",
+            "node",
+            "front-fuse",
+            "front-iscsi",
+            "front-nbd",
+            "volume",
+            "engine",
+        ],
     ),
     // `disk` plays an iscsi leaf in the simulated world.
     ("fuzz/bodies", &["volume", "engine", "iscsi", "nbd", "scsi"]),
