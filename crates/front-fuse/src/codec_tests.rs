@@ -105,7 +105,10 @@ fn what_is_cut_off_or_too_long_is_no_request() {
     for bytes in whole {
         parse(&bytes).expect("it is whole");
         let longer = [&bytes[..], b"x"].concat();
-        for bytes in (0..bytes.len()).map(|len| &bytes[..len]).chain([&longer[..]]) {
+        for bytes in (0..bytes.len())
+            .map(|len| &bytes[..len])
+            .chain([&longer[..]])
+        {
             let malformed = parse(bytes).expect_err("its length is another one");
             let has_header = bytes.len() >= size_of::<InHeader>();
             assert_eq!(malformed.unique, has_header.then_some(9));
@@ -156,7 +159,10 @@ fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
     assert_eq!(flags & WRITEBACK_CACHE, 0);
     let used = init::ASYNC_DIO | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP;
     assert_eq!(flags & used, used);
-    assert_eq!((body.major, body.max_write, body.max_pages), (7, 64 << 10, 16));
+    assert_eq!(
+        (body.major, body.max_write, body.max_pages),
+        (7, 64 << 10, 16)
+    );
     let Step::Reply(Reply::Init { flags, .. }) = step(&greeting(9, init::BIG_WRITES)) else {
         panic!("it is taken");
     };

@@ -105,7 +105,9 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let flusher = rustix::process::configure_io_flusher_behavior(true);
     let lanes = Lanes::start(config.lanes())?;
     let handles = lanes.handles();
-    let attached = lanes.first.block_on(attach(call, &config, &handles, &told));
+    let attached = lanes
+        .first
+        .block_on(attach(call, &config, &handles, &told, flusher));
     lanes.stop();
     attached
 }
