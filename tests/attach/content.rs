@@ -71,8 +71,8 @@ fn any_bytes_are_as_on_a_file_whoever_writes_beside_them() {
         return;
     }
     for block_size in ["512", "4096"] {
-        let volume = format!("{}block_size = {block_size}\n", "[volume.db]\n");
-        let volume = volume + "file = { path = \"db.img\", size = \"8MiB\" }\n";
+        let file = format!("path = \"db.img\", size = \"8MiB\", block_size = {block_size}");
+        let volume = format!("[volume.db]\nfile = {{ {file} }}\n");
         let mut attached = Attached::start(&volume);
         const LEN: usize = 200_001;
         thread::scope(|scope| {
