@@ -59,7 +59,7 @@ enum Verb {
         #[arg(long, hide = true)]
         supervised: bool,
     },
-    /// Attach a volume to this machine: as one file, that any program opens.
+    /// Attach a volume to this machine: as one file, that any program opens, or to NBD clients.
     ///
     /// Runs until SIGTERM, SIGINT, or until somebody unmounts the file: then it finishes what was
     /// accepted, flushes the volume and ends. What a killed one has left mounted at the path is taken away.

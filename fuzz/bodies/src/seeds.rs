@@ -51,6 +51,12 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
             seeds.push(("pair", seed.choose(script)));
         }
     }
+    for opcode in 0..64 {
+        for len in [0, 16, 64] {
+            let seed = Seed::default().choose(&[0, opcode, len, 40, 9, 0, 0, 0]);
+            seeds.push(("fuse", seed.choose(&[1, 0, 2, 0, 0, 0, 0, 0].repeat(8))));
+        }
+    }
     // Each answer, when the disk is asked what it is and later, once and over and over.
     for answer in 0..18 {
         for honest_first in [0, 7] {
