@@ -131,8 +131,7 @@ fn a_read_only_volume_takes_no_writes() {
 /// fio checks each block that it reads by its checksum, at every depth, with trims beside it.
 #[test]
 fn fio_finds_every_block_as_it_was_written() {
-    let limits = "[limits]\nlanes = 2\n";
-    let attached = Attached::file(limits, &[]);
+    let attached = Attached::file("lanes = 2", &[]);
     for depth in ["1", "8", "64"] {
         let uri = format!("--uri={}", attached.uri());
         let ran = run(

@@ -27,11 +27,11 @@ struct Attached {
 }
 
 impl Attached {
-    /// A file volume with further `settings`, attached with further `arguments`.
+    /// A file volume with further `settings` before it, attached with further `arguments`.
     fn file(settings: &str, arguments: &[&str]) -> Attached {
         let directory = Directory::new();
         let table = format!(
-            "state = \"state\"\n[volume.db]\nfile = {{ path = \"db.img\", size = \"{SIZE}B\" }}\n{settings}"
+            "state = \"state\"\n{settings}\n[volume.db]\nfile = {{ path = \"db.img\", size = \"{SIZE}B\" }}\n"
         );
         directory.write("sanstone.toml", table);
         Attached::again(directory, arguments)
