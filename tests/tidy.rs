@@ -14,6 +14,7 @@ mod circles;
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
+    ("crates/nbd", &[]),
     ("crates/engine", &[]),
     ("crates/iscsi-stream", &["engine", "iscsi"]),
     (
@@ -25,14 +26,27 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "crates/front-iscsi",
         &["unit", "engine", "iscsi", "iscsi-stream", "scsi"],
     ),
+    ("crates/front-nbd", &["unit", "engine", "nbd"]),
+    ("crates/front-fuse", &["unit", "engine"]),
     ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine"]),
     (
         "crates/sanstone",
-        &["lab", "node", "front-iscsi", "volume", "engine"],
+        &[
+            "lab",
+            "node",
+            "front-iscsi",
+            "front-fuse",
+            "front-nbd",
+            "volume",
+            "engine",
+        ],
     ),
     // `disk` plays an iscsi leaf in the simulated world.
-    ("fuzz/bodies", &["volume", "engine", "iscsi", "scsi"]),
+    (
+        "fuzz/bodies",
+        &["front-fuse", "volume", "engine", "iscsi", "nbd", "scsi"],
+    ),
     // Its only dependency of ours is the crate within it.
     ("fuzz", &["fuzz-bodies"]),
     (
@@ -41,6 +55,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "lab",
             "node",
             "front-iscsi",
+            "front-nbd",
             "unit",
             "volume",
             "engine",
@@ -69,6 +84,8 @@ const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/engine", &["engine"]),
     // They serve volumes, and reach them with our initiator.
     ("crates/front-iscsi", &["volume"]),
+    // They serve a volume in memory.
+    ("crates/front-fuse", &["volume"]),
 ];
 
 /// Crates whose modules, like the crates themselves, use each other in one direction only.
@@ -79,6 +96,9 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "crates/volume",
     "crates/unit",
     "crates/front-iscsi",
+    "crates/nbd",
+    "crates/front-nbd",
+    "crates/front-fuse",
 ];
 
 /// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface, and

@@ -17,6 +17,7 @@ pub mod content;
 pub mod daemon_machine;
 pub mod daemons;
 pub mod model;
+pub mod nbd_client;
 pub mod node_machine;
 pub mod proof;
 pub mod raw;

@@ -7,7 +7,7 @@ fn help_is_a_command_like_the_others() {
     for (arguments, words) in [
         (
             &["help"][..],
-            &["serve", "check", "volume", "demo", "lab"][..],
+            &["serve", "attach", "check", "volume", "demo", "lab"][..],
         ),
         (
             &["help", "serve"],

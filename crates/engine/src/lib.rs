@@ -13,6 +13,7 @@ mod clock;
 mod congestion;
 pub mod cost;
 pub mod cross;
+pub mod device;
 pub mod extent;
 pub mod fs;
 mod future;

@@ -1,4 +1,4 @@
-//! TCP as a lane sees it. Every call hands its buffer to the reactor and gets it back.
+//! TCP and Unix sockets as a lane sees them. Every call hands its buffer to the reactor and gets it back.
 
 use std::{
     cell::RefCell,
@@ -6,6 +6,7 @@ use std::{
     io,
     net::SocketAddr,
     ops::Range,
+    path::{Path, PathBuf},
     pin::Pin,
     rc::Rc,
     task::{Context, Poll},
@@ -19,13 +20,29 @@ use crate::{
     lane::{Submitted, submit, try_with, with},
     op::{Op, to_result},
     reactor::Reactor,
+    time::Duration,
 };
 
-/// A listening socket.
+/// A listening socket for TCP.
 #[derive(Debug)]
 pub struct TcpListener {
-    socket: Rc<Handle>,
+    door: Door,
     addr: SocketAddr,
+}
+
+/// A listening Unix socket. Its file goes with it.
+#[derive(Debug)]
+pub struct UnixListener {
+    door: Door,
+    path: PathBuf,
+    /// What was at the path when it began.
+    file: (u64, u64),
+}
+
+/// A listening socket of either kind.
+#[derive(Debug)]
+struct Door {
+    socket: Rc<Handle>,
     /// The accepts in flight. They outlive whoever waits for them: a connection that comes
     /// meanwhile is the next caller's. (Cancelling one and starting another loses wake-ups, too:
     /// accepts wait exclusively, and the kernel may wake the one that is being cancelled.)
@@ -40,11 +57,8 @@ impl TcpListener {
     /// Listens on `addr`; port 0 takes any free one.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
         let (socket, addr) = with(|lane| lane.reactor().listen(addr))?;
-        Ok(TcpListener {
-            socket: Rc::new(socket),
-            addr,
-            accepts: RefCell::default(),
-        })
+        let door = Door::new(socket);
+        Ok(TcpListener { door, addr })
     }
 
     /// The address that it listens on.
@@ -55,6 +69,52 @@ impl TcpListener {
     /// Waits for the next connection. One task at a time may wait; dropping the wait loses no
     /// connection.
     pub async fn accept(&self) -> io::Result<TcpStream> {
+        self.door.accept().await
+    }
+}
+
+impl UnixListener {
+    /// Listens at `path`. The socket of a process that has ended without removing it makes way.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let (socket, file) = with(|lane| {
+            let socket = lane.reactor().listen_unix(path)?;
+            let file = lane.reactor().store().look(path)?.id;
+            io::Result::Ok((socket, file))
+        })?;
+        Ok(UnixListener {
+            door: Door::new(socket),
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// As [`TcpListener::accept`]. Such a stream has no [addresses](TcpStream::addresses).
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        self.door.accept().await
+    }
+}
+
+impl Drop for UnixListener {
+    fn drop(&mut self) {
+        try_with(|lane| {
+            let at_path = lane.reactor().store().look(&self.path);
+            // Somebody else's socket may have taken the name.
+            if at_path.is_ok_and(|look| look.id == self.file) {
+                let _ = lane.reactor().remove(&self.path);
+            }
+        });
+    }
+}
+
+impl Door {
+    fn new(socket: Handle) -> Door {
+        Door {
+            socket: Rc::new(socket),
+            accepts: RefCell::default(),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<TcpStream> {
         let result = poll_fn(|cx| self.poll_accept(cx)).await;
         let raw = to_result(result)?;
         Ok(TcpStream {
@@ -94,7 +154,7 @@ impl DetachedStream {
     }
 }
 
-/// One end of a connection. Clones are the same connection; it closes with the last of them.
+/// One end of a connection, by TCP or through a Unix socket. Clones are the same connection; it closes with the last of them.
 #[derive(Clone, Debug)]
 pub struct TcpStream {
     socket: Rc<Handle>,
@@ -172,6 +232,12 @@ impl TcpStream {
     /// lane runs any more, neither does anything pending, and dropping the stream closes it.
     pub fn shutdown(&self) {
         try_with(|lane| lane.reactor().shutdown(&self.socket));
+    }
+
+    /// Has the system find out whether a peer that has been silent for `idle` is still there. A
+    /// connection whose peer is gone ends some time later.
+    pub fn keep_alive(&self, idle: Duration) {
+        with(|lane| lane.reactor().keep_alive(&self.socket, idle));
     }
 
     /// The address of this end and that of the peer.

@@ -105,15 +105,31 @@ pub enum Op {
         /// Length of the range, in bytes.
         len: u64,
     },
+    /// Takes the next message of a device that has messages, as `/dev/fuse`, as soon as there is one:
+    /// its beginning into all of `head`, the rest into `body`. Result: its length. Of several that
+    /// wait on one device, by whichever descriptor, one is woken by a message.
+    Take {
+        /// The device, opened with O_NONBLOCK.
+        device: Rc<Handle>,
+        /// Where the beginning goes.
+        head: Buf,
+        /// Where the rest goes.
+        body: Buf,
+    },
 }
 
 impl Op {
     /// Whether the operation may be cancelled when nobody waits for it any more: only what
-    /// changes nothing on a medium. A write, once begun, runs to its end.
+    /// changes nothing on a medium. A write, once begun, runs to its end. (A message that is taken when
+    /// nobody waits for it any more is lost: a device is let go then.)
     pub(crate) fn is_cancellable(&self) -> bool {
         matches!(
             self,
-            Op::Accept { .. } | Op::Connect { .. } | Op::Receive { .. } | Op::Send { .. }
+            Op::Accept { .. }
+                | Op::Connect { .. }
+                | Op::Receive { .. }
+                | Op::Send { .. }
+                | Op::Take { .. }
         )
     }
 }

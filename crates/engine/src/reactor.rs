@@ -70,10 +70,15 @@ pub(crate) trait Reactor {
     fn store(&self) -> &dyn Store;
     /// A socket that listens on `addr` (port 0: any free one), and the address it got.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
+    /// A Unix socket that listens at `path`, whose file is made; a file whose socket nobody listens on
+    /// any more makes way.
+    fn listen_unix(&self, path: &Path) -> io::Result<Handle>;
     /// A fresh socket to connect to an address like `addr`.
     fn socket(&self, addr: SocketAddr) -> io::Result<Handle>;
     /// Wraps the raw handle that an `Accept` gave.
     fn adopt(&self, raw: i32) -> Handle;
+    /// Has the peer of a connection asked whether it is there once it has been silent for `idle`.
+    fn keep_alive(&self, socket: &Handle, idle: Duration);
     /// Ends both directions of a connection; what waits on it completes.
     fn shutdown(&self, socket: &Handle);
     /// The addresses of this end and of the peer of a connection.

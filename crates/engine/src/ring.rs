@@ -5,6 +5,7 @@
 //! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
 
 mod files;
+mod socket;
 mod store;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
 };
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use smallvec::{SmallVec, smallvec};
 
 use crate::{
     clock::Clock,
@@ -36,6 +38,9 @@ const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 /// IORING_RECVSEND_POLL_FIRST: a receive waits for bytes before it looks for them.
 const POLL_FIRST: u16 = 1;
+/// Set in the user_data of a poll that a read is linked to. It completes only if it fails, and the
+/// read does not then.
+const WAIT: u64 = 1 << 63;
 /// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
 /// File reads and writes go to the kernel in groups of so many, while the next are being made: it
@@ -52,8 +57,8 @@ pub(crate) struct Ring {
     free: Vec<u32>,
     /// Which slot an operation is in, by OpId.
     by_id: Vec<u32>,
-    /// Entries that did not fit into the submission queue.
-    overflow: VecDeque<squeue::Entry>,
+    /// Entries that did not fit into the submission queue; those that are linked go there together.
+    overflow: VecDeque<SmallVec<[squeue::Entry; 2]>>,
     bell: RawFd,
     bell_count: Box<u64>,
     /// With IORING_SETUP_TASKRUN_FLAG the kernel says when there is work to fetch.
@@ -116,13 +121,24 @@ impl Ring {
                 return;
             }
         }
-        self.overflow.push_back(entry);
+        self.overflow.push_back(smallvec![entry]);
+    }
+
+    /// Queues two entries of which the first is linked to the second.
+    fn push_linked(&mut self, entries: [squeue::Entry; 2]) {
+        if self.overflow.is_empty() {
+            // SAFETY: as in `push`.
+            if unsafe { self.ring.submission().push_multiple(&entries) }.is_ok() {
+                return;
+            }
+        }
+        self.overflow.push_back(entries.into());
     }
 
     fn refill(&mut self) {
-        while let Some(entry) = self.overflow.front() {
+        while let Some(entries) = self.overflow.front() {
             // SAFETY: as in `push`.
-            if unsafe { self.ring.submission().push(entry) }.is_err() {
+            if unsafe { self.ring.submission().push_multiple(entries) }.is_err() {
                 break;
             }
             self.overflow.pop_front();
@@ -138,7 +154,7 @@ impl Ring {
                 name => {
                     let index = name as u32;
                     let slot = &mut self.slots[index as usize];
-                    let generation = (name >> 32) as u32;
+                    let generation = ((name & !WAIT) >> 32) as u32;
                     assert!(generation == slot.generation, "of the slot's present use");
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
@@ -207,6 +223,16 @@ impl Ring {
         self.ring.submitter().submit_with_args(1, &args).map(drop)
     }
 
+    fn cancel_slot(&mut self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let name = user_data(index, slot.generation);
+        if matches!(slot.op, Some(Op::Take { .. })) {
+            let wait = opcode::AsyncCancel::new(name | WAIT).build();
+            self.push(wait.user_data(CANCEL));
+        }
+        self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
+    }
+
     /// Where the operation of this name is, while it is in flight.
     fn slot_of(&self, id: OpId) -> Option<u32> {
         let index = *self.by_id.get(id.0 as usize)?;
@@ -236,7 +262,7 @@ impl Ring {
         assert!(slot.op.is_none(), "a free slot holds no operation");
         debug_assert!(slot.iov.is_empty(), "a free slot points nowhere");
         slot.id = id;
-        // Stays below the names that are not slots: BELL and CANCEL have all high bits set.
+        // Stays below the names that are not slots: BELL, CANCEL and WAIT have the highest bit set.
         slot.generation = (slot.generation + 1) & 0x7fff_ffff;
         index
     }
@@ -299,6 +325,8 @@ impl Reactor for Ring {
         let is_file_io = matches!(op, Op::Read { .. } | Op::Write { .. });
         let index = self.slot_for(id);
         let slot = &mut *self.slots[index as usize];
+        let name = user_data(index, slot.generation);
+        let mut before = None;
         let entry = match slot.op.insert(op) {
             Op::Accept { socket } => opcode::Accept::new(
                 types::Fd(socket.raw),
@@ -388,9 +416,23 @@ impl Reactor for Ring {
                     .mode(mode)
                     .build()
             }
+            Op::Take { device, head, body } => {
+                // A read that found nothing would wait, too, but all that wait so are woken by each
+                // message.
+                let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
+                let wait = opcode::PollAdd::new(types::Fd(device.raw), events).build();
+                let flags = squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS;
+                before = Some(wait.flags(flags).user_data(name | WAIT));
+                iovecs([&head[..], &body[..]].into_iter(), &mut slot.iov);
+                let (iov, count) = (slot.iov.as_ptr(), slot.iov.len() as u32);
+                opcode::Readv::new(types::Fd(device.raw), iov, count).build()
+            }
         };
-        let name = user_data(index, slot.generation);
-        self.push(entry.user_data(name));
+        let entry = entry.user_data(name);
+        match before {
+            None => self.push(entry),
+            Some(before) => self.push_linked([before, entry]),
+        }
         if is_file_io {
             self.file_ops_waiting += 1;
             debug_assert!(self.file_ops_waiting <= FILE_OPS_A_SUBMIT);
@@ -402,8 +444,7 @@ impl Reactor for Ring {
 
     fn cancel(&mut self, id: OpId) {
         if let Some(index) = self.slot_of(id) {
-            let name = user_data(index, self.slots[index as usize].generation);
-            self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
+            self.cancel_slot(index);
         }
     }
 
@@ -476,6 +517,10 @@ impl Reactor for Ring {
         Ok((owned(listener.into()), addr))
     }
 
+    fn listen_unix(&self, path: &Path) -> io::Result<Handle> {
+        Ok(owned(socket::listen_unix(path)?.into()))
+    }
+
     fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
         let family = if addr.is_ipv4() {
             libc::AF_INET
@@ -508,6 +553,10 @@ impl Reactor for Ring {
         owned(fd)
     }
 
+    fn keep_alive(&self, socket: &Handle, idle: Duration) {
+        socket::keep_alive(socket.raw, idle);
+    }
+
     fn shutdown(&self, socket: &Handle) {
         // SAFETY: no memory arguments; a socket that is not connected (any more) needs no shutdown.
         unsafe { libc::shutdown(socket.raw, libc::SHUT_RDWR) };
@@ -526,10 +575,9 @@ impl Drop for Ring {
         // The kernel may still write into buffers of operations in flight. Cancel what can be and
         // wait for all: then every slot can go.
         for index in 0..self.slots.len() {
-            let slot = &self.slots[index];
-            if slot.op.as_ref().is_some_and(Op::is_cancellable) {
-                let name = user_data(index as u32, slot.generation);
-                self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
+            let op = self.slots[index].op.as_ref();
+            if op.is_some_and(Op::is_cancellable) {
+                self.cancel_slot(index as u32);
             }
         }
         let mut completed = Vec::new();

@@ -17,7 +17,7 @@ use iscsi::{
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The peer has ended the stream, between two PDUs or within one.
-    #[error("the peer has closed the connection")]
+    #[error("the peer has closed it")]
     Ended,
     /// The connection was lost.
     #[error("the connection was lost: {0}")]

@@ -250,7 +250,7 @@ pub(crate) async fn close(graph: &mut Graph) {
 }
 
 /// The disks that are served, with what was kept of them.
-fn units_config(
+pub(crate) fn units_config(
     config: &Config,
     state: &Arc<Mutex<State>>,
     disks: &[Disk],
@@ -332,6 +332,6 @@ fn keep(state: Arc<Mutex<State>>) -> Keep {
     })
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+pub(crate) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,11 +2,13 @@
 //! that stays with it, the targets that serve them, and the directory that holds what outlives a
 //! restart. `serve` runs it and the simulator does; nothing here knows which.
 //!
-//! [`Config`] is read and checked; [`Daemon::start`] makes all of it serve. Within that, [`look`] says
+//! [`Config`] is read and checked; [`Daemon::start`] makes all of it serve, and [`Attachment::open`] opens
+//! one volume of it for a front on this machine. Within that, [`look`] says
 //! what the disks of a configuration are and changes nothing, which is what `check` asks; [`prepare`]
 //! makes and locks the state directory; [`open`](fn@open) opens the disks, and ends before anybody may be
 //! served.
 
+mod attach;
 mod config;
 mod create;
 mod daemon;
@@ -22,6 +24,7 @@ use std::path::Path;
 
 use volume::config::Volumes;
 
+pub use attach::Attachment;
 pub use config::Config;
 pub use create::create_stripe;
 pub use daemon::{Daemon, Process};

@@ -4,6 +4,7 @@
 //! process what is queued gets a moment.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     collections::VecDeque,
     fmt::Display,
     io::{self, Write},
@@ -23,11 +24,14 @@ const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// What `--log` can set a level for: our crates.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 12] = [
     "engine",
+    "front_fuse",
     "front_iscsi",
+    "front_nbd",
     "iscsi",
     "lab",
+    "nbd",
     "node",
     "sanstone",
     "scsi",
@@ -36,6 +40,22 @@ const PARTS: [&str; 9] = [
 ];
 
 static QUEUE: Queue = Queue::new();
+
+/// Has a panic of any thread end the process, with its message in the log: a lane that panics has lost
+/// the state of whom it serves, and the end of the process tells everyone.
+pub(crate) fn abort_at_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("a nameless thread");
+        say(format_args!("sanstone: {name} {panic}"));
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            say(backtrace);
+        }
+        flush();
+        std::process::abort();
+    }));
+}
 
 /// Reads what `--log` says: a level, or `PART=LEVEL`, or several of them.
 fn filter(text: &str) -> Result<EnvFilter, String> {

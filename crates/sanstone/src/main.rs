@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use node::Config;
 use signal_hook::{consts::SIGXFSZ, flag};
 
+mod attach;
 mod create;
 mod demo;
 mod descriptors;
@@ -23,6 +24,7 @@ mod log;
 mod output;
 mod probe;
 mod serve;
+mod signals;
 mod take_over;
 
 use failure::Failure;
@@ -57,6 +59,13 @@ enum Verb {
         #[arg(long, hide = true)]
         supervised: bool,
     },
+    /// Attach a volume to this machine: as one file, that any program opens, or to NBD clients.
+    ///
+    /// Runs until SIGTERM, SIGINT, or until somebody unmounts the file: then it finishes what was
+    /// accepted, flushes the volume and ends. What a killed one has left mounted at the path is taken away.
+    ///
+    /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
+    Attach(attach::AttachCall),
     /// Check a configuration: report every error, open nothing.
     Check {
         /// The configuration file.
@@ -134,6 +143,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default())?;
     match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
+        Verb::Attach(call) => attach::run(&call),
         Verb::Check { config } => check(&config),
         Verb::Volume {
             verb:

@@ -3,30 +3,25 @@
 //! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
 
 use std::{
-    backtrace::{Backtrace, BacktraceStatus},
     io::{self, Write},
     path::Path,
-    thread,
-    time::{Duration, Instant},
 };
 
-use anyhow::Context;
-use engine::{
-    LaneHandle,
-    cross::{Receiver, channel},
-};
+use engine::{LaneHandle, cross::Receiver};
 use node::{Config, Daemon, Process};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
-    iterator::Signals,
-};
 
-use crate::{descriptors, failure::Failure, lanes::Lanes, log, probe};
+use crate::{
+    descriptors,
+    failure::Failure,
+    lanes::Lanes,
+    log, probe,
+    signals::{self, Told},
+};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // First of all: until then a SIGHUP ends the process.
-    let told = listen(supervised)?;
+    let told = signals::listen(supervised)?;
     let (config, _) = Config::load_to_serve(path, supervised, |note| {
         log::say(format_args!("note: {note}"));
     })?;
@@ -38,18 +33,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     probe::portals(config.portals()?).map_err(|error| config.not_started(&error))?;
     let limits = config.limits();
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
-    // A lane that panics has lost its connections' state: ending the process tells everyone.
-    std::panic::set_hook(Box::new(|panic| {
-        let thread = thread::current();
-        let name = thread.name().unwrap_or("a nameless thread");
-        log::say(format_args!("sanstone: {name} {panic}"));
-        let backtrace = Backtrace::capture();
-        if backtrace.status() == BacktraceStatus::Captured {
-            log::say(backtrace);
-        }
-        log::flush();
-        std::process::abort();
-    }));
+    log::abort_at_panic();
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes
         .first
@@ -103,60 +87,6 @@ async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
             Some(Told::Stop) | None => return,
         }
     }
-}
-
-/// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
-/// group, and a shell's trap may add one to the terminal's.
-const ONE_REQUEST: Duration = Duration::from_secs(1);
-
-/// What whoever started us can want.
-#[derive(Clone, Copy)]
-enum Told {
-    Stop,
-    Report,
-    LookAgain,
-}
-
-/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
-fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
-    let (teller, told) = channel();
-    if supervised {
-        let teller = teller.clone();
-        let watch = move || {
-            // Whatever is written there means nothing; only the end counts.
-            let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            let _ = teller.send(Told::Stop);
-        };
-        thread::Builder::new()
-            .name("supervisor".into())
-            .spawn(watch)?;
-    }
-    let mut signals =
-        Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).context("catching signals")?;
-    let watch = move || {
-        let mut stopping: Option<Instant> = None;
-        for signal in signals.forever() {
-            let what = match signal {
-                SIGUSR1 => Told::Report,
-                SIGHUP => Told::LookAgain,
-                _ => Told::Stop,
-            };
-            if matches!(what, Told::Stop)
-                && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
-            {
-                log::say(
-                    "sanstone: second request to stop: ending at once, without the commands that are not finished",
-                );
-                log::flush();
-                std::process::exit(1);
-            }
-            if teller.send(what).is_err() {
-                break;
-            }
-        }
-    };
-    thread::Builder::new().name("signals".into()).spawn(watch)?;
-    Ok(told)
 }
 
 /// Tells whoever started us where we serve.

@@ -1,4 +1,4 @@
-//! Block operations of a nexus: read, write, flush, discard and zeroes, for fronts that speak no SCSI
+//! Block operations of a nexus: read, write, flush, discard, zeroes and allocation, for fronts that speak no SCSI
 //! and for whoever reaches a disk from within. They keep to the same rights and wait at the same gates
 //! as the commands of others, and what aborts those waits for these.
 
@@ -6,9 +6,11 @@ use std::{cell::Cell, rc::Rc};
 
 use engine::Payload;
 use scsi::{Ending, Extent, MediumOp, SenseKey, Status};
+use volume::Allocation;
 
 use crate::{
-    disk::Unit, execute::Io, lane::LaneUnits, memory::Permits, nexus::Nexus, running::CommandId,
+    disk::Unit, execute::Io, lane::LaneUnits, medium, memory::Permits, nexus::Nexus,
+    running::CommandId,
 };
 
 /// Discards and zeroes are done in pieces of this, in bytes.
@@ -64,6 +66,11 @@ fn is_space(ending: &Ending) -> bool {
     asc == Some(scsi::Asc::SPACE_ALLOCATION_FAILED)
 }
 
+fn is_miscompare(ending: &Ending) -> bool {
+    let key = ending.sense.as_ref().map(|sense| sense.key);
+    key == Some(SenseKey::Miscompare)
+}
+
 /// `operation` is the number that the front gives it, as for commands. Each must be driven to its
 /// end: who may be cancelled runs it in a task of its own and drops only the wait for it. Otherwise an
 /// abort would take for ended what the medium still does.
@@ -107,6 +114,39 @@ impl LaneUnits {
         let io = Io::begin(nexus, operation, lun);
         let op = MediumOp::Write { extent, fua };
         self.do_block(io, &unit, op, data).await.map(drop)
+    }
+
+    /// Writes `new` at byte `at` if `old`, which is as long, is there; whether it was. Nobody else
+    /// writes there meanwhile, and the front has paid for the memory of both. So whoever changes a part
+    /// of a block (reads it, changes that, and writes it back) undoes no change of another.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn compare_and_write(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        at: u64,
+        (old, new): (Payload, Payload),
+        fua: bool,
+    ) -> Result<bool, BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, new.len() as u64)?;
+        self.check_transfer(extent)?;
+        if old.len() != new.len() {
+            return Err(BlockError::OutOfRange);
+        }
+        let io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::CompareAndWrite { extent, fua };
+        let mut data = old;
+        data.append(new);
+        let data = Cell::new(data);
+        let executed = self.execute(io, &unit, (&op, &data), false, || true).await;
+        match executed.result {
+            Ok(_) => Ok(true),
+            Err(ending) if is_miscompare(&ending) => Ok(false),
+            Err(ending) => Err(ending.into()),
+        }
     }
 
     /// Makes what was written durable.
@@ -159,6 +199,29 @@ impl LaneUnits {
         let unmap = may_discard;
         let op = |extent| MediumOp::Zero { extent, unmap };
         self.in_pieces(nexus, (operation, lun), (at, len), op).await
+    }
+
+    /// Whether byte `at` takes space, and for how many of the `len` bytes from there that holds. What
+    /// takes none reads as zeroes if the volume's [`Shape`](volume::Shape) says that of discards.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn allocation(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u64),
+    ) -> Result<Allocation, BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, len)?;
+        let _io = Io::begin(nexus, operation, lun);
+        let op = MediumOp::LbaStatus {
+            extent,
+            len_bytes: 0,
+        };
+        unit.logical.borrow_mut().recheck(nexus.id, &op)?;
+        let found = medium::allocation(&*unit.disk.volume, &extent).await;
+        Ok(found.map_err(|error| unit.logical.borrow().complete(Err(error)))?)
     }
 
     /// Does what may be as long as the disk piece by piece: each is looked at as an operation of its

@@ -90,9 +90,24 @@ impl Unit {
         &self.disk
     }
 
+    /// What its volume looks like.
+    pub fn shape(&self) -> &volume::Shape {
+        self.disk.volume.shape()
+    }
+
     /// The length of a block, in bytes.
     pub fn block_size_bytes(&self) -> u32 {
         self.disk.volume.shape().block_size_bytes
+    }
+
+    /// Whether its volume takes no writes, whatever its port shows.
+    pub fn is_read_only(&self) -> bool {
+        self.disk.volume.shape().read_only
+    }
+
+    /// Whether its volume does something with blocks that are not needed any more.
+    pub fn takes_discards(&self) -> bool {
+        self.disk.volume.shape().discard.is_some()
     }
 
     /// Its length as its nexuses know it, in bytes: that of a volume that has grown when they are told.

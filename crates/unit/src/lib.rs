@@ -39,7 +39,7 @@ pub use medium::shortened;
 pub use memory::{Limits, NexusMemory, Permits, WINDOW_STEP};
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
-pub use scsi::NexusId;
+pub use scsi::{NexusId, TargetPort};
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::Keep;
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use engine::{Buf, LaneFuture, Payload, spend, sync::Budget};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
-use volume::{Durability, ErrorKind, Volume};
+use volume::{Allocation, Durability, ErrorKind, Volume};
 
 /// Blocks are compared and written in pieces of this, in bytes.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
@@ -161,14 +161,22 @@ async fn lba_status(
     extent: &Extent,
     len_bytes: u32,
 ) -> Result<Payload, MediumError> {
-    let found = volume.allocation(extent.offset_bytes(), extent.len_bytes());
-    let found = found.await.map_err(|e| told(&e, MediumErrorKind::Read))?;
+    let found = allocation(volume, extent).await?;
     let alike = Extent {
         blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
         ..*extent
     };
     let data = scsi::lba_status(alike, found.is_mapped);
     Ok(Buf::copy_of(&data[..len_bytes as usize]).into())
+}
+
+/// Whether the first byte of `extent` takes space, and for how much of it that holds.
+pub(crate) async fn allocation(
+    volume: &dyn Volume,
+    extent: &Extent,
+) -> Result<Allocation, MediumError> {
+    let found = volume.allocation(extent.offset_bytes(), extent.len_bytes());
+    found.await.map_err(|e| told(&e, MediumErrorKind::Read))
 }
 
 /// Compares every block of `extent` with `block`.

@@ -5,17 +5,20 @@
 //!
 //! `pdu` and `login` play the lowest layers, `scsi` the disk, `target` and `initiator` one role
 //! each against a peer that is mostly right and sometimes not, `pair` both roles over a wire that
-//! does harm. `disk` is an `iscsi` leaf in the simulated world, with a target that answers anything.
+//! does harm. `fuse` gives the FUSE front requests of any bytes, `nbd` plays the NBD server's machine. `disk` is an
+//! `iscsi` leaf in the simulated world, with a target that answers anything.
 //! `target_side` and `initiator_side` are the drivers of the two machines; they watch
 //! everything that goes in and comes out, and hold the rules.
 #![forbid(unsafe_code)]
 
 mod disk;
+mod fuse;
 mod held;
 mod initiator;
 mod initiator_side;
 mod input;
 mod login;
+mod nbd;
 mod pair;
 mod pdu;
 mod peer;
@@ -27,9 +30,11 @@ mod target_side;
 mod wire;
 
 pub use disk::disk;
+pub use fuse::fuse;
 pub use initiator::initiator;
 pub use input::Seed;
 pub use login::login;
+pub use nbd::nbd;
 pub use pair::pair;
 pub use pdu::pdu;
 pub use scsi::scsi;
@@ -40,7 +45,7 @@ pub use target::target;
 pub type Body = fn(&[u8]);
 
 /// Every target by its name, which is also that of its corpus.
-pub const TARGETS: [(&str, Body); 7] = [
+pub const TARGETS: [(&str, Body); 9] = [
     ("pdu", pdu),
     ("login", login),
     ("scsi", scsi),
@@ -48,4 +53,6 @@ pub const TARGETS: [(&str, Body); 7] = [
     ("initiator", initiator),
     ("pair", pair),
     ("disk", disk),
+    ("nbd", nbd),
+    ("fuse", fuse),
 ];

@@ -51,6 +51,12 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
             seeds.push(("pair", seed.choose(script)));
         }
     }
+    for opcode in 0..64 {
+        for len in [0, 16, 64] {
+            let seed = Seed::default().choose(&[0, opcode, len, 40, 9, 0, 0, 0]);
+            seeds.push(("fuse", seed.choose(&[1, 0, 2, 0, 0, 0, 0, 0].repeat(8))));
+        }
+    }
     // Each answer, when the disk is asked what it is and later, once and over and over.
     for answer in 0..18 {
         for honest_first in [0, 7] {
@@ -71,8 +77,30 @@ pub fn seeds() -> Vec<(&'static str, Seed)> {
         let seed = seed.choose(&[9, 0]).choose(&[0; 7]).choose(&[15, 16]);
         seeds.push(("disk", seed.choose(DISK_STEPS)));
     }
+    for export in 0..16 {
+        for script in NBD_SCRIPTS {
+            let seed = Seed::default().choose(&[export, 0, export, 3]);
+            seeds.push(("nbd", seed.choose(script)));
+        }
+    }
     seeds
 }
+
+/// Options, then requests: with chunks and a context, and the old way.
+const NBD_SCRIPTS: [&[u8]; 4] = [
+    &[
+        8, 0, 0, 0, 0, 10, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0x40, 0, 0, 1, 64, 1, 0, 0x46, 1, 0, 2,
+        64, 2, 0, 0x45, 8, 0, 0, 64, 3, 0,
+    ],
+    &[
+        1, 0, 0, 0, 0x40, 0, 0, 1, 64, 1, 0, 0x49, 1, 0, 2, 64, 2, 0, 0x4b, 0, 0, 0, 0, 3, 0, 0x4a,
+        0, 0, 0, 0, 4, 0,
+    ],
+    &[5, 0, 0, 0, 0, 3, 0, 0, 0, 0, 2, 0, 0, 0, 0],
+    &[
+        6, 0x80, 2, 3, 1, 0, 0, 9, 0, 2, 1, 0, 0, 0, 0xff, 0xf8, 0, 0, 0xf0,
+    ],
+];
 
 /// A read, a write, a flush, a discard and zeroes; several at once; sessions dropped; late writes
 /// landed; another length.

@@ -72,6 +72,16 @@ fn disk() {
     replay("disk");
 }
 
+#[test]
+fn nbd() {
+    replay("nbd");
+}
+
+#[test]
+fn fuse() {
+    replay("fuse");
+}
+
 /// A target without a test here, or without an entry for libFuzzer, would be forgotten.
 #[test]
 fn every_target_is_replayed_and_searched() {

@@ -13,6 +13,7 @@ mod keeping;
 mod log;
 mod machines;
 mod management;
+mod nbd;
 mod network;
 mod task_sets;
 

@@ -96,6 +96,11 @@ impl Reactor for SimReactor {
         self.state.borrow_mut().listen(self.host, addr)
     }
 
+    fn listen_unix(&self, path: &Path) -> io::Result<Handle> {
+        let _ = path; // its machines meet over the network
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
         let _ = addr; // either family goes everywhere here
         Ok(self.state.borrow_mut().fresh_socket(self.host))
@@ -103,6 +108,10 @@ impl Reactor for SimReactor {
 
     fn adopt(&self, raw: i32) -> Handle {
         self.state.borrow().handle(raw)
+    }
+
+    fn keep_alive(&self, socket: &Handle, idle: Duration) {
+        let _ = (socket, idle); // its peers end with a reset
     }
 
     fn shutdown(&self, socket: &Handle) {

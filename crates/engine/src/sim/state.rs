@@ -291,6 +291,10 @@ impl State {
         );
         self.note(&[1, u64::from(lane.0), key.0, u64::from(is_file)]);
         self.flights.insert(key, Flight { host, lane, id, op });
+        if matches!(self.flights[&key].op, Op::Take { .. }) {
+            // A simulated machine has no such devices.
+            return self.complete(key, -libc::ENODEV);
+        }
         if is_file {
             self.submit_to_disk(key);
         } else {
@@ -394,6 +398,7 @@ impl State {
                 Op::Write { at, .. } => format!("write at {at}"),
                 Op::Sync { .. } => "sync".to_string(),
                 Op::Allocate { at, .. } => format!("allocate at {at}"),
+                Op::Take { .. } => "take a message".to_string(),
             };
             let name = &self.hosts[flight.host.0].name;
             lines.push_str(&format!("\n  {name} waits: {what}"));

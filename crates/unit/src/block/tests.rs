@@ -195,6 +195,33 @@ fn a_transfer_that_is_longer_than_its_memory_is_refused() {
 }
 
 #[test]
+fn what_is_compared_is_written_only_where_it_is_the_same() {
+    with_nexus(async |units, nexus| {
+        let of = |byte: u8| Payload::from(Buf::copy_of(&[byte; 512]));
+        let change = async |(old, new), lun| {
+            let operation = (CommandId(1), lun);
+            let change = (of(old), of(new));
+            units
+                .compare_and_write(nexus, operation, 512, change, true)
+                .await
+        };
+        assert_eq!(change((0, 1), 0).await, Ok(true));
+        assert_eq!(change((0, 2), 0).await, Ok(false));
+        let read = units.read(nexus, OPERATION, (0, 1536)).await;
+        let expected = [[0; 512], [1; 512], [0; 512]].concat();
+        assert_eq!(read.expect("a read").0.to_vec(), expected);
+        assert_eq!(change((1, 2), 1).await, Err(BlockError::ReadOnly));
+        let short = (of(1), zeroes(1024));
+        let refused = units.compare_and_write(nexus, OPERATION, 512, short, false);
+        assert_eq!(refused.await, Err(BlockError::OutOfRange));
+        FAILS.set(Some(ErrorKind::NoSpace));
+        assert_eq!(change((1, 2), 0).await, Err(BlockError::NoSpace));
+        FAILS.set(None);
+        assert_eq!(change((1, 2), 0).await, Ok(true));
+    });
+}
+
+#[test]
 fn a_port_that_takes_no_writes_reads_and_flushes() {
     with_nexus(async |units, nexus| {
         let range = (0, 512);

@@ -442,11 +442,13 @@ fn protocol(error: iscsi::Error) -> Error {
 
 /// The connection cannot be used any more.
 fn broken(error: iscsi_stream::Error) -> Error {
-    let kind = match error {
-        iscsi_stream::Error::Protocol(_) => ErrorKind::Protocol,
-        _ => ErrorKind::Unreachable,
-    };
-    Error::new(kind, error.to_string())
+    match error {
+        iscsi_stream::Error::Protocol(error) => protocol(error),
+        lost => Error::new(
+            ErrorKind::Unreachable,
+            format!("the connection was lost: {lost}"),
+        ),
+    }
 }
 
 async fn write(session: Rc<Session>) {

@@ -1,0 +1,124 @@
+//! The FUSE device as a lane sees it: whoever has it open takes the requests for a file system from it,
+//! whole messages, and gives answers back. A [`SharedDevice`] may go to any lane;
+//! [`SharedDevice::on_lane`] gives what a lane takes and sends messages with.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+};
+
+use crate::{
+    buf::{Buf, Payload},
+    handle::{Handle, Keeper},
+    lane::submit,
+    op::{Op, to_result},
+};
+
+/// Where the device is.
+const PATH: &str = "/dev/fuse";
+/// The slices of a message at most: one vectored call takes no more, and a message is one call.
+const SLICES_MAX: usize = 1024;
+
+/// A descriptor of the device that may go from lane to lane.
+#[derive(Clone, Debug)]
+pub struct SharedDevice(Arc<OwnedFd>);
+
+impl SharedDevice {
+    /// Opens the device: a connection to the kernel that a mount then uses.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> io::Result<SharedDevice> {
+        let mut options = fs::OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK);
+        let file = options.open(Path::new(PATH))?;
+        Ok(SharedDevice(Arc::new(file.into())))
+    }
+
+    /// Takes over a descriptor that somebody else has opened and mounted.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn adopt(fd: OwnedFd) -> io::Result<SharedDevice> {
+        // SAFETY: no memory arguments; the result is checked.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(SharedDevice(Arc::new(fd)))
+    }
+
+    /// Another descriptor of the same mount (FUSE_DEV_IOC_CLONE): the requests that it takes are
+    /// answered through it, and concern no other.
+    ///
+    /// # Errors
+    /// What the system says; who may not open the device cannot have one.
+    pub fn another(&self) -> io::Result<SharedDevice> {
+        /// `_IOR(229, 0, uint32_t)`
+        const CLONE: libc::c_ulong = 0x8004_e500;
+        let other = SharedDevice::open()?;
+        let of = self.0.as_raw_fd() as u32;
+        // SAFETY: passes a live u32, which is what this call reads.
+        if unsafe { libc::ioctl(other.0.as_raw_fd(), CLONE as _, &raw const of) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(other)
+    }
+
+    /// For messages on the current lane.
+    pub fn on_lane(&self) -> Device {
+        let keeper = Keeper::Fd(self.0.clone());
+        Device(Rc::new(Handle::new(self.0.as_raw_fd(), keeper)))
+    }
+}
+
+impl AsFd for SharedDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The device on one lane.
+#[derive(Clone, Debug)]
+pub struct Device(Rc<Handle>);
+
+impl Device {
+    /// Waits for the next message: its beginning fills `head`, the rest goes into `body`. Gives its
+    /// length, and both back. Dropping the wait may lose a message.
+    pub async fn take(&self, head: Buf, body: Buf) -> (io::Result<usize>, Buf, Buf) {
+        let device = self.0.clone();
+        match submit(Op::Take { device, head, body }).await {
+            (Op::Take { head, body, .. }, result) => (to_result(result), head, body),
+            _ => unreachable!("a reactor gives back the operation that it took"),
+        }
+    }
+
+    /// Sends `message`, whole.
+    ///
+    /// # Errors
+    /// What the system says, as that nobody waits for it any more.
+    pub async fn send(&self, message: Payload) -> io::Result<()> {
+        let message = match message.slices().len() > SLICES_MAX {
+            true => message.into_buf().into(),
+            false => message,
+        };
+        let op = Op::Write {
+            file: self.0.clone(),
+            at: 0,
+            data: message,
+            start: 0,
+            durable: false,
+            atomic: false,
+        };
+        let (_, result) = submit(op).await;
+        to_result(result).map(drop)
+    }
+}

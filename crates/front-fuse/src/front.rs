@@ -1,0 +1,277 @@
+//! The front: mounts the file, serves it on every lane, and takes it away again.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    rc::Rc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use engine::{
+    blocking,
+    cross::{Receiver, Sender, channel, oneshot},
+    device::SharedDevice,
+};
+use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
+
+use crate::{
+    abi::MINOR_PARALLEL_WRITES,
+    lane::{End, Greeting, LaneFront, REQUESTS_MAX},
+    mount,
+    place::Place,
+    session::Session,
+    transfer::{LUN, Transfer},
+};
+
+/// The longest read and write that the kernel is told, in bytes; it knows no longer ones unless its
+/// administrator allows them (fs.fuse.max_pages_limit).
+const IO_MAX_BYTES: u32 = 1 << 20;
+/// What one that is not in whole blocks may need beyond its length.
+const EDGES_BYTES: u32 = 8 << 10;
+/// The name of the port that the unit is behind.
+const PORT_NAME: &str = "iqn.2026-11.io.sanstone:attach";
+
+/// What to serve.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The name of its disk among the units.
+    pub volume: String,
+    /// It takes no writes.
+    pub read_only: bool,
+    /// A relative port identifier that no other front has.
+    pub relative_port: u16,
+}
+
+/// Why a front did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The disk cannot be shown.
+    #[error("{0}")]
+    Unit(String),
+    /// The file cannot be mounted.
+    #[error("mounting: {0}")]
+    Mount(String),
+    /// The kernel speaks another protocol, or does not speak.
+    #[error("the kernel's FUSE {0} is too old or too new; Linux 6.1 and later have what is needed")]
+    Version(String),
+}
+
+/// A file that is served.
+#[derive(Debug)]
+pub struct Front {
+    place: Place,
+    /// Closed, they stop the lanes.
+    stop: Vec<Sender<()>>,
+    /// Each lane says why it ends.
+    ended: Receiver<End>,
+}
+
+impl Front {
+    /// Mounts the volume at `place` and serves it on all lanes of `units`.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is mounted then.
+    pub async fn start(spec: &Spec, place: Place, units: &Units) -> Result<Front, StartError> {
+        let (uid, gid, mode) = place.owner().map_err(not_mounted)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let facts = facts(spec, units).await.map_err(StartError::Unit)?;
+        let session = Session {
+            read_only: facts.read_only,
+            takes_discards: facts.takes_discards,
+            io_max_bytes: facts.io_max_bytes,
+            max_background: max_background(units.lanes()),
+            mode,
+            uid,
+            gid,
+            time_s: now.unwrap_or_default().as_secs(),
+        };
+        let path = place.path().to_owned();
+        let mounting = move || mount::mount(&path, mode, facts.read_only);
+        let mounted = blocking::run(blocking::Kind::Files, mounting).await;
+        let device = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
+        let (ends, ended) = channel();
+        let (greet, greeted) = channel();
+        let mut front = Front {
+            place,
+            stop: Vec::new(),
+            ended,
+        };
+        let mut own = Some(device);
+        for lane in 0..units.lanes() {
+            let Some(device) = device_of(&mut own, lane + 1 == units.lanes()) else {
+                continue;
+            };
+            let (stop, stopped) = channel();
+            front.stop.push(stop);
+            let (spec, ends, greet) = (spec.clone(), ends.clone(), greet.clone());
+            units.enter(lane, move |units| async move {
+                let end = match enter(&spec, &units, lane) {
+                    Ok(transfer) => serve((units, transfer), session, device, greet, stopped).await,
+                    Err(error) => End::Failed(io::Error::other(error)),
+                };
+                let _ = ends.send(end);
+            });
+        }
+        drop((ends, greet));
+        match greeted.receive().await {
+            Some(greeting) if greeting.is_taken => {
+                tell(&front.place, &greeting);
+                Ok(front)
+            }
+            greeting => {
+                let version = greeting.map_or("answers nothing and".to_owned(), |greeting| {
+                    format!("{}.{}", greeting.version.0, greeting.version.1)
+                });
+                front.stop().await;
+                Err(StartError::Version(version))
+            }
+        }
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Waits until the file is served no more, because somebody else has unmounted it or its device has
+    /// failed.
+    pub async fn ended(&self) {
+        let path = self.path().display();
+        match self.ended.receive().await {
+            Some(End::Unmounted | End::Stopped) | None => {
+                tracing::info!(%path, "somebody has unmounted it");
+            }
+            Some(End::Aborted) => tracing::warn!(%path, "somebody has aborted its connection"),
+            Some(End::Failed(error)) => tracing::error!(%path, %error, "the FUSE device failed"),
+        }
+    }
+
+    /// Unmounts the file and finishes what was taken. Who has it open still gets errors from then on.
+    pub async fn stop(self) {
+        let path = self.path().to_owned();
+        let unmounting = move || match mount::type_at(&path) {
+            Ok(Some(kind)) if kind == mount::TYPE => {
+                mount::unmount(&path, false).or_else(|error| {
+                    tracing::warn!(
+                        path = %path.display(),
+                        %error,
+                        "it is in use: whoever has it open gets errors from now on; what they have \
+                         written and not synced is lost"
+                    );
+                    mount::unmount(&path, true)
+                })
+            }
+            _ => Ok(()),
+        };
+        // The kernel may write back what programs have mapped; the lanes go on meanwhile.
+        let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
+        let unmounted = unmounted.unwrap_or_else(|error| Err(error.to_string()));
+        if let Err(error) = unmounted {
+            tracing::error!(path = %self.path().display(), %error, "it cannot be unmounted");
+        }
+        drop(self.stop);
+        while let Some(end) = self.ended.receive().await {
+            tracing::debug!(?end, "a lane has ended");
+        }
+    }
+}
+
+fn not_mounted(error: io::Error) -> StartError {
+    StartError::Mount(error.to_string())
+}
+
+/// So many that the next ones lie ready in the kernel while each lane works on all that it can.
+fn max_background(lanes: usize) -> u16 {
+    u16::try_from(4 * REQUESTS_MAX * lanes).unwrap_or(u16::MAX)
+}
+
+/// A descriptor for a lane: one of its own where that can be had, and for the last the first one.
+fn device_of(first: &mut Option<SharedDevice>, is_last: bool) -> Option<SharedDevice> {
+    if is_last {
+        return first.take();
+    }
+    let first = first.as_ref()?;
+    match first.another() {
+        Ok(another) => Some(another),
+        Err(error) => {
+            tracing::debug!(%error, "lanes share a descriptor of the FUSE device");
+            Some(first.clone())
+        }
+    }
+}
+
+fn tell(place: &Place, greeting: &Greeting) {
+    let (major, minor) = greeting.version;
+    let path = place.path().display();
+    tracing::debug!(%path, major, minor, "the kernel is there");
+    if minor < MINOR_PARALLEL_WRITES {
+        tracing::warn!(
+            %path,
+            "this kernel writes to a FUSE file one at a time, past the page cache too; Linux 6.2 and later \
+             do so in parallel"
+        );
+    }
+}
+
+/// What is the same on all lanes.
+struct Facts {
+    read_only: bool,
+    takes_discards: bool,
+    io_max_bytes: u32,
+}
+
+async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
+    let (done, answer) = oneshot();
+    let spec = spec.clone();
+    units.enter(0, move |units| async move {
+        let looked = show(&spec, &units).map(|unit| Facts {
+            read_only: spec.read_only || unit.is_read_only(),
+            takes_discards: unit.takes_discards(),
+            io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
+        });
+        done.send(looked);
+    });
+    let ended = || Err("its lane has ended".to_owned());
+    answer.await.unwrap_or_else(ended)
+}
+
+fn show(spec: &Spec, units: &LaneUnits) -> Result<Rc<Unit>, String> {
+    let port = TargetPort {
+        target_name: PORT_NAME.to_owned(),
+        portal_group_tag: 1,
+        relative_port: spec.relative_port,
+        port_group: 1,
+    };
+    units.unit(&spec.volume, port, spec.read_only, false)
+}
+
+/// The way of `lane` to the disk.
+fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, String> {
+    let unit = show(spec, units)?;
+    let luns: Rc<Luns> = Rc::new(BTreeMap::from([(LUN, unit.clone())]));
+    let nexus = units.enter("attach", &luns, no_commands());
+    let port = format!("{PORT_NAME}-{lane},i,0x000000000000");
+    unit.logical.borrow().establish(nexus.id, &port);
+    // That it is switched on: from now on it is told what happens.
+    nexus.take_attention(LUN);
+    Ok(Transfer::new(units.clone(), nexus, unit.block_size_bytes()))
+}
+
+async fn serve(
+    (units, transfer): (Rc<LaneUnits>, Transfer),
+    session: Session,
+    device: SharedDevice,
+    greet: Sender<Greeting>,
+    stop: Receiver<()>,
+) -> End {
+    let nexus = transfer.nexus.clone();
+    let front = LaneFront::new(device.on_lane(), session, transfer, greet);
+    drop(device);
+    let end = front.serve(stop).await;
+    units.leave(&nexus).await;
+    end
+}
+
+#[cfg(test)]
+mod tests;

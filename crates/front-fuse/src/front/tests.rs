@@ -1,0 +1,253 @@
+//! A lane that serves a disk in memory to a kernel that the test plays, over a socket that keeps messages
+//! apart as the device does.
+
+use std::{cell::Cell, os::fd::OwnedFd, sync::Arc};
+
+use engine::{Buf, Lane, LaneConfig, LaneFuture, device::Device, spawn};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use unit::{DiskSpec, Limits, UnitsConfig};
+use volume::{
+    SharedVolume,
+    leaf::ram::{Ram, Region},
+};
+
+use super::*;
+use crate::{
+    abi::{init, opcode},
+    codec_tests::{allocate, greeting, read, request, write},
+};
+
+const LEN_BYTES: u64 = 1 << 20;
+const BLOCK_BYTES: u32 = 512;
+const PUNCH_HOLE: u32 = 3;
+
+/// The kernel's end: it sends requests and waits for their answers, one test's worth at a time.
+struct Kernel {
+    device: Device,
+    unique: Cell<u64>,
+}
+
+/// An answer: minus an errno or 0, and what follows.
+type Answer = (i32, Vec<u8>);
+
+impl Kernel {
+    /// Sends all of these at once; gives their answers in their order.
+    async fn ask_all(&self, requests: Vec<impl FnOnce(u64) -> Vec<u8>>) -> Vec<Answer> {
+        let first = self.unique.get();
+        let count = requests.len();
+        self.unique.set(first + count as u64);
+        for (unique, request) in (first..).zip(requests) {
+            let request = Buf::copy_of(&request(unique));
+            self.device.send(request.into()).await.expect("it is taken");
+        }
+        let mut answers = vec![None; count];
+        for _ in 0..count {
+            let (unique, answer) = self.answer().await;
+            let place = &mut answers[(unique - first) as usize];
+            assert!(place.replace(answer).is_none(), "one answer for each");
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn ask(&self, request: impl FnOnce(u64) -> Vec<u8>) -> Answer {
+        self.ask_all(vec![request]).await.remove(0)
+    }
+
+    async fn answer(&self) -> (u64, Answer) {
+        let (head, body) = (Buf::new(16), Buf::new(1 << 20));
+        let (len, head, body) = self.device.take(head, body).await;
+        let len = len.expect("an answer");
+        let word = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().expect("four"));
+        assert_eq!(word(0) as usize, len, "it says how long it is");
+        let unique = u64::from_ne_bytes(head[8..16].try_into().expect("eight"));
+        (unique, (word(4) as i32, body[..len - 16].to_vec()))
+    }
+
+    async fn write(&self, at: u64, data: &[u8]) {
+        let (error, written) = self.ask(|unique| write(unique, at, data, 0)).await;
+        assert_eq!((error, written[0] as usize), (0, data.len() & 0xff));
+    }
+
+    async fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let (error, data) = self.ask(|unique| read(unique, at, len as u32)).await;
+        assert_eq!(error, 0);
+        data
+    }
+}
+
+/// Serves a disk to `test`.
+fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let region = Region::new(LEN_BYTES, BLOCK_BYTES).expect("memory for a small disk");
+    let disk = DiskSpec {
+        name: "disk".into(),
+        uuid: [1; 16],
+        open: Arc::new(move || {
+            let disk: Ram = region.on_lane();
+            LaneFuture::new(async move { Ok(Rc::new(disk) as SharedVolume) })
+        }),
+        kept: None,
+    };
+    let config = UnitsConfig {
+        disks: vec![disk],
+        keep: None,
+        limits: Limits::default(),
+    };
+    lane.block_on(async {
+        let units = Units::open(config, &[handle]).await.expect("its disk");
+        let (done, ended) = oneshot();
+        units.enter(0, move |units| async move {
+            serve_to(&units, test).await;
+            done.send(());
+        });
+        ended.await.expect("the test has passed");
+    });
+}
+
+async fn serve_to(units: &Rc<LaneUnits>, test: impl AsyncFnOnce(&Kernel)) {
+    let (ours, its) = pair();
+    let spec = Spec {
+        volume: "disk".to_owned(),
+        read_only: false,
+        relative_port: 1,
+    };
+    let transfer = enter(&spec, units, 0).expect("it can be shown");
+    let session = Session {
+        read_only: false,
+        takes_discards: true,
+        io_max_bytes: 128 << 10,
+        max_background: 1,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        time_s: 0,
+    };
+    let (greet, greeted) = channel();
+    let (_stop, stopped) = channel();
+    let serving = serve((units.clone(), transfer), session, its, greet, stopped);
+    let served = spawn(serving);
+    let kernel = Kernel {
+        device: ours.on_lane(),
+        unique: Cell::new(2),
+    };
+    let (error, _) = kernel.ask(|unique| greeting(unique, init::MAX_PAGES)).await;
+    assert_eq!(error, 0);
+    assert!(greeted.receive().await.expect("a greeting").is_taken);
+    test(&kernel).await;
+    drop((kernel, ours));
+    assert!(matches!(served.await, End::Unmounted));
+}
+
+/// Both ends of what stands for the device.
+fn pair() -> (SharedDevice, SharedDevice) {
+    let (one, other) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("two sockets");
+    // A message of the longest write has to fit.
+    for socket in [&one, &other] {
+        rustix::net::sockopt::set_socket_send_buffer_size(socket, 4 << 20).expect("room");
+    }
+    let device = |socket: OwnedFd| SharedDevice::adopt(socket).expect("a descriptor");
+    (device(one), device(other))
+}
+
+fn bytes(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + seed * 13 + 1) as u8).collect()
+}
+
+#[test]
+fn any_range_is_read_as_it_was_written() {
+    with_kernel(async |kernel| {
+        let mut expected = vec![0; LEN_BYTES as usize];
+        let ranges = [
+            (0, 512),
+            (512, 4096),
+            (1, 1),
+            (511, 2),
+            (700, 100),
+            (700, 1500),
+            (1024, 100),
+            (5000, 40_000),
+            (4096, 100_000),
+            (LEN_BYTES as usize - 3, 3),
+        ];
+        for (seed, (at, len)) in ranges.into_iter().enumerate() {
+            let data = bytes(seed, len);
+            expected[at..at + len].copy_from_slice(&data);
+            kernel.write(at as u64, &data).await;
+            for (at, len) in ranges {
+                let read = kernel.read(at as u64, len).await;
+                assert!(read == expected[at..at + len], "{len} at {at}");
+            }
+        }
+        let (punched, _) = kernel.ask(|n| allocate(n, PUNCH_HOLE, 100, 9000)).await;
+        assert_eq!(punched, 0);
+        expected[100..9100].fill(0);
+        assert!(kernel.read(0, 20_000).await == expected[..20_000]);
+        let (error, data) = kernel.ask(|n| read(n, LEN_BYTES - 3, 4096)).await;
+        assert_eq!((error, data.len()), (0, 3), "no more than there is");
+    });
+}
+
+/// Who writes a part of a block reads the rest of it first and writes it back. Two that do so at once, or
+/// one beside a write of the whole block, must not bring back what was there before.
+#[test]
+fn writes_of_parts_of_a_block_at_once_all_count() {
+    with_kernel(async |kernel| {
+        const PART: usize = 16;
+        for round in 0..20 {
+            let parts = (0..BLOCK_BYTES as usize / PART).map(|part| {
+                let data = bytes(round + part, PART);
+                move |n| write(n, (part * PART) as u64, &data, 0)
+            });
+            for (error, _) in kernel.ask_all(parts.collect()).await {
+                assert_eq!(error, 0);
+            }
+            let expected: Vec<u8> = (0..BLOCK_BYTES as usize / PART)
+                .flat_map(|part| bytes(round + part, PART))
+                .collect();
+            assert_eq!(kernel.read(0, BLOCK_BYTES as usize).await, expected);
+        }
+    });
+}
+
+#[test]
+fn many_long_and_short_requests_at_once_are_all_answered() {
+    with_kernel(async |kernel| {
+        let len = |index: usize| [512, 4096, 33 << 10, 128 << 10, 100][index % 5];
+        let at = |index: usize| (index % 5 * (160 << 10)) as u64;
+        for round in 0..10 {
+            let writes = (0..40).map(|index| {
+                let data = bytes(round + index % 5, len(index));
+                move |n| write(n, at(index), &data, 0)
+            });
+            for (error, _) in kernel.ask_all(writes.collect()).await {
+                assert_eq!(error, 0);
+            }
+            let reads = (0..40).map(|index| move |n| read(n, at(index), len(index) as u32));
+            let answers = kernel.ask_all(reads.collect()).await;
+            for (index, (error, data)) in answers.into_iter().enumerate() {
+                assert_eq!(error, 0);
+                assert!(data == bytes(round + index % 5, len(index)), "{index}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_the_next_one_served() {
+    with_kernel(async |kernel| {
+        let short = |n| request(opcode::WRITE, n, &[0; 8]);
+        let (error, _) = kernel.ask(short).await;
+        assert_eq!(error, -rustix::io::Errno::INVAL.raw_os_error());
+        kernel.write(0, b"served").await;
+        assert_eq!(kernel.read(0, 6).await, b"served");
+        let (error, _) = kernel.ask(|n| request(opcode::FSYNC, n, &[0; 16])).await;
+        assert_eq!(error, 0);
+    });
+}

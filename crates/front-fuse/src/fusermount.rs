@@ -1,0 +1,81 @@
+//! `fusermount3`: mounts for a user who may not. It opens the device, mounts, and sends the descriptor
+//! back through a socket that it inherits.
+
+use std::{
+    io::{self, ErrorKind, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+
+const PROGRAM: &str = "fusermount3";
+/// By which it is told the number of the socket.
+const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// Mounts on the file at `path`; gives the descriptor of the device.
+pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
+    let failed = |error: io::Error| format!("{PROGRAM}: {error}");
+    let (ours, its) = UnixStream::pair().map_err(failed)?;
+    fcntl_setfd(&its, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["-o", options, "--"])
+        .arg(path)
+        .env(SOCKET_VARIABLE, its.as_raw_fd().to_string());
+    run(command)?;
+    drop(its);
+    received(&ours).map_err(failed)?.ok_or_else(|| {
+        format!(
+            "{PROGRAM} has mounted {} and sent no descriptor",
+            path.display()
+        )
+    })
+}
+
+/// Unmounts what is on `path`, `lazily` also if it is in use.
+pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u");
+    if lazily {
+        command.arg("-z");
+    }
+    command.arg("--").arg(path);
+    run(command)
+}
+
+fn run(mut command: Command) -> Result<(), String> {
+    let ran = command.stdin(Stdio::null()).output();
+    let ran = ran.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!(
+            "only root may mount without {PROGRAM}, which is not here; install it (Debian's package fuse3)"
+        ),
+        _ => format!("{PROGRAM}: {error}"),
+    })?;
+    match ran.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
+    }
+}
+
+/// The descriptor that is sent through `socket`, if there is one.
+fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let into = &mut [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(fds.flatten().next())
+}

@@ -1,0 +1,280 @@
+//! The front on one lane: takes requests from the lane's descriptor, one after the other, and has each
+//! worked on beside the others. It takes no more than it has room for; the rest wait in the kernel.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    rc::Rc,
+    task::Poll,
+};
+
+use engine::{
+    Buf, Payload, begin,
+    cross::{Receiver, Sender},
+    device::Device,
+    sync::{Budget, Permit},
+};
+use rustix::io::Errno;
+use unit::{BlockError, CommandId, Permits};
+
+use crate::{
+    reply::Reply,
+    request::{HEAD_BYTES, Operation, Request},
+    session::{Session, Step, Work},
+    transfer::{LUN, Transfer},
+};
+
+/// Requests that a lane works on at a time.
+pub(crate) const REQUESTS_MAX: usize = 64;
+/// Data of a write up to so many bytes are copied out of the buffer that they came in, which is as long
+/// as a write may be and serves the next request then.
+const COPIED_MAX_BYTES: usize = 32 << 10;
+
+/// What the kernel has said of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Greeting {
+    pub(crate) version: (u32, u32),
+    /// Whether we can serve it.
+    pub(crate) is_taken: bool,
+}
+
+/// Why a lane has ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// It was told to.
+    Stopped,
+    /// Somebody has unmounted the file.
+    Unmounted,
+    /// Somebody has aborted the connection, by `/sys/fs/fuse`.
+    Aborted,
+    /// The device failed.
+    Failed(io::Error),
+}
+
+/// The front on one lane.
+pub(crate) struct LaneFront {
+    device: Device,
+    session: Session,
+    transfer: Transfer,
+    /// One for each request that is worked on.
+    places: Rc<Budget>,
+    greet: Sender<Greeting>,
+}
+
+impl LaneFront {
+    pub(crate) fn new(
+        device: Device,
+        session: Session,
+        transfer: Transfer,
+        greet: Sender<Greeting>,
+    ) -> Rc<LaneFront> {
+        Rc::new(LaneFront {
+            device,
+            session,
+            transfer,
+            places: Budget::new(REQUESTS_MAX),
+            greet,
+        })
+    }
+
+    /// Serves until `stop` closes or there is nothing to serve any more, and then until all that was
+    /// taken is answered.
+    pub(crate) async fn serve(self: &Rc<Self>, stop: Receiver<()>) -> End {
+        let end = self.take_all(stop).await;
+        self.places.take(REQUESTS_MAX).await;
+        end
+    }
+
+    async fn take_all(self: &Rc<Self>, stop: Receiver<()>) -> End {
+        let mut stopped = pin!(stop.receive());
+        let room = self.session.io_max_bytes as usize;
+        let (mut head, mut body) = (Buf::new(HEAD_BYTES), Buf::new(room));
+        loop {
+            let place = self.places.take(1).await;
+            let taken = unless(stopped.as_mut(), self.device.take(head, body)).await;
+            let result;
+            (result, head, body) = match taken {
+                Some(taken) => taken,
+                None => return End::Stopped,
+            };
+            let len = match result {
+                // Nobody is at the other end.
+                Ok(0) => return End::Unmounted,
+                Ok(len) => len,
+                Err(error) => match Errno::from_io_error(&error) {
+                    // It was given up before we had it, or another lane was faster.
+                    Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+                    Some(Errno::NODEV) => return End::Unmounted,
+                    Some(Errno::CONNABORTED) => return End::Aborted,
+                    _ => return End::Failed(error),
+                },
+            };
+            let (first, rest) = (len.min(HEAD_BYTES), len.saturating_sub(HEAD_BYTES));
+            let request = match Request::parse(&head[..first], &body[..rest]) {
+                Ok(request) => request,
+                Err(malformed) => {
+                    tracing::warn!(%malformed, "the kernel has sent what is no request");
+                    if let Some(unique) = malformed.unique {
+                        self.reply_beside(unique, Reply::Error(Errno::INVAL), place);
+                    }
+                    continue;
+                }
+            };
+            let step = self.session.step(&request.operation, self.len_bytes());
+            match step {
+                Step::Nothing => {}
+                Step::Reply(reply) => {
+                    self.note(&request.operation, &reply);
+                    self.reply_beside(request.unique, reply, place);
+                }
+                Step::Work(work) => {
+                    let data = match work {
+                        Work::Write { len, .. } => {
+                            let len = len as usize;
+                            let taken = self.data(body, len).await;
+                            body = taken.1;
+                            Some(taken.0)
+                        }
+                        _ => None,
+                    };
+                    let front = self.clone();
+                    begin(async move { front.work(request.unique, work, data, place).await });
+                }
+            }
+        }
+    }
+
+    /// The first `len` bytes of `body`, once they are paid for, and a buffer for the next request.
+    async fn data(&self, body: Buf, len: usize) -> ((Payload, Permits), Buf) {
+        let memory = &self.transfer.nexus.memory;
+        if len <= COPIED_MAX_BYTES {
+            let paid = memory.take(len).await;
+            return ((Buf::copy_of(&body[..len]).into(), paid), body);
+        }
+        let room = body.len();
+        let paid = memory.take(room).await;
+        let data = Payload::from(body).slice(0..len);
+        ((data, paid), Buf::new(room))
+    }
+
+    fn len_bytes(&self) -> u64 {
+        let unit = self.transfer.nexus.unit(LUN);
+        unit.map_or(0, |unit| unit.len_bytes())
+    }
+
+    /// Tells whoever waits for the first request that it came.
+    fn note(&self, operation: &Operation, reply: &Reply) {
+        if let Operation::Init { major, minor, .. } = *operation {
+            let _ = self.greet.send(Greeting {
+                version: (major, minor),
+                is_taken: matches!(reply, Reply::Init { .. }),
+            });
+        }
+    }
+
+    /// Does what a request asks, and answers it afterwards.
+    async fn work(
+        self: Rc<Self>,
+        unique: u64,
+        work: Work,
+        data: Option<(Payload, Permits)>,
+        _place: Permit,
+    ) {
+        let id = CommandId(unique);
+        let transfer = &self.transfer;
+        let done = match (work, &data) {
+            (Work::Read { at, len }, _) => match transfer.read(id, at, len).await {
+                Ok((data, _paid)) => return self.send_data(unique, data).await,
+                Err(error) => Err(error),
+            },
+            (Work::Write { at, len, durable }, Some((data, _paid))) => {
+                let written = transfer.write(id, at, data.clone(), durable).await;
+                written.map(|()| Reply::Written(len))
+            }
+            (Work::Write { .. }, None) => unreachable!("a write has its data"),
+            (
+                Work::Zero {
+                    at,
+                    len,
+                    may_discard,
+                },
+                _,
+            ) => {
+                let zeroed = transfer.zero(id, at, len, may_discard).await;
+                zeroed.map(|()| Reply::Done)
+            }
+            (Work::Flush, _) => transfer.flush(id).await.map(|()| Reply::Done),
+        };
+        let reply = done.unwrap_or_else(|error| {
+            tracing::debug!(%error, ?work, "a request failed");
+            Reply::Error(errno(error))
+        });
+        self.send(unique, reply).await;
+    }
+
+    fn reply_beside(self: &Rc<Self>, unique: u64, reply: Reply, place: Permit) {
+        let front = self.clone();
+        begin(async move {
+            front.send(unique, reply).await;
+            drop(place);
+        });
+    }
+
+    async fn send(&self, unique: u64, reply: Reply) {
+        let bytes = Buf::copy_of(&reply.to_bytes(unique));
+        match self.device.send(bytes.into()).await {
+            Err(error) if !is_over(&error) => {
+                tracing::error!(%error, ?reply, "the kernel refuses an answer");
+            }
+            _ => {}
+        }
+    }
+
+    async fn send_data(&self, unique: u64, data: Payload) {
+        let header = Reply::Data(data.len() as u32).to_bytes(unique);
+        let mut message = Payload::from(Buf::copy_of(&header));
+        message.append(data);
+        match self.device.send(message).await {
+            Err(error) if !is_over(&error) => {
+                tracing::error!(%error, "the kernel refuses the data of a read");
+                // Or the reader would wait for ever.
+                self.send(unique, Reply::Error(Errno::IO)).await;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether an answer comes too late: its request was given up, or the mount has ended.
+fn is_over(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED)
+    )
+}
+
+/// What a program is told.
+fn errno(error: BlockError) -> Errno {
+    match error {
+        BlockError::OutOfRange | BlockError::TooLong => Errno::INVAL,
+        BlockError::Conflict => Errno::BUSY,
+        BlockError::ReadOnly => Errno::ROFS,
+        BlockError::NoSpace => Errno::NOSPC,
+        BlockError::NotReady | BlockError::NoUnit => Errno::NODEV,
+        BlockError::Aborted | BlockError::Failed => Errno::IO,
+    }
+}
+
+/// What `future` gives, unless `stop` ends before.
+async fn unless<T>(mut stop: Pin<&mut impl Future>, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}

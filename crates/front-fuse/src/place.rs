@@ -1,0 +1,205 @@
+//! Where the file is to appear. The path is taken for this process alone, what another one has left
+//! mounted there by its death is taken away, and a file that was made for it is removed at the end.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use engine::blocking;
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::mount::{self, TYPE};
+
+/// A mount that does not answer within this is nobody's that lives well.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Why a path cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The system refused.
+    #[error("{}: {cause}{}", path.display(), mend(cause))]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// It is no regular file.
+    #[error("{} is no regular file; name one that is empty, or a path where there is nothing yet", .0.display())]
+    NoFile(PathBuf),
+    /// It has content.
+    #[error(
+        "{} is not empty, and what is in it could not be seen any more; name an empty file, or a path where \
+         there is nothing yet",
+        .0.display()
+    )]
+    NotEmpty(PathBuf),
+    /// A running process serves a volume there.
+    #[error("{} is attached already, by a `sanstone attach` that runs; stop that one, or name another path", .0.display())]
+    Attached(PathBuf),
+    /// Something else is mounted there.
+    #[error("something else is mounted on {}: {kind}; unmount it, or name another path", path.display())]
+    Mounted {
+        /// The path.
+        path: PathBuf,
+        /// The type of the file system.
+        kind: String,
+    },
+    /// What a dead process left mounted there cannot be taken away.
+    #[error("{} is still mounted by a `sanstone attach` that has died, and cannot be unmounted: {cause}", path.display())]
+    Dead {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+}
+
+fn mend(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::NotFound => "; make the directory first",
+        io::ErrorKind::PermissionDenied => "; give this user the right, or name another path",
+        _ => "",
+    }
+}
+
+/// A path that is ours.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    /// Locked. Nobody reaches this file by its path while the volume is mounted over it.
+    file: File,
+    /// We have made the file.
+    is_made: bool,
+}
+
+impl Place {
+    /// Takes `path`: a file that is empty, or made now.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub async fn take(path: &Path) -> Result<Place, PlaceError> {
+        let path = absolute(path).map_err(failed(path))?;
+        clear(&path).await?;
+        let place = Place::open(&path)?;
+        // Somebody may have mounted there since.
+        match mount::type_at(&path).map_err(failed(&path))? {
+            None => Ok(place),
+            Some(_) => Err(PlaceError::Attached(path)),
+        }
+    }
+
+    fn open(path: &Path) -> Result<Place, PlaceError> {
+        let failed = failed(path);
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .mode(0o600)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+        let (file, is_made) = match options.clone().create_new(true).open(path) {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let look = fs::symlink_metadata(path).map_err(&failed)?;
+                if !look.is_file() {
+                    return Err(PlaceError::NoFile(path.to_owned()));
+                }
+                (options.open(path).map_err(&failed)?, false)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let place = Place {
+            path: path.to_owned(),
+            file,
+            is_made,
+        };
+        flock(&place.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| PlaceError::Attached(path.to_owned()))?;
+        match place.file.metadata().map_err(&failed)?.len() {
+            0 => Ok(place),
+            _ => Err(PlaceError::NotEmpty(path.to_owned())),
+        }
+    }
+
+    /// The path, absolute and without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Owner, group and permissions of the file there, which those of the volume's are.
+    pub(crate) fn owner(&self) -> io::Result<(u32, u32, u32)> {
+        let metadata = self.file.metadata()?;
+        let permissions = metadata.mode() & 0o7777;
+        Ok((metadata.uid(), metadata.gid(), permissions))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_made {
+            return;
+        }
+        // Only what we have made, and not what is mounted over it.
+        let is_ours = |look: &fs::Metadata| {
+            let own = self.file.metadata();
+            own.is_ok_and(|own| (own.dev(), own.ino()) == (look.dev(), look.ino()))
+        };
+        if fs::symlink_metadata(&self.path).is_ok_and(|look| is_ours(&look)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> PlaceError {
+    let path = path.to_owned();
+    move |cause| PlaceError::Io {
+        path: path.clone(),
+        cause,
+    }
+}
+
+/// `path` from the root on, without links, whether or not there is something.
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let name = path.file_name().ok_or(error)?;
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            Ok(parent.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+        }
+        found => found,
+    }
+}
+
+/// Sees to it that nothing is mounted at `path`: takes away what dead processes of ours have left.
+async fn clear(path: &Path) -> Result<(), PlaceError> {
+    /// Mounts upon each other that are taken away; more than one is strange.
+    const MOUNTS_MAX: usize = 16;
+    for _ in 0..MOUNTS_MAX {
+        match mount::type_at(path).map_err(failed(path))? {
+            None => return Ok(()),
+            Some(kind) if kind != TYPE => {
+                let path = path.to_owned();
+                return Err(PlaceError::Mounted { path, kind });
+            }
+            Some(_) => {}
+        }
+        let here = path.to_owned();
+        let look = move || fs::metadata(here).map(drop);
+        match blocking::run_within(ANSWER_MAX, blocking::Kind::Files, look).await {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {}
+            _ => return Err(PlaceError::Attached(path.to_owned())),
+        }
+        mount::unmount(path, true).map_err(|cause| PlaceError::Dead {
+            path: path.to_owned(),
+            cause,
+        })?;
+        tracing::warn!(
+            path = %path.display(),
+            "unmounted what a `sanstone attach` that has died had left mounted"
+        );
+    }
+    Err(PlaceError::Attached(path.to_owned()))
+}

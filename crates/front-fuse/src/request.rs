@@ -1,0 +1,212 @@
+//! A request of the kernel, from its bytes. Nothing in it is believed: what is too short, too long or
+//! unknown has an answer, too.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::abi::{
+    FallocateIn, InHeader, InitIn, OpenIn, ReadIn, SetattrIn, WriteIn, fattr, init, opcode,
+};
+
+/// What stands before the data of a write: its header and its fields, in bytes. Who reads so much into
+/// one buffer and the rest into another has the data at the beginning of the second.
+pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+
+/// What `O_DSYNC` and `O_SYNC` have in common.
+const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
+
+/// A request, and the number that its reply bears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The kernel's number for it.
+    pub unique: u64,
+    /// What is asked.
+    pub operation: Operation,
+}
+
+/// What the kernel asks. Ranges are in bytes and may be of any length, anywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// The first: what it can do.
+    Init {
+        /// Version of the protocol, the part before the point.
+        major: u32,
+        /// The part behind it.
+        minor: u32,
+        /// How far it may read ahead, in bytes.
+        max_readahead: u32,
+        /// `FUSE_…`, with those of `flags2` from bit 32 on.
+        flags: u64,
+    },
+    /// The last, where a mount asks for it.
+    Destroy,
+    /// Owner, length and times of the file.
+    GetAttributes,
+    /// Other ones.
+    SetAttributes {
+        /// The length, if it is to change: by `truncate` or `O_TRUNC`.
+        size: Option<u64>,
+        /// Whether owner or mode are to change.
+        owner_or_mode: bool,
+    },
+    /// Opens the file.
+    Open,
+    /// Closes it, when its last user does.
+    Release,
+    /// Reads.
+    Read {
+        /// From this byte on.
+        at: u64,
+        /// So much.
+        len: u32,
+    },
+    /// Writes the data that follow.
+    Write {
+        /// From this byte on.
+        at: u64,
+        /// So much.
+        len: u32,
+        /// It is to be on persistent media before the reply.
+        durable: bool,
+    },
+    /// Makes all that was written durable.
+    Sync,
+    /// `fallocate`.
+    Allocate {
+        /// `FALLOC_FL_…`
+        mode: u32,
+        /// From this byte on.
+        at: u64,
+        /// So much.
+        len: u64,
+    },
+    /// `statfs`.
+    Statistics,
+    /// An inode is not needed any more. No reply.
+    Forget,
+    /// What a file like this has no need of.
+    Other {
+        /// Its number in `enum fuse_opcode`.
+        opcode: u32,
+    },
+}
+
+/// Bytes that are no request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct Malformed {
+    /// The number to answer to, if so much could be read.
+    pub unique: Option<u64>,
+    /// For people.
+    pub why: &'static str,
+}
+
+impl Request {
+    /// Reads the request in `head` and, behind it, `rest`. The data of a write must be all of `rest`,
+    /// which is so where `head` has [`HEAD_BYTES`].
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn parse(head: &[u8], rest: &[u8]) -> Result<Request, Malformed> {
+        let mut bytes = Bytes { head, rest };
+        let malformed = |why| Malformed { unique: None, why };
+        let header: InHeader = bytes.take().ok_or(malformed("it has no whole header"))?;
+        let unique = header.unique;
+        let malformed = |why| Malformed {
+            unique: Some(unique),
+            why,
+        };
+        if u64::from(header.len) != (head.len() + rest.len()) as u64 {
+            return Err(malformed("its length is not the one that it says"));
+        }
+        let operation = operation(header.opcode, bytes).map_err(malformed)?;
+        Ok(Request { unique, operation })
+    }
+}
+
+/// What follows the header.
+fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static str> {
+    const SHORT: &str = "it is shorter than its kind";
+    Ok(match opcode {
+        opcode::INIT => {
+            let fixed: InitIn = bytes.take().ok_or(SHORT)?;
+            let mut flags = u64::from(fixed.flags);
+            if flags & init::INIT_EXT != 0 {
+                let flags2: u32 = bytes.take().ok_or(SHORT)?;
+                flags |= u64::from(flags2) << 32;
+            }
+            Operation::Init {
+                major: fixed.major,
+                minor: fixed.minor,
+                max_readahead: fixed.max_readahead,
+                flags,
+            }
+        }
+        opcode::DESTROY => Operation::Destroy,
+        opcode::GETATTR => Operation::GetAttributes,
+        opcode::SETATTR => {
+            let fields: SetattrIn = bytes.take().ok_or(SHORT)?;
+            let owner_or_mode = fattr::MODE | fattr::UID | fattr::GID;
+            Operation::SetAttributes {
+                size: (fields.valid & fattr::SIZE != 0).then_some(fields.size),
+                owner_or_mode: fields.valid & owner_or_mode != 0,
+            }
+        }
+        opcode::OPEN => {
+            let _: OpenIn = bytes.take().ok_or(SHORT)?;
+            Operation::Open
+        }
+        opcode::RELEASE => Operation::Release,
+        opcode::READ => {
+            let fields: ReadIn = bytes.take().ok_or(SHORT)?;
+            Operation::Read {
+                at: fields.offset,
+                len: fields.size,
+            }
+        }
+        opcode::WRITE => {
+            let fields: WriteIn = bytes.take().ok_or(SHORT)?;
+            if !bytes.head.is_empty() || bytes.rest.len() as u64 != u64::from(fields.size) {
+                return Err("its data are not as long as it says");
+            }
+            Operation::Write {
+                at: fields.offset,
+                len: fields.size,
+                durable: fields.flags & O_DSYNC != 0,
+            }
+        }
+        opcode::FSYNC => Operation::Sync,
+        opcode::FALLOCATE => {
+            let fields: FallocateIn = bytes.take().ok_or(SHORT)?;
+            Operation::Allocate {
+                mode: fields.mode,
+                at: fields.offset,
+                len: fields.length,
+            }
+        }
+        opcode::STATFS => Operation::Statistics,
+        opcode::FORGET | opcode::BATCH_FORGET => Operation::Forget,
+        opcode => Operation::Other { opcode },
+    })
+}
+
+/// Bytes in two pieces, of which structures are taken one after the other.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    head: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl Bytes<'_> {
+    fn take<T: FromBytes + IntoBytes>(&mut self) -> Option<T> {
+        let mut taken = T::new_zeroed();
+        let into = taken.as_mut_bytes();
+        let from_head = into.len().min(self.head.len());
+        let (first, second) = into.split_at_mut(from_head);
+        let (head, head_left) = self.head.split_at(from_head);
+        let (rest, rest_left) = self.rest.split_at_checked(second.len())?;
+        first.copy_from_slice(head);
+        second.copy_from_slice(rest);
+        (self.head, self.rest) = (head_left, rest_left);
+        Some(taken)
+    }
+}

@@ -1,0 +1,193 @@
+//! Reads, writes and zeroes of any bytes, with a unit that takes whole blocks. Where a write covers a
+//! block in part, the rest of the block stays as it is, whoever writes there at the same time.
+
+use std::rc::Rc;
+
+use engine::{
+    Buf, Payload,
+    sync::{Budget, Permit},
+};
+use unit::{BlockError, CommandId, LaneUnits, Nexus, Permits};
+
+/// The only unit that a nexus of ours reaches.
+pub(crate) const LUN: u32 = 0;
+/// Blocks that a lane changes in part at a time: each holds two of them beside what is paid for.
+const PATCHES_MAX: usize = 8;
+
+/// The way to the unit on one lane.
+pub(crate) struct Transfer {
+    pub(crate) units: Rc<LaneUnits>,
+    pub(crate) nexus: Rc<Nexus>,
+    block_bytes: u64,
+    patches: Rc<Budget>,
+}
+
+/// The parts of a range: bytes of one block, whole blocks, bytes of another; some may be empty.
+struct Parts {
+    first: u64,
+    whole: u64,
+    last: u64,
+}
+
+impl Parts {
+    fn of(at: u64, len: u64, block: u64) -> Parts {
+        let first = match at % block {
+            // All of the first block, or there is but one and it is not whole.
+            0 => 0,
+            into => len.min(block - into),
+        };
+        let last = (len - first) % block;
+        Parts {
+            first,
+            whole: len - first - last,
+            last,
+        }
+    }
+}
+
+impl Transfer {
+    pub(crate) fn new(units: Rc<LaneUnits>, nexus: Rc<Nexus>, block_size_bytes: u32) -> Transfer {
+        Transfer {
+            units,
+            nexus,
+            block_bytes: block_size_bytes.into(),
+            patches: Budget::new(PATCHES_MAX),
+        }
+    }
+
+    /// Reads `len` bytes at byte `at`; the permits pay for them.
+    pub(crate) async fn read(
+        &self,
+        id: CommandId,
+        at: u64,
+        len: u32,
+    ) -> Result<(Payload, Permits), BlockError> {
+        let block = self.block_bytes;
+        let (before, len) = ((at % block) as usize, len as usize);
+        let all = (before + len).next_multiple_of(block as usize);
+        let range = (at - before as u64, all as u32);
+        let (data, permits) = self.units.read(&self.nexus, (id, LUN), range).await?;
+        match all == len {
+            true => Ok((data, permits)),
+            false => Ok((data.slice(before..before + len), permits)),
+        }
+    }
+
+    /// Writes `data`, which is paid for, at byte `at`.
+    pub(crate) async fn write(
+        &self,
+        id: CommandId,
+        at: u64,
+        data: Payload,
+        durable: bool,
+    ) -> Result<(), BlockError> {
+        let parts = Parts::of(at, data.len() as u64, self.block_bytes);
+        let (first, whole) = (parts.first as usize, parts.whole as usize);
+        if whole == data.len() {
+            let write = self.units.write(&self.nexus, (id, LUN), at, data, durable);
+            return write.await;
+        }
+        if first > 0 {
+            self.patch(id, at, data.slice(0..first), durable).await?;
+        }
+        if whole > 0 {
+            let at = at + parts.first;
+            let middle = data.slice(first..first + whole);
+            let write = self
+                .units
+                .write(&self.nexus, (id, LUN), at, middle, durable);
+            write.await?;
+        }
+        if parts.last > 0 {
+            let last = data.slice(first + whole..data.len());
+            let at = at + parts.first + parts.whole;
+            self.patch(id, at, last, durable).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes at byte `at` read as zeroes.
+    pub(crate) async fn zero(
+        &self,
+        id: CommandId,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+    ) -> Result<(), BlockError> {
+        let parts = Parts::of(at, len, self.block_bytes);
+        let zeroes = |len: u64| Payload::zeroes(len as usize);
+        if parts.first > 0 {
+            self.patch(id, at, zeroes(parts.first), false).await?;
+        }
+        if parts.whole > 0 {
+            let range = (at + parts.first, parts.whole);
+            let zeroed = self
+                .units
+                .write_zeroes(&self.nexus, (id, LUN), range, may_discard);
+            zeroed.await?;
+        }
+        if parts.last > 0 {
+            let at = at + parts.first + parts.whole;
+            self.patch(id, at, zeroes(parts.last), false).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub(crate) async fn flush(&self, id: CommandId) -> Result<(), BlockError> {
+        self.units.flush(&self.nexus, (id, LUN)).await
+    }
+
+    /// Writes `data` at byte `at`, all in one block and less than it.
+    async fn patch(
+        &self,
+        id: CommandId,
+        at: u64,
+        data: Payload,
+        durable: bool,
+    ) -> Result<(), BlockError> {
+        let _turn: Permit = self.patches.take(1).await;
+        let into = (at % self.block_bytes) as usize;
+        let start = at - into as u64;
+        loop {
+            let range = (start, self.block_bytes as u32);
+            let (old, _paid) = self.units.read(&self.nexus, (id, LUN), range).await?;
+            let mut new = Buf::new(old.len());
+            old.copy_to(0, &mut new);
+            data.copy_to(0, &mut new[into..into + data.len()]);
+            let change = (old, new.into());
+            let written =
+                self.units
+                    .compare_and_write(&self.nexus, (id, LUN), start, change, durable);
+            // If not, somebody else has written to the block: that one has come further.
+            if written.await? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_range_cover_it_and_whole_blocks_are_whole() {
+        for block in [512, 4096] {
+            for at in [0, 1, 511, 512, 513, 4095, 4096, 5000] {
+                for len in [1, 2, 511, 512, 513, 1024, 4095, 4096, 4097, 20_000] {
+                    let parts = Parts::of(at, len, block);
+                    assert_eq!(parts.first + parts.whole + parts.last, len);
+                    assert!(parts.first < block && parts.last < block);
+                    assert_eq!(parts.whole % block, 0);
+                    let whole_at = at + parts.first;
+                    if parts.whole + parts.last > 0 {
+                        assert_eq!(whole_at % block, 0, "{len} at {at}");
+                    }
+                    let end = at % block + parts.first;
+                    assert!(parts.first == 0 || end <= block);
+                }
+            }
+        }
+    }
+}

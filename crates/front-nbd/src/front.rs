@@ -1,0 +1,131 @@
+//! One lane's front: its connections, each from its first byte to the end of its last I/O.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+};
+
+use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
+use unit::{LaneUnits, Luns, TargetPort};
+
+use crate::{
+    config::{Config, Limits},
+    connection::Connection,
+    reader,
+    server::{Everywhere, Newcomer, Request},
+    watchdog, writer,
+};
+
+/// The number of the unit for every nexus.
+pub(crate) const LUN: u32 = 0;
+
+/// What the connections of a lane have in common.
+pub(crate) struct Service {
+    pub(crate) units: Rc<LaneUnits>,
+    pub(crate) luns: Rc<Luns>,
+    pub(crate) volume: String,
+    pub(crate) read_only: bool,
+    pub(crate) limits: Limits,
+    pub(crate) everywhere: Arc<Everywhere>,
+}
+
+/// One lane's connections.
+pub(crate) struct Front {
+    service: Rc<Service>,
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    is_stopping: Cell<bool>,
+    /// A connection has ended.
+    changed: Notify,
+}
+
+impl Front {
+    pub(crate) fn open(
+        config: Config,
+        units: Rc<LaneUnits>,
+        everywhere: Arc<Everywhere>,
+    ) -> Result<Rc<Front>, String> {
+        let port = TargetPort {
+            target_name: "nbd".into(),
+            portal_group_tag: 1,
+            relative_port: config.relative_port,
+            port_group: 1,
+        };
+        let unit = units.unit(&config.volume, port, config.read_only, false)?;
+        let service = Service {
+            units,
+            luns: Rc::new(BTreeMap::from([(LUN, unit)])),
+            volume: config.volume,
+            read_only: config.read_only,
+            limits: config.limits,
+            everywhere,
+        };
+        Ok(Rc::new(Front {
+            service: Rc::new(service),
+            connections: RefCell::default(),
+            is_stopping: Cell::default(),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Does what it is asked until the server goes away.
+    pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+        while let Some(request) = requests.receive().await {
+            match request {
+                Request::Serve(newcomer) => {
+                    let share = Share::of(newcomer.id);
+                    spawn_for(share, self.clone().serve(newcomer));
+                }
+                Request::Stop(done) => {
+                    let front = self.clone();
+                    spawn(async move {
+                        front.stop().await;
+                        done.send(());
+                    });
+                }
+            }
+        }
+    }
+
+    /// Serves one connection from its first byte to the end of its last I/O.
+    async fn serve(self: Rc<Self>, newcomer: Newcomer) {
+        let id = newcomer.id;
+        let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
+        if self.is_stopping.get() {
+            connection.close();
+        }
+        self.connections.borrow_mut().insert(id, connection.clone());
+        tracing::debug!(peer = connection.peer, id, "connected");
+        spawn(writer::run(connection.clone()));
+        spawn(watchdog::watch(connection.clone()));
+        reader::run(&connection).await;
+        connection.close();
+        connection.over().await;
+        if let Some(nexus) = connection.nexus() {
+            self.service.units.leave(nexus).await;
+        }
+        self.connections.borrow_mut().remove(&id);
+        let everywhere = &self.service.everywhere;
+        everywhere.connections.fetch_sub(1, Ordering::Relaxed);
+        let (peer, why) = (&connection.peer, connection.ending());
+        tracing::debug!(peer, id, why, "connection ended");
+        if connection.nexus().is_some() {
+            if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+                tracing::info!(peer, suppressed, "a client has left: {why}");
+            }
+        }
+        self.changed.notify();
+    }
+
+    async fn stop(&self) {
+        self.is_stopping.set(true);
+        for connection in self.connections.borrow().values() {
+            connection.close();
+        }
+        let connections = &self.connections;
+        self.changed
+            .wait_for(|| connections.borrow().is_empty().then_some(()))
+            .await;
+    }
+}

@@ -1,0 +1,147 @@
+//! The receiving side of a connection: hands the protocol machine what arrives, does what it says, and brings the data
+//! of writes from the socket into memory of their own.
+
+use std::{
+    io::{self, ErrorKind},
+    rc::Rc,
+};
+
+use engine::{Buf, net::FramedReader, spend, time};
+use nbd::{Command, Event, Received};
+
+use crate::{
+    connection::{Connection, Outgoing},
+    request,
+};
+
+/// At first, for the handshake.
+const HANDSHAKE_BUFFER_BYTES: usize = 4 << 10;
+/// Requests, and the data of short writes, are received through a buffer of this length.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// What it costs to act on a request, in bytes moved.
+const REQUEST_COST_BYTES: usize = 8 << 10;
+
+/// Reads until the connection ends or closes.
+pub(crate) async fn run(connection: &Rc<Connection>) {
+    let mut reader = FramedReader::new(connection.stream.clone(), HANDSHAKE_BUFFER_BYTES);
+    if let Err(error) = receive_all(connection, &mut reader).await {
+        tracing::debug!(peer = connection.peer, %error, "receiving failed");
+        match error.kind() {
+            // What it has begun before may still be answered.
+            ErrorKind::UnexpectedEof => connection.note_ending("it has closed the connection"),
+            _ => connection.end(&error.to_string()),
+        }
+    }
+}
+
+async fn receive_all(connection: &Rc<Connection>, reader: &mut FramedReader) -> io::Result<()> {
+    // The server speaks first.
+    act(connection, reader).await?;
+    loop {
+        let may_go_on = || connection.is_closing() || connection.has_room();
+        connection.sent.wait_for(|| may_go_on().then_some(())).await;
+        if connection.is_closing() {
+            return Ok(());
+        }
+        let received = connection.machine.borrow_mut().receive(reader.bytes());
+        match received {
+            Ok(Received::Took(len)) => {
+                reader.consume(len);
+                act(connection, reader).await?;
+            }
+            Ok(Received::Needs(len)) => {
+                // The handshake has a time of its own, and between requests a client may be silent.
+                let is_begun = !reader.is_empty();
+                reader.reserve(len);
+                awaiting(connection, is_begun);
+                let is_there = reader.fill(len).await?;
+                awaiting(connection, false);
+                if !is_there {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Err(violation) => {
+                connection.dismiss(&violation.to_string());
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn awaiting(connection: &Connection, is_awaited: bool) {
+    connection
+        .receiving_since
+        .set(is_awaited.then(time::turn_began));
+}
+
+/// Does what the machine says.
+async fn act(connection: &Rc<Connection>, reader: &mut FramedReader) -> io::Result<()> {
+    loop {
+        let event = connection.machine.borrow_mut().poll_event();
+        let Some(event) = event else { return Ok(()) };
+        match event {
+            Event::Send(bytes) => {
+                spend(REQUEST_COST_BYTES).await;
+                connection.begin();
+                let head = bytes.into();
+                connection.answer(Outgoing {
+                    head,
+                    ..Outgoing::default()
+                });
+            }
+            Event::Skip(len) => {
+                awaiting(connection, true);
+                let skipped = reader.skip(len as usize).await;
+                awaiting(connection, false);
+                skipped?;
+            }
+            Event::Transmission => {
+                reader.reserve(RECEIVE_BUFFER_BYTES);
+                begin_transmission(connection);
+            }
+            Event::Request(request) => {
+                spend(REQUEST_COST_BYTES).await;
+                take_request(connection, reader, request).await?;
+            }
+            Event::StartTls => connection.dismiss("there is no TLS here"),
+            Event::End => {
+                connection.note_ending("it has disconnected");
+                connection.close();
+            }
+        }
+    }
+}
+
+fn begin_transmission(connection: &Connection) {
+    if !connection.enter() {
+        return connection.dismiss("the volume knows as many clients as it can; end some of them");
+    }
+    let everywhere = &connection.service.everywhere;
+    if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+        tracing::info!(peer = connection.peer, suppressed, "a client has come");
+    }
+}
+
+/// Begins a request, when the data that it brings have come.
+async fn take_request(
+    connection: &Rc<Connection>,
+    reader: &mut FramedReader,
+    request: nbd::Request,
+) -> io::Result<()> {
+    let received = time::turn_began();
+    let Some(nexus) = connection.nexus() else {
+        return Ok(()); // it was dismissed
+    };
+    let Command::Write { len, .. } = request.command() else {
+        request::begin(connection, request, received);
+        return Ok(());
+    };
+    let len = len as usize;
+    let permits = nexus.memory.take(len).await;
+    awaiting(connection, true);
+    let (result, data) = reader.read_into(Buf::new(len), 0..len).await;
+    awaiting(connection, false);
+    result?;
+    request::begin_write(connection, request, received, (data.into(), permits));
+    Ok(())
+}

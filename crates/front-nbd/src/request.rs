@@ -1,0 +1,177 @@
+//! Requests on their way to the unit and back: each is a task, and all of a connection run side by side. A task goes on
+//! to its end whatever becomes of its connection, so that who fences the client off waits for it.
+
+use std::rc::Rc;
+
+use engine::{Instant, Payload, time};
+use nbd::{Command, ErrorCode, Extent, Request};
+use unit::{BlockError, Kind, Nexus, Permits, Times};
+
+use crate::connection::{Connection, Outgoing};
+
+/// Extents in the answer to one block status; the client asks for the rest again.
+const EXTENTS_MAX: usize = 256;
+
+/// Begins a request that brings no data.
+pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Instant) {
+    begin_write(
+        connection,
+        request,
+        received,
+        (Payload::new(), Permits::new()),
+    );
+}
+
+/// Begins a request with its data and what pays for them.
+pub(crate) fn begin_write(
+    connection: &Rc<Connection>,
+    request: Request,
+    received: Instant,
+    data: (Payload, Permits),
+) {
+    connection.begin();
+    let connection = connection.clone();
+    let complete = time::turn_began();
+    engine::begin(async move {
+        let nexus = connection
+            .nexus()
+            .expect("requests come after the handshake");
+        let kind = match request.command() {
+            Command::Read { .. } => Kind::Read,
+            Command::Write { .. } => Kind::Write,
+            _ => Kind::Other,
+        };
+        let mut outgoing = perform(&connection, nexus, request, data).await;
+        let times = Times {
+            received,
+            complete,
+            started: complete,
+            ended: time::now(),
+        };
+        outgoing.counted = Some((kind, times));
+        connection.answer(outgoing);
+    });
+}
+
+/// Does what `request` asks for, and makes its reply.
+async fn perform(
+    connection: &Connection,
+    nexus: &Rc<Nexus>,
+    request: Request,
+    (data, permits): (Payload, Permits),
+) -> Outgoing {
+    let units = &connection.service.units;
+    let operation = connection.next_operation();
+    let done = match request.command() {
+        Command::Read { at, len } => match units.read(nexus, operation, (at, len)).await {
+            Ok((data, permits)) => {
+                return Outgoing {
+                    head: request.data(),
+                    data,
+                    permits,
+                    counted: None,
+                };
+            }
+            Err(error) => Err(error),
+        },
+        Command::BlockStatus { at, len, one } => {
+            match extents(connection, nexus, (at, len), one).await {
+                Ok(extents) => return reply(request.extents(&extents)),
+                Err(error) => Err(error),
+            }
+        }
+        Command::Write { at, fua, .. } => {
+            let written = units.write(nexus, operation, at, data, fua).await;
+            drop(permits);
+            written
+        }
+        Command::Flush => units.flush(nexus, operation).await,
+        Command::Trim { at, len, fua } => {
+            let trimmed = units.discard(nexus, operation, (at, len.into())).await;
+            and_flush(connection, nexus, fua, trimmed).await
+        }
+        Command::WriteZeroes {
+            at,
+            len,
+            fua,
+            may_discard,
+        } => {
+            let range = (at, len.into());
+            let zeroed = units
+                .write_zeroes(nexus, operation, range, may_discard)
+                .await;
+            and_flush(connection, nexus, fua, zeroed).await
+        }
+    };
+    reply(match done {
+        Ok(()) => request.done(),
+        Err(error) => request.fail(code(error), &error.to_string()),
+    })
+}
+
+fn reply(head: nbd::Reply) -> Outgoing {
+    Outgoing {
+        head,
+        ..Outgoing::default()
+    }
+}
+
+/// Makes durable what was done, if it is to be.
+async fn and_flush(
+    connection: &Connection,
+    nexus: &Rc<Nexus>,
+    fua: bool,
+    done: Result<(), BlockError>,
+) -> Result<(), BlockError> {
+    match (fua, done) {
+        (true, Ok(())) => {
+            let operation = connection.next_operation();
+            connection.service.units.flush(nexus, operation).await
+        }
+        (_, done) => done,
+    }
+}
+
+/// How `len` bytes at byte `at` are stored, or the first of them.
+async fn extents(
+    connection: &Connection,
+    nexus: &Rc<Nexus>,
+    (mut at, len): (u64, u32),
+    one: bool,
+) -> Result<Vec<Extent>, BlockError> {
+    let shape = connection.service.luns[&crate::front::LUN].shape();
+    let holes_are_zero = shape.discard.is_some_and(|discard| discard.reads_zeroes);
+    let end = at + u64::from(len);
+    let mut extents: Vec<Extent> = Vec::new();
+    while at < end {
+        let operation = connection.next_operation();
+        let units = &connection.service.units;
+        let found = units.allocation(nexus, operation, (at, end - at)).await?;
+        // Within a range whose length has 32 bits.
+        let len_bytes = found.len_bytes.min(end - at) as u32;
+        let is_hole = !found.is_mapped;
+        let is_full = one || extents.len() == EXTENTS_MAX;
+        match extents.last_mut() {
+            Some(last) if last.is_hole == is_hole => last.len_bytes += len_bytes,
+            Some(_) if is_full => break,
+            _ => extents.push(Extent {
+                len_bytes,
+                is_hole,
+                is_zero: is_hole && holes_are_zero,
+            }),
+        }
+        at += u64::from(len_bytes);
+    }
+    Ok(extents)
+}
+
+/// What a client is told of a failure.
+fn code(error: BlockError) -> ErrorCode {
+    match error {
+        BlockError::OutOfRange | BlockError::TooLong => ErrorCode::Invalid,
+        BlockError::Conflict | BlockError::ReadOnly => ErrorCode::Permission,
+        BlockError::NoSpace => ErrorCode::NoSpace,
+        BlockError::NotReady | BlockError::NoUnit => ErrorCode::Shutdown,
+        BlockError::Aborted | BlockError::Failed => ErrorCode::Io,
+    }
+}

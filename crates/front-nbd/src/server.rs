@@ -1,0 +1,294 @@
+//! The server: takes its place, gives every lane its front, spreads connections over the lanes.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    io::{self, ErrorKind},
+    pin::pin,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Poll,
+};
+
+use engine::{
+    Duration,
+    cross::{OneshotSender, Sender, channel, oneshot},
+    net::{DetachedStream, TcpListener, TcpStream, UnixListener},
+    spawn,
+    sync::Notify,
+    time,
+};
+use unit::{Units, answered};
+
+use crate::{
+    config::{Address, Config},
+    front::Front,
+    notices::Notices,
+};
+
+/// Before the next try after a connection could not be accepted.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
+
+/// Why a server did not start.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its address could not be bound.
+    #[error("cannot listen on {address}: {cause}; {mend}")]
+    Address {
+        /// The address.
+        address: Address,
+        /// What the system said.
+        cause: String,
+        /// What to look at.
+        mend: &'static str,
+    },
+    /// The volume could not be shown on a lane.
+    #[error("{0}")]
+    Unit(String),
+}
+
+/// What all lanes share of a server; touched when connections come and go.
+#[derive(Default)]
+pub(crate) struct Everywhere {
+    pub(crate) connections: AtomicUsize,
+    next_id: AtomicU64,
+    pub(crate) notices: Notices,
+}
+
+/// What a lane is asked.
+pub(crate) enum Request {
+    /// Serve this connection.
+    Serve(Newcomer),
+    /// Answer what was accepted, then end all connections.
+    Stop(OneshotSender<()>),
+}
+
+/// A connection that has been let in.
+pub(crate) struct Newcomer {
+    pub(crate) id: u64,
+    /// For people: who it is.
+    pub(crate) peer: String,
+    pub(crate) stream: DetachedStream,
+}
+
+/// A running server. Connections are accepted on the lane that started it.
+pub struct Server {
+    address: Address,
+    lanes: Vec<Sender<Request>>,
+    stop: Rc<Notify>,
+}
+
+impl Server {
+    /// Begins to serve a volume of `units`, on all their lanes, to who comes to `place`.
+    ///
+    /// # Errors
+    /// [`StartError::Unit`]; nothing is served then.
+    pub async fn start(config: Config, place: Place, units: &Units) -> Result<Server, StartError> {
+        let everywhere = Arc::new(Everywhere::default());
+        let (lanes, receivers): (Vec<_>, Vec<_>) = (0..units.lanes()).map(|_| channel()).unzip();
+        for (lane, requests) in receivers.into_iter().enumerate() {
+            let (started, opened) = oneshot();
+            let (config, everywhere) = (config.clone(), everywhere.clone());
+            units.enter(lane, move |units| async move {
+                match Front::open(config, units, everywhere) {
+                    Ok(front) => {
+                        started.send(Ok(()));
+                        front.run(requests).await;
+                    }
+                    Err(error) => started.send(Err(error)),
+                }
+            });
+            let ended = || Err("its lane has ended".to_owned());
+            let opened = opened.await.unwrap_or_else(ended);
+            opened.map_err(StartError::Unit)?;
+        }
+        let stop = Rc::new(Notify::new());
+        let address = place.address();
+        let door = Door {
+            lanes: lanes.clone(),
+            everywhere,
+            connections_max: config.limits.connections_max,
+            next_lane: Cell::new(0),
+        };
+        spawn(door.accept(place, stop.clone()));
+        Ok(Server {
+            address,
+            lanes,
+            stop,
+        })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Takes no new connections and requests, answers what was accepted, and ends all connections. What they wrote is
+    /// [flushed](Units::flush) by whoever holds the units.
+    pub async fn stop(self) {
+        self.stop.notify();
+        let mut answers = Vec::new();
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            if lane.send(Request::Stop(done)).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            // A lane that has ended has no connections.
+            answered(answer, "end all connections").await;
+        }
+    }
+}
+
+fn not_bound(address: &Address, error: &io::Error) -> StartError {
+    let is_unix = matches!(address, Address::Unix(_));
+    let mend = match error.kind() {
+        ErrorKind::AddrInUse if is_unix => {
+            "something else is there, and another program listens on it if it is a socket: end that, remove it, or \
+             write another path"
+        }
+        ErrorKind::NotFound if is_unix => "make its directory first, or write another path",
+        ErrorKind::InvalidInput if is_unix => {
+            "the path of a socket has at most 107 bytes: write a shorter one"
+        }
+        ErrorKind::AddrInUse => {
+            "another program listens there (`ss -ltnp` shows which): stop it, or write another port"
+        }
+        ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address: write one that it has, or 0.0.0.0 for all"
+        }
+        ErrorKind::PermissionDenied => {
+            "write one where this process may listen; ports below 1024 need a privilege"
+        }
+        _ => "write another address, or see to it that this process may listen there",
+    };
+    StartError::Address {
+        address: address.clone(),
+        cause: error.to_string(),
+        mend,
+    }
+}
+
+/// Where a server is going to serve. Who connects waits for it.
+pub struct Place(Listener);
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(Address, UnixListener),
+}
+
+impl Place {
+    /// Listens at `address`, on the current lane.
+    ///
+    /// # Errors
+    /// [`StartError::Address`]
+    pub fn take(address: &Address) -> Result<Place, StartError> {
+        let bound = match address {
+            Address::Tcp(tcp) => TcpListener::bind(*tcp).map(Listener::Tcp),
+            Address::Unix(path) => {
+                let bound = UnixListener::bind(path);
+                bound.map(|listener| Listener::Unix(address.clone(), listener))
+            }
+        };
+        bound.map(Place).map_err(|error| not_bound(address, &error))
+    }
+
+    /// Where it is, with the port that the system chose.
+    pub fn address(&self) -> Address {
+        match &self.0 {
+            Listener::Tcp(listener) => Address::Tcp(listener.local_addr()),
+            Listener::Unix(address, _) => address.clone(),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        match &self.0 {
+            Listener::Tcp(listener) => listener.accept().await,
+            Listener::Unix(_, listener) => listener.accept().await,
+        }
+    }
+
+    /// Who is at the other end of `stream`, for people. `None`: nobody any more.
+    fn peer(&self, stream: &TcpStream) -> Option<String> {
+        match &self.0 {
+            Listener::Tcp(_) => stream.addresses().ok().map(|(_, peer)| peer.to_string()),
+            Listener::Unix(address, _) => Some(address.to_string()),
+        }
+    }
+}
+
+/// Where connections come in: hands them to the lanes in turn.
+struct Door {
+    lanes: Vec<Sender<Request>>,
+    everywhere: Arc<Everywhere>,
+    connections_max: usize,
+    next_lane: Cell<usize>,
+}
+
+impl Door {
+    /// Lets connections in until told to stop.
+    async fn accept(self, place: Place, stop: Rc<Notify>) {
+        let mut stopped = pin!(stop.notified());
+        loop {
+            let accepted = {
+                let mut accepting = pin!(place.accept());
+                std::future::poll_fn(|cx| {
+                    if stopped.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(None);
+                    }
+                    accepting.as_mut().poll(cx).map(Some)
+                })
+                .await
+            };
+            match accepted {
+                None => return,
+                Some(Ok(stream)) => {
+                    if let Some(peer) = place.peer(&stream) {
+                        self.let_in(stream, peer);
+                    }
+                }
+                // The peer did not wait.
+                Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Some(Err(error)) => {
+                    if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+                        tracing::warn!(%error, suppressed, "a connection could not be accepted");
+                    }
+                    time::sleep(PAUSE_AFTER_ERROR).await;
+                }
+            }
+        }
+    }
+
+    fn let_in(&self, stream: TcpStream, peer: String) {
+        let connections = &self.everywhere.connections;
+        let limit = self.connections_max;
+        if connections.fetch_add(1, Ordering::Relaxed) >= limit {
+            connections.fetch_sub(1, Ordering::Relaxed);
+            if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+                tracing::warn!(
+                    peer,
+                    limit,
+                    suppressed,
+                    "a connection was refused: there are as many as there may be; end some of them"
+                );
+            }
+            return;
+        }
+        let lane = &self.lanes[self.next_lane.get()];
+        self.next_lane
+            .set((self.next_lane.get() + 1) % self.lanes.len());
+        let newcomer = Newcomer {
+            id: self.everywhere.next_id.fetch_add(1, Ordering::Relaxed),
+            peer,
+            stream: stream.detach(),
+        };
+        if lane.send(Request::Serve(newcomer)).is_err() {
+            tracing::error!("a lane has ended; its connection is dropped");
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

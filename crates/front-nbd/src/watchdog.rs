@@ -1,0 +1,34 @@
+//! What time does to a connection: it ends when its client does not finish the handshake, does not take its replies,
+//! or does not send the rest of what it has begun. A client with nothing to say may be silent for ever; whether it
+//! is still there the system finds out.
+
+use std::rc::Rc;
+
+use engine::{Duration, time};
+
+use crate::connection::Connection;
+
+/// How often the watchdog looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Watches the connection until it ends.
+pub(crate) async fn watch(connection: Rc<Connection>) {
+    let limits = connection.service.limits;
+    while time::timeout(INTERVAL, connection.over()).await.is_none() {
+        let now = time::now();
+        let peer_time = limits.peer_time;
+        let is_late =
+            |since: Option<_>, patience| since.is_some_and(|since| now - since > patience);
+        if connection.nexus().is_none() && now - connection.began > limits.handshake_time {
+            let limit = limits.handshake_time;
+            connection.dismiss(&format!("no handshake within {limit:?}"));
+        } else if is_late(connection.sending_since.get(), peer_time) {
+            connection.dismiss(&format!("it has taken no replies for {peer_time:?}"));
+        } else if is_late(connection.receiving_since.get(), 2 * peer_time) {
+            let patience = 2 * peer_time;
+            connection.dismiss(&format!(
+                "the rest of a request has not come within {patience:?}"
+            ));
+        }
+    }
+}

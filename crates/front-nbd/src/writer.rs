@@ -1,0 +1,67 @@
+//! The sending side of a connection: gathers every reply that is ready into one send, heads copied, data by
+//! reference, and keeps what pays for the data until they are on their way.
+
+use std::rc::Rc;
+
+use engine::{Gather, time};
+
+use crate::{
+    connection::{Connection, Outgoing},
+    front::LUN,
+};
+
+/// A send takes further replies until it has so many bytes or pieces. The first after a pause takes fewer, each
+/// further one twice as many: the client begins with its next requests while the rest of a burst is being sent.
+const FIRST_SEND_BYTES: usize = 64 << 10;
+const SEND_BYTES: usize = 1 << 20;
+const SEND_PIECES: usize = 960;
+
+/// Sends until the connection ends.
+pub(crate) async fn run(connection: Rc<Connection>) {
+    let mut gather = Gather::new();
+    let mut sending: Vec<Outgoing> = Vec::new();
+    let mut send_bytes = FIRST_SEND_BYTES;
+    while !connection.is_ended() {
+        let notified = connection.transmit.notified();
+        while gather.len() < send_bytes && gather.pieces() < SEND_PIECES {
+            let next = connection.outgoing.borrow_mut().pop_front();
+            let Some(reply) = next else { break };
+            gather.push_bytes(&reply.head);
+            gather.push_payload(&reply.data, 0..reply.data.len());
+            sending.push(reply);
+        }
+        if gather.is_empty() {
+            if connection.is_closing() && connection.is_idle() {
+                connection.end("all was answered");
+                break;
+            }
+            send_bytes = FIRST_SEND_BYTES;
+            notified.await;
+            continue;
+        }
+        send_bytes = (2 * send_bytes).min(SEND_BYTES);
+        connection.sending_since.set(Some(time::turn_began()));
+        let (result, back) = connection.stream.send_all(gather).await;
+        connection.sending_since.set(None);
+        gather = back;
+        if let Err(error) = result {
+            connection.end(&format!("sending failed: {error}"));
+            break;
+        }
+        count(&connection, &sending);
+        connection.note_sent(sending.len());
+        sending.clear();
+    }
+}
+
+/// Counts requests whose replies have been sent just now.
+fn count(connection: &Connection, sent: &[Outgoing]) {
+    let Some(nexus) = connection.nexus() else {
+        return;
+    };
+    let now = time::now();
+    for (kind, times) in sent.iter().filter_map(|reply| reply.counted.as_ref()) {
+        let units = &connection.service.units;
+        units.count(nexus, LUN, *kind, times, now);
+    }
+}

@@ -1,0 +1,29 @@
+//! The server side of NBD (the Network Block Device protocol, newstyle and fixed), pure: bytes in, events and
+//! replies out. No sockets, no clock, no payload.
+//!
+//! ```text
+//!  bytes ──► Server::receive ──► Event ──► the driver ──► Request::{done, data, extents, fail} ──► Reply
+//!            handshake, then requests                                                    bytes before the payload
+//! ```
+//!
+//! [`Server`] takes a client from its first byte to its last. The driver gives it what it has received, does what the
+//! [`Event`]s say, and answers each [`Request`] once, in any order. Payload does not come here: that of a write follows
+//! its request on the wire and the driver receives it where it belongs, that of a read follows its [`Reply`].
+//!
+//! "The specification" is the document `doc/proto.md` of the NetworkBlockDevice project; names such as `NBD_OPT_GO`
+//! are its own.
+#![forbid(unsafe_code)]
+
+mod error;
+mod export;
+mod option;
+mod reply;
+mod request;
+mod server;
+pub mod wire;
+
+pub use error::{ErrorCode, Violation};
+pub use export::{BlockSizes, Export};
+pub use reply::{Extent, Reply};
+pub use request::{Command, Request};
+pub use server::{Event, OPTION_MAX_BYTES, OPTIONS_MAX, RECEIVE_MAX_BYTES, Received, Server};

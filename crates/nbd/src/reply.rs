@@ -1,0 +1,95 @@
+//! Replies: what goes before their payload. With structured replies negotiated a read and an error have chunks, and
+//! all else has a simple reply, which is shorter.
+
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use crate::{
+    error::ErrorCode,
+    wire::{
+        ChunkHeader, SIMPLE_REPLY_MAGIC, STRING_MAX_BYTES, STRUCTURED_REPLY_MAGIC,
+        SimpleReplyHeader, chunk, context,
+    },
+};
+
+/// The bytes of a reply without its payload.
+pub type Reply = SmallVec<[u8; 32]>;
+
+/// How a part of the export is stored (`base:allocation`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// How long it is, in bytes; above zero.
+    pub len_bytes: u32,
+    /// It takes no space.
+    pub is_hole: bool,
+    /// It reads as zeroes.
+    pub is_zero: bool,
+}
+
+impl Extent {
+    fn flags(self) -> u32 {
+        let hole = if self.is_hole { context::HOLE } else { 0 };
+        let zero = if self.is_zero { context::ZERO } else { 0 };
+        hole | zero
+    }
+}
+
+/// A reply without chunks. `None`: it is done.
+pub(crate) fn simple(cookie: u64, error: Option<ErrorCode>) -> Reply {
+    let header = SimpleReplyHeader {
+        magic: SIMPLE_REPLY_MAGIC.into(),
+        error: error.map_or(0, |error| error as u32).into(),
+        cookie: cookie.into(),
+    };
+    Reply::from_slice(header.as_bytes())
+}
+
+/// The only chunk of a reply, up to what it has of type `kind`: `len` bytes.
+fn chunk(cookie: u64, kind: u16, len: u32) -> Reply {
+    let header = ChunkHeader {
+        magic: STRUCTURED_REPLY_MAGIC.into(),
+        flags: chunk::DONE.into(),
+        kind: kind.into(),
+        cookie: cookie.into(),
+        len: len.into(),
+    };
+    Reply::from_slice(header.as_bytes())
+}
+
+/// `len` bytes of data from byte `at` of the export follow.
+pub(crate) fn data(cookie: u64, at: u64, len: u32) -> Reply {
+    let offset = at.to_be_bytes();
+    let mut reply = chunk(cookie, chunk::OFFSET_DATA, len + offset.len() as u32);
+    reply.extend_from_slice(&offset);
+    reply
+}
+
+/// It failed, as `message` tells people.
+pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> Reply {
+    let message = shortened(message).as_bytes();
+    let mut reply = chunk(cookie, chunk::ERROR, 6 + message.len() as u32);
+    reply.extend_from_slice(&(error as u32).to_be_bytes());
+    reply.extend_from_slice(&(message.len() as u16).to_be_bytes());
+    reply.extend_from_slice(message);
+    reply
+}
+
+/// How the export is stored, part by part.
+pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Reply {
+    let mut reply = chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * extents.len() as u32);
+    reply.extend_from_slice(&context::ALLOCATION_ID.to_be_bytes());
+    for extent in extents {
+        reply.extend_from_slice(&extent.len_bytes.to_be_bytes());
+        reply.extend_from_slice(&extent.flags().to_be_bytes());
+    }
+    reply
+}
+
+/// As much of `message` as a string may have.
+pub(crate) fn shortened(message: &str) -> &str {
+    let mut end = message.len().min(STRING_MAX_BYTES);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
+}

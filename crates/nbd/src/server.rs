@@ -1,0 +1,360 @@
+//! One connection as the server sees it: the handshake with its options, then the transmission with its requests.
+
+use std::collections::VecDeque;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::{
+    error::Violation,
+    export::Export,
+    option::{ContextRequest, InfoRequest, Malformed, push_refusal, push_reply},
+    request::{Agreed, Meaning, Request, SKIP_MAX_BYTES, parse},
+    wire::{
+        INIT_MAGIC, OPTION_MAGIC, OptionHeader, RequestHeader, STRING_MAX_BYTES, context,
+        handshake, option, option_reply,
+    },
+};
+
+/// The longest data of an option that are looked at, in bytes: some names, and many queries.
+pub const OPTION_MAX_BYTES: usize = 16 << 10;
+/// Options that a client may send before the transmission.
+pub const OPTIONS_MAX: u32 = 64;
+/// The most that [`Server::receive`] ever needs at once, in bytes.
+pub const RECEIVE_MAX_BYTES: usize = size_of::<OptionHeader>() + OPTION_MAX_BYTES;
+
+/// What follows the reply to NBD_OPT_EXPORT_NAME unless the client does without.
+const PADDING: [u8; 124] = [0; 124];
+
+/// What the driver is to do, in the order in which they come.
+#[derive(Debug)]
+pub enum Event {
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Receive so many bytes and throw them away.
+    Skip(u32),
+    /// When all is sent, begin with TLS as its server. Nothing that was received before that may count as received
+    /// under its protection.
+    StartTls,
+    /// The handshake is over: the client has chosen the export.
+    Transmission,
+    /// Do this and answer it. The data of a write follow.
+    Request(Request),
+    /// The client leaves: answer what is open, then close.
+    End,
+}
+
+/// What became of the bytes given to [`Server::receive`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// So many from the front were taken, and there may be events.
+    Took(usize),
+    /// None were taken: there have to be at least so many, which are at most [`RECEIVE_MAX_BYTES`].
+    Needs(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    ClientFlags,
+    Options,
+    Transmission,
+    Over,
+}
+
+/// The protocol machine of one connection.
+#[derive(Debug)]
+pub struct Server {
+    export: Export,
+    /// TLS can be had, and then nothing goes without.
+    has_tls: bool,
+    /// It is on.
+    is_secure: bool,
+    phase: Phase,
+    client_flags: u16,
+    options: u32,
+    agreed: Agreed,
+    events: VecDeque<Event>,
+}
+
+impl Server {
+    /// Begins to serve `export` to a client. With TLS it insists on that.
+    pub fn new(export: Export, has_tls: bool) -> Server {
+        let mut greeting = Vec::new();
+        greeting.extend_from_slice(&INIT_MAGIC.to_be_bytes());
+        greeting.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        let flags = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+        greeting.extend_from_slice(&flags.to_be_bytes());
+        Server {
+            export,
+            has_tls,
+            is_secure: false,
+            phase: Phase::ClientFlags,
+            client_flags: 0,
+            options: 0,
+            agreed: Agreed::default(),
+            events: VecDeque::from([Event::Send(greeting)]),
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether the handshake is over.
+    pub fn is_in_transmission(&self) -> bool {
+        self.phase == Phase::Transmission
+    }
+
+    /// Takes the next message from the front of `bytes`, which is all that was received and not taken yet. What events
+    /// say is to be done before the next call.
+    ///
+    /// # Errors
+    /// [`Violation`]: the connection has to be closed.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+        debug_assert!(self.events.is_empty(), "what was said before is done");
+        match self.phase {
+            Phase::ClientFlags => self.receive_flags(bytes),
+            Phase::Options => self.receive_option(bytes),
+            Phase::Transmission => self.receive_request(bytes),
+            Phase::Over => Ok(Received::Took(bytes.len())),
+        }
+    }
+
+    fn receive_flags(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+        let Some(flags) = bytes.first_chunk::<4>() else {
+            return Ok(Received::Needs(4));
+        };
+        let flags = u32::from_be_bytes(*flags);
+        let known = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+        let unknown = flags & !u32::from(known);
+        if unknown != 0 {
+            return Err(Violation::ClientFlags(unknown));
+        }
+        self.client_flags = flags as u16;
+        self.phase = Phase::Options;
+        Ok(Received::Took(4))
+    }
+
+    fn receive_option(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+        let Ok((header, rest)) = OptionHeader::ref_from_prefix(bytes) else {
+            return Ok(Received::Needs(size_of::<OptionHeader>()));
+        };
+        if header.magic.get() != OPTION_MAGIC {
+            return Err(Violation::OptionMagic(header.magic.get()));
+        }
+        let (option, len) = (header.option.get(), header.len.get() as usize);
+        let whole = size_of::<OptionHeader>() + len;
+        if len <= OPTION_MAX_BYTES && rest.len() < len {
+            return Ok(Received::Needs(whole));
+        }
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Err(Violation::TooManyOptions(OPTIONS_MAX));
+        }
+        if len <= OPTION_MAX_BYTES {
+            self.act_on(option, &rest[..len])?;
+            return Ok(Received::Took(whole));
+        }
+        if header.len.get() > SKIP_MAX_BYTES || option == option::EXPORT_NAME {
+            return Err(Violation::TooLong(header.len.get()));
+        }
+        self.refuse(
+            option,
+            option_reply::TOO_BIG,
+            "the option has too much data",
+        );
+        self.events.push_back(Event::Skip(header.len.get()));
+        Ok(Received::Took(size_of::<OptionHeader>()))
+    }
+
+    fn act_on(&mut self, option: u32, data: &[u8]) -> Result<(), Violation> {
+        let is_bare = self.has_tls && !self.is_secure;
+        match option {
+            option::EXPORT_NAME if is_bare => return Err(Violation::WithoutTls),
+            option::ABORT => {
+                self.accept(option);
+                self.events.push_back(Event::End);
+                self.phase = Phase::Over;
+            }
+            option::STARTTLS => self.start_tls(data),
+            _ if is_bare => {
+                self.refuse(
+                    option,
+                    option_reply::TLS_REQUIRED,
+                    "begin with TLS (NBD_OPT_STARTTLS)",
+                );
+            }
+            option::EXPORT_NAME => self.choose(data)?,
+            option::LIST if !data.is_empty() => self.refuse_data(option),
+            option::LIST => {
+                let name = self.export.name.as_bytes();
+                let mut server = (name.len() as u32).to_be_bytes().to_vec();
+                server.extend_from_slice(name);
+                let mut replies = Vec::new();
+                push_reply(&mut replies, option, option_reply::SERVER, &server);
+                push_reply(&mut replies, option, option_reply::ACK, &[]);
+                self.events.push_back(Event::Send(replies));
+            }
+            option::INFO | option::GO => match InfoRequest::parse(data) {
+                Ok(request) => self.inform(option, &request),
+                Err(malformed) => self.refuse_malformed(option, malformed),
+            },
+            option::STRUCTURED_REPLY if !data.is_empty() => self.refuse_data(option),
+            option::STRUCTURED_REPLY => {
+                self.agreed.is_structured = true;
+                self.accept(option);
+            }
+            option::SET_META_CONTEXT | option::LIST_META_CONTEXT => {
+                if option == option::SET_META_CONTEXT {
+                    // Also when this fails.
+                    self.agreed.has_allocation = false;
+                }
+                match ContextRequest::parse(data) {
+                    Ok(request) => self.tell_contexts(option, &request),
+                    Err(malformed) => self.refuse_malformed(option, malformed),
+                }
+            }
+            _ => self.refuse(
+                option,
+                option_reply::UNSUPPORTED,
+                "there is no such option here",
+            ),
+        }
+        Ok(())
+    }
+
+    fn start_tls(&mut self, data: &[u8]) {
+        let option = option::STARTTLS;
+        let is_fixed = self.client_flags & handshake::FIXED_NEWSTYLE != 0;
+        if !data.is_empty() {
+            return self.refuse_data(option);
+        }
+        if self.is_secure {
+            return self.refuse(option, option_reply::INVALID, "TLS is on already");
+        }
+        if !self.has_tls || !is_fixed {
+            return self.refuse(option, option_reply::POLICY, "there is no TLS here");
+        }
+        self.is_secure = true;
+        // Whoever could write into the stream before has not decided anything.
+        self.agreed = Agreed::default();
+        self.accept(option);
+        self.events.push_back(Event::StartTls);
+    }
+
+    /// NBD_OPT_EXPORT_NAME, which has no replies but this one.
+    fn choose(&mut self, name: &[u8]) -> Result<(), Violation> {
+        if !self.export.is_called(name) {
+            let name = &name[..name.len().min(STRING_MAX_BYTES)];
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(Violation::NoSuchExport(name, self.export.name.clone()));
+        }
+        let mut reply = self.export.len_bytes.to_be_bytes().to_vec();
+        reply.extend_from_slice(&self.flags().to_be_bytes());
+        if self.client_flags & handshake::NO_ZEROES == 0 {
+            reply.extend_from_slice(&PADDING);
+        }
+        self.events.push_back(Event::Send(reply));
+        self.begin_transmission();
+        Ok(())
+    }
+
+    fn inform(&mut self, option: u32, request: &InfoRequest<'_>) {
+        if !self.export.is_called(request.name) {
+            return self.refuse_unknown(option);
+        }
+        let mut replies = Vec::new();
+        request.push_replies(&mut replies, option, &self.export, self.flags());
+        push_reply(&mut replies, option, option_reply::ACK, &[]);
+        self.events.push_back(Event::Send(replies));
+        if option == option::GO {
+            self.begin_transmission();
+        }
+    }
+
+    fn tell_contexts(&mut self, option: u32, request: &ContextRequest<'_>) {
+        if !self.agreed.is_structured {
+            let why = "block status needs structured replies (NBD_OPT_STRUCTURED_REPLY)";
+            return self.refuse(option, option_reply::INVALID, why);
+        }
+        if !self.export.is_called(request.name) {
+            return self.refuse_unknown(option);
+        }
+        let (is_told, id) = match option == option::SET_META_CONTEXT {
+            true => (request.names_allocation, context::ALLOCATION_ID),
+            false => (
+                request.names_allocation || request.names_base || request.is_empty,
+                0,
+            ),
+        };
+        self.agreed.has_allocation |= is_told && option == option::SET_META_CONTEXT;
+        let mut replies = Vec::new();
+        if is_told {
+            let mut told = id.to_be_bytes().to_vec();
+            told.extend_from_slice(context::ALLOCATION.as_bytes());
+            push_reply(&mut replies, option, option_reply::META_CONTEXT, &told);
+        }
+        push_reply(&mut replies, option, option_reply::ACK, &[]);
+        self.events.push_back(Event::Send(replies));
+    }
+
+    fn flags(&self) -> u16 {
+        self.export.flags(self.agreed.is_structured)
+    }
+
+    fn begin_transmission(&mut self) {
+        self.phase = Phase::Transmission;
+        self.events.push_back(Event::Transmission);
+    }
+
+    fn accept(&mut self, option: u32) {
+        let mut reply = Vec::new();
+        push_reply(&mut reply, option, option_reply::ACK, &[]);
+        self.events.push_back(Event::Send(reply));
+    }
+
+    fn refuse(&mut self, option: u32, kind: u32, message: &str) {
+        let mut reply = Vec::new();
+        push_refusal(&mut reply, option, kind, message);
+        self.events.push_back(Event::Send(reply));
+    }
+
+    fn refuse_data(&mut self, option: u32) {
+        self.refuse(option, option_reply::INVALID, "the option takes no data");
+    }
+
+    fn refuse_malformed(&mut self, option: u32, malformed: Malformed) {
+        self.refuse(option, option_reply::INVALID, malformed.0);
+    }
+
+    fn refuse_unknown(&mut self, option: u32) {
+        let message = format!(
+            "there is no such export; the one that is served is called {:?}",
+            self.export.name
+        );
+        self.refuse(option, option_reply::UNKNOWN, &message);
+    }
+
+    fn receive_request(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+        let Ok((header, _)) = RequestHeader::ref_from_prefix(bytes) else {
+            return Ok(Received::Needs(size_of::<RequestHeader>()));
+        };
+        match parse(header, &self.export, self.agreed)? {
+            Meaning::Do(request) => self.events.push_back(Event::Request(request)),
+            Meaning::Answered(reply, follow) => {
+                self.events.push_back(Event::Send(reply.to_vec()));
+                if follow > 0 {
+                    self.events.push_back(Event::Skip(follow));
+                }
+            }
+            Meaning::Disconnect => {
+                self.phase = Phase::Over;
+                self.events.push_back(Event::End);
+            }
+        }
+        Ok(Received::Took(header.as_bytes().len()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

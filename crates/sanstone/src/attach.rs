@@ -1,0 +1,203 @@
+//! `sanstone attach`: opens one volume and shows it to this machine, until SIGTERM or SIGINT, or until its
+//! front has nothing to serve any more. A second signal ends it at once.
+
+use std::{
+    future::{pending, poll_fn},
+    path::PathBuf,
+    pin::pin,
+    task::Poll,
+};
+
+use clap::Args;
+use engine::{LaneHandle, cross::Receiver};
+use front_fuse::{Place, Spec};
+use front_nbd::{Address, Server};
+use node::{Attachment, Config, Process};
+
+use crate::{
+    descriptors,
+    failure::Failure,
+    lanes::Lanes,
+    log,
+    signals::{self, Told},
+};
+
+/// `sanstone attach`.
+#[derive(Args)]
+pub(crate) struct AttachCall {
+    /// The configuration file.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// The volume's name in it.
+    volume: String,
+    #[command(flatten)]
+    to: To,
+    /// Take no writes.
+    #[arg(long)]
+    read_only: bool,
+}
+
+/// Where the volume appears.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct To {
+    /// As the file PATH, by FUSE. It must be empty or not exist.
+    #[arg(long, value_name = "PATH")]
+    fuse: Option<PathBuf>,
+    /// To NBD clients, at `unix:PATH` or at an address and a port, as 127.0.0.1:10809. Nobody is asked
+    /// who he is.
+    #[arg(long, value_name = "unix:PATH|ADDRESS:PORT")]
+    nbd: Option<Address>,
+}
+
+/// Where the volume appears, ready to be taken.
+enum Door {
+    Fuse(Place),
+    Nbd(front_nbd::Place),
+}
+
+/// What shows it there.
+enum Front {
+    Fuse(front_fuse::Front),
+    Nbd(Server),
+}
+
+impl To {
+    /// Takes the place before the volume is opened: what is wrong with it needs nobody's claim.
+    async fn take(&self) -> Result<Door, Failure> {
+        match (&self.fuse, &self.nbd) {
+            (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
+            (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address)?)),
+            (None, None) => unreachable!("clap asks for one of them"),
+        }
+    }
+}
+
+impl Front {
+    async fn start(call: &AttachCall, door: Door, volume: &Attachment) -> Result<Front, Failure> {
+        match door {
+            Door::Fuse(place) => {
+                let spec = Spec {
+                    volume: volume.volume().to_owned(),
+                    read_only: call.read_only,
+                    relative_port: volume.relative_port(),
+                };
+                let front = front_fuse::Front::start(&spec, place, volume.units()).await?;
+                tracing::info!(volume = volume.volume(), path = %front.path().display(), "attached");
+                Ok(Front::Fuse(front))
+            }
+            Door::Nbd(place) => {
+                let config = front_nbd::Config {
+                    volume: volume.volume().to_owned(),
+                    relative_port: volume.relative_port(),
+                    read_only: call.read_only,
+                    limits: front_nbd::Limits::default(),
+                };
+                let server = Server::start(config, place, volume.units()).await?;
+                tracing::info!(volume = volume.volume(), nbd = %server.address(), "attached");
+                Ok(Front::Nbd(server))
+            }
+        }
+    }
+
+    /// Waits until there is nothing to serve any more.
+    async fn ended(&self) {
+        match self {
+            Front::Fuse(front) => front.ended().await,
+            Front::Nbd(_) => pending().await,
+        }
+    }
+
+    /// Finishes what was accepted.
+    async fn stop(self) {
+        match self {
+            Front::Fuse(front) => front.stop().await,
+            Front::Nbd(server) => server.stop().await,
+        }
+    }
+}
+
+/// Attaches a volume until told to stop.
+pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
+    // First of all: until then a SIGHUP ends the process.
+    let told = signals::listen(false)?;
+    let config = Config::load(&call.config)?;
+    descriptors::raise(0);
+    log::abort_at_panic();
+    // For this thread and those that it starts.
+    let flusher = rustix::process::configure_io_flusher_behavior(true);
+    let lanes = Lanes::start(config.lanes())?;
+    let handles = lanes.handles();
+    let attached = lanes
+        .first
+        .block_on(attach(call, &config, &handles, &told, flusher));
+    lanes.stop();
+    attached
+}
+
+async fn attach(
+    call: &AttachCall,
+    config: &Config,
+    lanes: &[LaneHandle],
+    told: &Receiver<Told>,
+    flusher: rustix::io::Result<()>,
+) -> Result<(), Failure> {
+    let door = call.to.take().await?;
+    let process = Process::attaching(config.path(), &call.volume);
+    let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
+    let started = match Front::start(call, door, &volume).await {
+        Ok(front) => {
+            warn_of_standstill(flusher);
+            attend(&front, &volume, told).await;
+            tracing::info!(
+                "stopping: finishing what was accepted; a second SIGTERM or SIGINT ends at once"
+            );
+            front.stop().await;
+            Ok(())
+        }
+        Err(failure) => Err(failure),
+    };
+    // However it went: what is claimed is given up.
+    let flushed = volume.stop().await;
+    started?;
+    flushed?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Does what it is told to, until that is to stop or the front has ended.
+async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
+    let mut ended = pin!(front.ended());
+    loop {
+        let mut next = pin!(told.receive());
+        let what = poll_fn(|cx| {
+            if ended.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            next.as_mut().poll(cx)
+        });
+        match what.await {
+            Some(Told::LookAgain) => {
+                if !volume.look_again() {
+                    tracing::info!("SIGHUP: no file has changed its length");
+                }
+            }
+            Some(Told::Report) => {
+                tracing::info!("where the time went\n{}", volume.report());
+            }
+            Some(Told::Stop) | None => return,
+        }
+    }
+}
+
+/// Memory that this process needs should be made free without writing to a file system, which may lie on
+/// the volume and wait for this process. Says what it means that the system does not let us ask for that.
+fn warn_of_standstill(flusher: rustix::io::Result<()>) {
+    if let Err(error) = flusher {
+        tracing::warn!(
+            %error,
+            "this process has no CAP_SYS_RESOURCE to say that file systems may depend on it \
+             (PR_SET_IO_FLUSHER): when memory is short, one that is on the volume may come to a standstill"
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! What whoever started this process wants of it, by signals or by closing its standard input.
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use engine::cross::{Receiver, channel};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    iterator::Signals,
+};
+
+use crate::{failure::Failure, log};
+
+/// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
+/// group, and a shell's trap may add one to the terminal's.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+
+/// What whoever started us can want.
+#[derive(Clone, Copy)]
+pub(crate) enum Told {
+    Stop,
+    Report,
+    LookAgain,
+}
+
+/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
+pub(crate) fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
+    let (teller, told) = channel();
+    if supervised {
+        let teller = teller.clone();
+        let watch = move || {
+            // Whatever is written there means nothing; only the end counts.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            let _ = teller.send(Told::Stop);
+        };
+        thread::Builder::new()
+            .name("supervisor".into())
+            .spawn(watch)?;
+    }
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).context("catching signals")?;
+    let watch = move || {
+        let mut stopping: Option<Instant> = None;
+        for signal in signals.forever() {
+            let what = match signal {
+                SIGUSR1 => Told::Report,
+                SIGHUP => Told::LookAgain,
+                _ => Told::Stop,
+            };
+            if matches!(what, Told::Stop)
+                && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
+            {
+                log::say(
+                    "sanstone: second request to stop: ending at once, without the commands that are not finished",
+                );
+                log::flush();
+                std::process::exit(1);
+            }
+            if teller.send(what).is_err() {
+                break;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(watch)?;
+    Ok(told)
+}

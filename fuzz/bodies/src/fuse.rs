@@ -1,0 +1,97 @@
+//! Requests as the kernel might send them: bytes that are right but for their content, that are cut
+//! anywhere, and that are nothing. What is taken for a request is one whatever its cut, asks for nothing
+//! beyond the file, and its answer says how long it is.
+
+use front_fuse::{HEAD_BYTES, Operation, Reply, Request, Session, Step, Work};
+
+use crate::input::Input;
+
+const LEN_BYTES: u64 = 1 << 20;
+const IO_MAX_BYTES: u32 = 64 << 10;
+
+/// A choice of session, then requests: how each is made, and its bytes.
+pub fn fuse(input: &[u8]) {
+    let mut input = Input::new(input);
+    let choice = input.u8();
+    let session = Session {
+        read_only: choice & 1 != 0,
+        takes_discards: choice & 2 == 0,
+        io_max_bytes: IO_MAX_BYTES,
+        max_background: 64,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        time_s: 0,
+    };
+    while !input.is_empty() {
+        let opcode = u32::from(input.u8());
+        let body_len = usize::from(input.u8());
+        let cut = usize::from(input.u8());
+        let unique = u64::from(input.u32());
+        let body = input.bytes(body_len);
+        let mut bytes = vec![0; 40];
+        let len = 40 + body.len() as u32;
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&opcode.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+        bytes.extend_from_slice(body);
+        let request = check(&session, &bytes, cut);
+        if let Some(request) = request {
+            assert_eq!(request.unique, unique);
+        }
+        // Without the header that fits.
+        check(&session, body, cut);
+    }
+}
+
+/// Reads a request out of `bytes`, and looks what becomes of it.
+fn check(session: &Session, bytes: &[u8], cut: usize) -> Option<Request> {
+    let parse = |at: usize| {
+        let (head, rest) = bytes.split_at(at.min(bytes.len()));
+        Request::parse(head, rest)
+    };
+    let request = parse(HEAD_BYTES);
+    match (&request, parse(cut)) {
+        (Ok(request), Ok(other)) => assert_eq!(*request, other),
+        // The data of a write have one place only.
+        (Ok(request), Err(_)) => assert!(matches!(request.operation, Operation::Write { .. })),
+        (Err(malformed), Err(other)) => assert_eq!(malformed.unique, other.unique),
+        (Err(_), Ok(other)) => assert!(matches!(other.operation, Operation::Write { .. })),
+    }
+    let request = request.ok()?;
+    for len_bytes in [LEN_BYTES, 0, u64::MAX] {
+        match session.step(&request.operation, len_bytes) {
+            Step::Reply(reply) => check_reply(&reply, request.unique),
+            Step::Work(work) => check_work(session, work, len_bytes),
+            Step::Nothing => assert_eq!(request.operation, Operation::Forget),
+        }
+    }
+    Some(request)
+}
+
+fn check_reply(reply: &Reply, unique: u64) {
+    let bytes = reply.to_bytes(unique);
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let data = match reply {
+        Reply::Data(len) => *len,
+        _ => 0,
+    };
+    assert_eq!(word(0), bytes.len() as u32 + data);
+    assert_eq!(bytes[8..16], unique.to_ne_bytes());
+    let is_error = matches!(reply, Reply::Error(_));
+    assert_eq!((word(4) as i32) < 0, is_error);
+}
+
+fn check_work(session: &Session, work: Work, len_bytes: u64) {
+    let (at, len) = match work {
+        Work::Read { at, len } | Work::Write { at, len, .. } => {
+            assert!(len <= IO_MAX_BYTES);
+            (at, len.into())
+        }
+        Work::Zero { at, len, .. } => (at, len),
+        Work::Flush => return,
+    };
+    assert!(len > 0);
+    assert!(at.checked_add(len).is_some_and(|end| end <= len_bytes));
+    assert!(matches!(work, Work::Read { .. }) || !session.read_only);
+}

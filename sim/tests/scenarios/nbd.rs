@@ -1,0 +1,383 @@
+//! An NBD server on both lanes of a machine, beside an iSCSI server on the same disk: clients that write and read,
+//! leave in the middle, send what makes no sense, or take nothing; and a fence by an initiator.
+
+use std::{cell::Cell, ops::Range, rc::Rc, time::Duration};
+
+use engine::{
+    net::TcpStream,
+    sim::{Config, NetConfig, Random, World, seeds},
+    spawn,
+    task::join_all,
+    time,
+};
+use front_nbd::{Address, Limits, Place};
+use sim::{
+    content::{self, SECTOR_BYTES},
+    nbd_client::{
+        self, DISCONNECT, FLUSH, FUA, IO, NbdClient, PERMISSION, READ, TRIM, WRITE, WRITE_ZEROES,
+    },
+    raw::{self, RawSession},
+    slow_disk::{SECTORS, SlowDisk},
+    target_machine::PORT,
+    two_fronts::{IQN, LANES, TRANSFER_MAX_BYTES, TwoFronts},
+};
+
+use crate::MS;
+
+const NBD_PORT: u16 = 10809;
+const SECTOR: u64 = SECTOR_BYTES as u64;
+const LIMITS: Limits = Limits {
+    connections_max: 6,
+    requests_max: 16,
+    handshake_time: Duration::from_secs(10),
+    peer_time: Duration::from_secs(30),
+    idle_time: Duration::from_secs(60),
+};
+
+/// A machine with both servers.
+struct Bench {
+    machine: TwoFronts,
+    server: Cell<Option<front_nbd::Server>>,
+    random: Cell<Option<Random>>,
+    last: Cell<u64>,
+}
+
+impl Bench {
+    fn each(seed_count: u64, scenario: impl AsyncFn(&Rc<Bench>)) {
+        seeds(seed_count, |seed| {
+            let mut config = Config::default();
+            config.net = NetConfig {
+                split_probability: 0.4,
+                ..config.net
+            };
+            let world = World::with_config(seed, config);
+            let client = world.host("client");
+            let host = world.host_with_lanes("two-fronts", LANES);
+            let disk = SlowDisk::new(world.random());
+            let random = Cell::new(Some(world.random()));
+            world.block_on(&client, async {
+                let machine = TwoFronts::start(&host, disk).await;
+                let (units, address) = (machine.units.clone(), host.addr(NBD_PORT));
+                let server = host.spawn(async move {
+                    let config = front_nbd::Config {
+                        volume: "disk".into(),
+                        relative_port: 3,
+                        read_only: false,
+                        limits: LIMITS,
+                    };
+                    let place = Place::take(&Address::Tcp(address)).expect("nobody else is there");
+                    front_nbd::Server::start(config, place, &units).await
+                });
+                let bench = Bench {
+                    machine,
+                    server: Cell::new(Some(server.await.expect("it starts"))),
+                    random,
+                    last: Cell::new(0),
+                };
+                scenario(&Rc::new(bench)).await;
+            });
+        });
+    }
+
+    fn below(&self, n: u64) -> u64 {
+        let mut random = self.random.take().expect("it is put back");
+        let drawn = random.below(n);
+        self.random.set(Some(random));
+        drawn
+    }
+
+    fn version(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    fn disk(&self) -> &SlowDisk {
+        &self.machine.disk
+    }
+
+    async fn client(&self) -> Rc<NbdClient> {
+        let is_structured = self.below(2) == 0;
+        let addr = self.machine.host.addr(NBD_PORT);
+        let client = NbdClient::start(addr, is_structured).await;
+        client.expect("it is let in")
+    }
+
+    /// A connection through the handshake, by hand.
+    async fn by_hand(&self) -> TcpStream {
+        let addr = self.machine.host.addr(NBD_PORT);
+        let (stream, mut reader) = nbd_client::connect(addr).await.expect("it is let in");
+        let negotiated = nbd_client::negotiate(&stream, &mut reader, false).await;
+        negotiated.expect("it is let in");
+        stream
+    }
+
+    /// Waits until all places are free again, by taking them.
+    async fn until_places_are_free(&self) {
+        loop {
+            let mut clients = Vec::new();
+            for _ in 0..LIMITS.connections_max {
+                let addr = self.machine.host.addr(NBD_PORT);
+                clients.push(NbdClient::start(addr, true).await);
+            }
+            let all = clients.iter().all(Result::is_ok);
+            for client in clients.into_iter().flatten() {
+                client.ask((DISCONNECT, 0), 0, 0).await;
+            }
+            if all {
+                return;
+            }
+            time::sleep(100 * MS).await;
+        }
+    }
+}
+
+/// Writes, zeroes, trims and reads in sectors of its own, one after the other.
+async fn work(bench: Rc<Bench>, client: Rc<NbdClient>, own: Range<u64>, requests: usize) {
+    let mut model = vec![content::ZEROES; (own.end - own.start) as usize];
+    for _ in 0..requests {
+        let first = bench.below(own.end - own.start);
+        let count = 1 + bench.below((own.end - own.start - first).min(24));
+        let (at, len) = ((own.start + first) * SECTOR, (count * SECTOR) as u32);
+        let sectors = own.start + first..own.start + first + count;
+        let place = &mut model[first as usize..(first + count) as usize];
+        let fua = if bench.below(4) == 0 { FUA } else { 0 };
+        match bench.below(8) {
+            0..=2 => {
+                let version = bench.version();
+                let data = content::bytes(version, sectors);
+                assert_eq!(client.write(at, &data, fua).await, Some(Ok(vec![])));
+                place.fill(version);
+            }
+            kind @ 3..=4 => {
+                let kind = if kind == 3 { TRIM } else { WRITE_ZEROES };
+                let zeroed = client.ask((kind, fua), at, len).await;
+                assert_eq!(zeroed, Some(Ok(vec![])));
+                place.fill(content::ZEROES);
+            }
+            5 => assert_eq!(client.ask((FLUSH, 0), 0, 0).await, Some(Ok(vec![]))),
+            _ => {
+                let data = client.ask((READ, 0), at, len).await;
+                let data = data.expect("it lives").expect("it can be read");
+                assert_eq!(content::versions(sectors.start, &data), place);
+            }
+        }
+    }
+}
+
+/// Several workers on each of several connections.
+fn crowd(
+    bench: &Rc<Bench>,
+    clients: &[Rc<NbdClient>],
+    requests: usize,
+) -> Vec<impl Future<Output = ()> + use<>> {
+    let workers = 4 * clients.len() as u64;
+    let share = SECTORS / workers;
+    let workers = (0..workers).map(|n| {
+        let client = clients[(n / 4) as usize].clone();
+        let own = n * share..(n + 1) * share;
+        spawn(work(bench.clone(), client, own, requests))
+    });
+    workers.collect()
+}
+
+#[test]
+fn what_was_written_is_read_over_every_connection() {
+    Bench::each(40, async |bench| {
+        let clients = vec![bench.client().await, bench.client().await];
+        join_all(crowd(bench, &clients, 25)).await;
+        let version = bench.version();
+        let data = content::bytes(version, 0..8);
+        assert_eq!(clients[0].write(0, &data, 0).await, Some(Ok(vec![])));
+        let read = clients[1].ask((READ, 0), 0, data.len() as u32).await;
+        assert_eq!(read, Some(Ok(data)));
+        for client in clients {
+            assert_eq!(client.ask((DISCONNECT, 0), 0, 0).await, None);
+        }
+        bench.until_places_are_free().await;
+    });
+}
+
+#[test]
+fn what_fails_on_the_disk_is_an_error_of_its_request_alone() {
+    let failed = Cell::new(0);
+    Bench::each(10, async |bench| {
+        bench.disk().set_fail_chance(0.3);
+        let client = bench.client().await;
+        let data = content::bytes(bench.version(), 0..8);
+        for _ in 0..20 {
+            match client.write(0, &data, 0).await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    assert_eq!(error, IO);
+                    failed.set(failed.get() + 1);
+                }
+                None => panic!("the connection ended"),
+            }
+        }
+        assert_eq!(
+            client.write(SECTORS * SECTOR, &data, 0).await,
+            Some(Err(28))
+        );
+        assert_eq!(
+            client
+                .ask((READ, 0), 0, TRANSFER_MAX_BYTES)
+                .await
+                .map(|r| r.is_ok()),
+            Some(true)
+        );
+    });
+    assert!(failed.get() > 20, "{failed:?}");
+}
+
+#[test]
+fn a_fence_by_an_initiator_holds_for_nbd_clients() {
+    let overtaken = Cell::new(0);
+    Bench::each(20, async |bench| {
+        let portal = bench.machine.host.addr(PORT);
+        let session = RawSession::login_at(portal, IQN, "fencer").await;
+        session.execute(&[0; 6], &[], 0).await.expect("it lives");
+        let reserve = async |action, keys: (u8, u8)| {
+            let (cdb, list) = raw::reserve_out(action, 3, keys.0, keys.1);
+            let answer = session.execute(&cdb, &list, 0).await;
+            assert_eq!(answer.expect("it lives").status, Some(0));
+        };
+        reserve(0, (0, 1)).await;
+        bench.disk().set_pause_max(20 * MS);
+        let client = bench.client().await;
+        let data = content::bytes(bench.version(), 0..8);
+        let writes: Vec<u64> = (0..6)
+            .map(|_| client.submit((WRITE, 0), (0, data.len() as u32), &data))
+            .collect();
+        while bench.disk().writing(|_| true) == 0 {
+            time::sleep(MS / 10).await;
+        }
+        reserve(1, (1, 0)).await;
+        overtaken.set(overtaken.get() + bench.disk().writing(|_| true));
+        let reset = session.task_management(raw::LOGICAL_UNIT_RESET).await;
+        assert_eq!(reset, Ok(0));
+        assert_eq!(
+            bench.disk().writing(|_| true),
+            0,
+            "what was accepted is over"
+        );
+        for write in writes {
+            let answer = client.answer(write).await.expect("it lives");
+            assert!(matches!(answer, Ok(_) | Err(PERMISSION)), "{answer:?}");
+        }
+        let refused = Some(Err(PERMISSION));
+        assert_eq!(client.write(0, &data, 0).await, refused);
+        assert_eq!(client.ask((READ, 0), 0, 512).await, refused);
+        assert_eq!(client.ask((FLUSH, 0), 0, 0).await, refused);
+        reserve(2, (1, 0)).await;
+        assert_eq!(client.write(0, &data, 0).await, Some(Ok(vec![])));
+    });
+    assert!(overtaken.get() > 0, "no write was at work");
+}
+
+#[test]
+fn who_leaves_or_talks_nonsense_troubles_nobody() {
+    Bench::each(30, async |bench| {
+        bench.disk().set_pause_max(2 * MS);
+        let clients = vec![bench.client().await];
+        let workers = crowd(bench, &clients, 10);
+        for _ in 0..12 {
+            let stream = bench.by_hand().await;
+            let write = nbd_client::request(WRITE, 0, 7, 0, 4096);
+            let sense = nbd_client::request(TRIM, 0, 8, 0, 0);
+            let bytes = match bench.below(5) {
+                // In the middle of a header, and of the data of a write.
+                0 => write[..11].to_vec(),
+                1 => [&write[..], &[0; 1000]].concat(),
+                // While it is at work for them.
+                2 => nbd_client::request(READ, 0, 7, 0, TRANSFER_MAX_BYTES).repeat(40),
+                3 => vec![bench.below(256) as u8; 500],
+                _ => [sense.repeat(100), vec![0xff; 28]].concat(),
+            };
+            let _ = nbd_client::send(&stream, &bytes).await;
+            time::sleep(MS * bench.below(20) as u32).await;
+            drop(stream);
+            time::sleep(200 * MS).await;
+        }
+        join_all(workers).await;
+        clients[0].end();
+        bench.until_places_are_free().await;
+    });
+}
+
+#[test]
+fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
+    Bench::each(6, async |bench| {
+        let quiet = bench.client().await;
+        let addr = bench.machine.host.addr(NBD_PORT);
+        // No word, half a handshake, half a request, half its data, and nothing taken of many replies.
+        let silent = nbd_client::connect(addr).await.expect("it is let in");
+        let halves = [
+            [&[0, 0, 0, 3], &nbd_client::option(7, &[0; 6])[..20]].concat(),
+            nbd_client::request(READ, 0, 1, 0, 512)[..20].to_vec(),
+            nbd_client::request(WRITE, 0, 1, 0, 4096),
+            nbd_client::request(READ, 0, 1, 0, TRANSFER_MAX_BYTES).repeat(400),
+        ];
+        let mut streams = vec![silent.0];
+        for (index, half) in halves.iter().enumerate() {
+            let stream = match index {
+                0 => nbd_client::connect(addr).await.expect("it is let in").0,
+                _ => bench.by_hand().await,
+            };
+            let (theirs, half) = (stream.clone(), half.clone());
+            spawn(async move { nbd_client::send(&theirs, &half).await });
+            streams.push(stream);
+        }
+        assert_eq!(streams.len() + 1, LIMITS.connections_max);
+        let refused = NbdClient::start(addr, true).await;
+        assert!(refused.is_err(), "there are as many as there may be");
+        // Others have memory all the while.
+        join_all(crowd(bench, &[quiet.clone()], 10)).await;
+        time::sleep(3 * LIMITS.peer_time).await;
+        for _ in 0..streams.len() {
+            bench.client().await.end();
+        }
+        assert_eq!(
+            quiet.ask((READ, 0), 0, 512).await.map(|r| r.is_ok()),
+            Some(true)
+        );
+    });
+}
+
+#[test]
+fn a_server_that_stops_answers_what_it_has_accepted() {
+    let answered = Cell::new(0);
+    Bench::each(20, async |bench| {
+        bench.disk().set_pause_max(5 * MS);
+        let clients = vec![bench.client().await, bench.client().await];
+        let mut writes = Vec::new();
+        for n in 0..20u64 {
+            let client = clients[n as usize % 2].clone();
+            let version = bench.version();
+            let data = content::bytes(version, 8 * n..8 * n + 8);
+            let cookie = client.submit((WRITE, 0), (8 * n * SECTOR, data.len() as u32), &data);
+            writes.push((n, version, client, cookie));
+        }
+        time::sleep(MS * bench.below(60) as u32).await;
+        let server = bench.server.take().expect("it runs");
+        bench
+            .machine
+            .host
+            .spawn(async move { server.stop().await })
+            .await;
+        assert_eq!(bench.disk().writing(|_| true), 0, "all is over");
+        for (n, version, client, cookie) in writes {
+            let landed = bench.disk().history(8 * n + 7).contains(&version);
+            match client.answer(cookie).await {
+                Some(Ok(_)) => {
+                    assert!(landed);
+                    answered.set(answered.get() + 1);
+                }
+                Some(Err(error)) => panic!("error {error}"),
+                None => assert!(!landed, "what was done was answered"),
+            }
+        }
+        let addr = bench.machine.host.addr(NBD_PORT);
+        assert!(NbdClient::start(addr, true).await.is_err());
+    });
+    assert!(answered.get() > 20, "{answered:?}");
+}

@@ -1,0 +1,182 @@
+//! What is written is what is read: any bytes, in parallel, by a file and by a loop device.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::attached::{Attached, Loop, can_attach, ran, text};
+
+const MIB: usize = 1 << 20;
+const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"128MiB\" }\n";
+
+fn open(path: &Path) -> File {
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    file.expect("it can be opened")
+}
+
+/// Random numbers of a seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+}
+
+/// Changes `len` bytes at byte `at` of `file` in any way and looks at each step that they are as on a
+/// file. `at` and `len` are in the middle of blocks, which others change at the same time.
+fn change(file: &File, at: usize, len: usize, seed: u64) {
+    let mut random = Random(seed * 2 + 1);
+    let mut model = vec![0; len];
+    for step in 0..150 {
+        let from = random.below(len);
+        let longest = [1, 600, 5000, 40_000, len][random.below(5)];
+        let count = 1 + random.below((len - from).min(longest));
+        let place = (at + from) as u64;
+        match random.below(5) {
+            0 => {
+                let flags = match random.below(2) {
+                    0 => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    _ => FallocateFlags::ZERO_RANGE,
+                };
+                fallocate(file, flags, place, count as u64).expect("zeroes");
+                model[from..from + count].fill(0);
+            }
+            1..3 => {
+                let data = harness::noise(seed << 32 | step, count);
+                file.write_all_at(&data, place).expect("a write");
+                model[from..from + count].copy_from_slice(&data);
+            }
+            _ => {
+                let mut data = vec![0; count];
+                file.read_exact_at(&mut data, place).expect("a read");
+                assert!(data == model[from..from + count], "{count} at {from}");
+            }
+        }
+    }
+    let mut all = vec![0; len];
+    file.read_exact_at(&mut all, at as u64).expect("a read");
+    assert!(all == model, "at the end");
+}
+
+#[test]
+fn any_bytes_are_as_on_a_file_whoever_writes_beside_them() {
+    if !can_attach() {
+        return;
+    }
+    for block_size in ["512", "4096"] {
+        let file = format!("path = \"db.img\", size = \"8MiB\", block_size = {block_size}");
+        let volume = format!("[volume.db]\nfile = {{ {file} }}\n");
+        let mut attached = Attached::start(&volume);
+        const LEN: usize = 200_001;
+        thread::scope(|scope| {
+            for index in 0..4 {
+                let path = &attached.path;
+                scope.spawn(move || change(&open(path), 300 + index * LEN, LEN, index as u64));
+            }
+        });
+        attached.stop();
+    }
+}
+
+#[test]
+fn a_disk_has_its_length_and_ends_there() {
+    if !can_attach() {
+        return;
+    }
+    let attached = Attached::start(THIN);
+    let file = open(&attached.path);
+    let len = 128 * MIB as u64;
+    assert_eq!(file.metadata().expect("attributes").len(), len);
+    let end = file.write_at(&[1; 4096], len - 512).expect("what fits");
+    assert_eq!(end, 512);
+    let beyond = file.write_at(&[1; 512], len).expect_err("the end");
+    assert_eq!(beyond.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(file.read_at(&mut [0; 512], len).expect("nothing"), 0);
+    let resized = file.set_len(len / 2).expect_err("a disk keeps its length");
+    assert_eq!(resized.kind(), std::io::ErrorKind::InvalidInput);
+    // As programs do that copy an image.
+    let truncating = OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(&attached.path);
+    truncating
+        .expect("as a block device")
+        .sync_all()
+        .expect("a flush");
+    assert_eq!(file.metadata().expect("attributes").len(), len);
+}
+
+/// `fio` writes all of it at this depth, in pieces of all lengths, and reads each back.
+#[track_caller]
+fn verify(path: &str, kind: &str, depth: u32) {
+    let depth = format!("--iodepth={depth}");
+    let arguments = [
+        "--name=verify",
+        &format!("--filename={path}"),
+        &format!("--rw={kind}"),
+        &depth,
+        "--ioengine=libaio",
+        "--direct=1",
+        "--bsrange=512-1m",
+        "--size=64m",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--randrepeat=0",
+    ];
+    ran("fio", "fio", &arguments).success();
+}
+
+#[test]
+fn fio_reads_back_what_it_wrote_at_any_depth() {
+    if !can_attach() {
+        return;
+    }
+    let attached = Attached::start(THIN);
+    for depth in [1, 8, 64] {
+        verify(text(&attached.path), "randwrite", depth);
+        verify(text(&attached.path), "randrw", depth);
+    }
+}
+
+#[test]
+fn fio_reads_back_what_it_wrote_by_a_loop_device_with_trims() {
+    if !can_attach() {
+        return;
+    }
+    let attached = Attached::start(THIN);
+    let device = Loop::on(&attached.path, true);
+    for depth in [1, 8, 64] {
+        verify(&device.0, "randwrite", depth);
+        verify(&device.0, "randtrimwrite", depth);
+    }
+}
+
+#[test]
+fn what_is_mapped_and_synced_is_there() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let arguments = [
+        "--name=mapped",
+        &format!("--filename={}", text(&attached.path)),
+        "--rw=randwrite",
+        "--ioengine=mmap",
+        "--bs=4k",
+        "--size=16m",
+        "--fsync=64",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+    ];
+    ran("fio", "fio", &arguments).success();
+    attached.stop();
+}

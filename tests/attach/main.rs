@@ -1,0 +1,9 @@
+//! `sanstone attach` on this machine's kernel: a volume as a file, what programs, a loop device and a file
+//! system do with it, and what becomes of them when it ends. It needs root and `/dev/fuse`.
+
+mod attached;
+mod content;
+mod death;
+mod file_system;
+mod refusals;
+mod stop;

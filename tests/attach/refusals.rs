@@ -1,0 +1,96 @@
+//! What cannot be attached, and where: each refusal says why, and changes nothing.
+
+use std::fs;
+
+use harness::directory::Directory;
+use harness::run::Ran;
+use harness::sanstone::call;
+
+use crate::attached::{Attached, can_attach, is_mounted, text};
+
+const TWO: &str =
+    "[volume.db]\nram = { size = \"1MiB\" }\n[volume.other]\nram = { size = \"1MiB\" }\n";
+
+#[track_caller]
+fn refused(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.code(), Some(code), "{ran}");
+    for word in words {
+        assert!(ran.stderr.contains(word), "no {word:?}\n{ran}");
+    }
+}
+
+#[test]
+fn two_attaches_do_not_share_a_path() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(TWO);
+    let other = Directory::new();
+    let config = other.write("other.toml", TWO);
+    let second = call(&[
+        "attach",
+        "-c",
+        text(&config),
+        "other",
+        "--fuse",
+        text(&attached.path),
+    ]);
+    refused(
+        &second,
+        1,
+        &[text(&attached.path), "attached already", "stop that one"],
+    );
+    fs::write(&attached.path, "still served").expect("a write");
+    // Nor a state directory.
+    let config = attached.directory.join("sanstone.toml");
+    let elsewhere = other.join("disk");
+    let second = call(&[
+        "attach",
+        "-c",
+        text(&config),
+        "other",
+        "--fuse",
+        text(&elsewhere),
+    ]);
+    refused(&second, 1, &["sanstone.state"]);
+    assert!(!elsewhere.exists(), "what was made for nothing is gone");
+    attached.stop();
+}
+
+#[test]
+fn a_path_that_is_no_empty_file_is_left_alone() {
+    let directory = Directory::new();
+    let config = directory.write("s.toml", TWO);
+    let data = directory.write("data", "precious");
+    let attach = |path: &str| call(&["attach", "-c", text(&config), "db", "--fuse", path]);
+    refused(
+        &attach(text(&data)),
+        1,
+        &["data is not empty", "name an empty file"],
+    );
+    assert_eq!(fs::read(&data).expect("it is there"), b"precious");
+    refused(&attach(text(directory.path())), 1, &["no regular file"]);
+    refused(&attach("/dev/null"), 1, &["/dev/null is no regular file"]);
+    let nowhere = directory.join("no/where");
+    refused(&attach(text(&nowhere)), 1, &["make the directory first"]);
+    assert!(!is_mounted(&data));
+    assert!(!directory.join("s.state").exists(), "nothing was opened");
+}
+
+#[test]
+fn a_call_that_is_wrong_says_how_it_is_right() {
+    let directory = Directory::new();
+    let config = directory.write("s.toml", TWO);
+    let config = text(&config);
+    let path = directory.join("disk");
+    let unknown = call(&["attach", "-c", config, "dB", "--fuse", text(&path)]);
+    refused(&unknown, 2, &["no volume called \"dB\"", "db, other"]);
+    assert!(!path.exists(), "what was made for nothing is gone");
+    let nowhere = call(&["attach", "-c", config, "db"]);
+    refused(&nowhere, 2, &["--fuse <PATH>"]);
+    let help = call(&["help", "attach"]);
+    assert_eq!(help.code(), Some(0), "{help}");
+    for word in ["SIGTERM", "SIGHUP", "--fuse <PATH>", "--read-only"] {
+        assert!(help.stdout.contains(word), "no {word:?}\n{help}");
+    }
+}

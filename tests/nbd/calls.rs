@@ -1,0 +1,94 @@
+//! The command's own side: addresses that cannot be, sockets that are taken or left over, signals.
+
+use std::process::Command;
+
+use harness::directory::Directory;
+use harness::free_port;
+use harness::process::{Daemon, program};
+use harness::run::run;
+use harness::sanstone::{binary, call};
+
+use crate::{Attached, LIMIT, nbdinfo};
+
+const RAM: &str = "state = \"state\"\n[volume.db]\nram = { size = \"8MiB\" }\n";
+
+#[test]
+fn an_address_that_cannot_be_is_refused_with_what_to_write() {
+    let directory = Directory::new();
+    let config = directory.write("sanstone.toml", RAM).display().to_string();
+    let attach = |address: &str| call(&["attach", "-c", &config, "db", "--nbd", address]);
+    let ran = attach("10809");
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.text().contains("unix:PATH"), "{ran}");
+    let ran = attach(&format!(
+        "unix:{}",
+        directory.join("none/db.sock").display()
+    ));
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.text().contains("make its directory first"), "{ran}");
+    // A file that is no socket stays as it is.
+    let file = directory.write("file", "precious");
+    let ran = attach(&format!("unix:{}", file.display()));
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
+    let ran = attach("192.0.2.1:10809");
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.text().contains("does not have that address"), "{ran}");
+}
+
+#[test]
+fn a_socket_is_not_taken_from_who_listens_and_one_left_over_makes_way() {
+    let mut first = Attached::file("", &[]);
+    let address = format!("unix:{}", first.socket().display());
+    let other = Directory::new();
+    let config = other.write("sanstone.toml", RAM).display().to_string();
+    let ran = call(&["attach", "-c", &config, "db", "--nbd", &address]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.text().contains("another program listens"), "{ran}");
+    nbdinfo(&["--size", &first.uri()]).success();
+    first.daemon.signal("KILL");
+    first.daemon.wait(LIMIT).expect("it ends");
+    assert!(first.socket().exists(), "a killed one leaves it");
+    // The kernel closes it a moment later than it ends the process.
+    while std::os::unix::net::UnixStream::connect(first.socket()).is_ok() {
+        std::thread::yield_now();
+    }
+    let Attached { directory, .. } = first;
+    let second = Attached::again(directory, &[]);
+    nbdinfo(&["--size", &second.uri()]).success();
+}
+
+#[test]
+fn told_to_end_it_finishes_and_takes_its_socket_away() {
+    let mut attached = Attached::file("", &[]);
+    let uri = attached.uri();
+    let copy = std::thread::spawn(move || {
+        let noise = harness::noise(3, 16 << 20);
+        let directory = Directory::new();
+        let image = directory.write("in.img", noise).display().to_string();
+        let mut command = Command::new(program("nbdcopy", "libnbd-bin"));
+        // Whether it had come to its end by then is not known.
+        run(command.args([&image, &uri]), LIMIT);
+    });
+    attached.daemon.log_with("a client has come");
+    attached.daemon.signal("TERM");
+    let status = attached.daemon.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", attached.daemon.log());
+    assert!(!attached.socket().exists());
+    copy.join().expect("the copy ends");
+}
+
+#[test]
+fn clients_come_by_tcp() {
+    let directory = Directory::new();
+    let config = directory.write("sanstone.toml", RAM);
+    let port = free_port();
+    let mut command = Command::new(binary());
+    command.args(["attach", "-c"]).arg(config);
+    command.args(["db", "--nbd", &format!("127.0.0.1:{port}")]);
+    let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+    daemon.wait_for_port(port);
+    let uri = format!("nbd://127.0.0.1:{port}/db");
+    let told = nbdinfo(&["--size", &uri]).success();
+    assert_eq!(told.stdout.trim(), (8 << 20).to_string());
+}
