@@ -99,7 +99,7 @@ impl Attachment {
 
     /// Where the time has gone since the start, in tables for people.
     pub fn report(&self) -> String {
-        self.graph.report().to_string()
+        format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
     /// Lets the volume follow files that became longer. Whether one did.
