@@ -180,3 +180,24 @@ fn what_is_mapped_and_synced_is_there() {
     ran("fio", "fio", &arguments).success();
     attached.stop();
 }
+
+#[test]
+fn fsync_flushes_the_volume_and_closing_does_not() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let flushes = |times| {
+        attached.daemon.signal("USR1");
+        let log = attached.daemon.log_with_times("db/file", times);
+        log.matches("  flush ").count()
+    };
+    let file = open(&attached.path);
+    file.write_all_at(b"data", 0).expect("a write");
+    drop(file);
+    assert_eq!(flushes(1), 0, "nobody has asked for one");
+    open(&attached.path).sync_all().expect("a flush");
+    attached.daemon.signal("USR1");
+    attached.daemon.log_with("  flush ");
+    attached.stop();
+}

@@ -3,14 +3,16 @@
 
 use std::rc::Rc;
 
-use engine::{Instant, Payload, time};
+use engine::{Instant, Payload, spend, time};
 use nbd::{Command, ErrorCode, Extent, Request};
 use unit::{BlockError, Kind, Nexus, Permits, Times};
 
 use crate::connection::{Connection, Outgoing};
 
-/// Extents in the answer to one block status; the client asks for the rest again.
-const EXTENTS_MAX: usize = 256;
+/// Looks at the volume for one block status; the client asks for the rest again.
+const LOOKS_MAX: usize = 256;
+/// What it costs to look, in bytes moved.
+const LOOK_COST_BYTES: usize = 8 << 10;
 
 /// Begins a request that brings no data.
 pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Instant) {
@@ -143,17 +145,17 @@ async fn extents(
     let holes_are_zero = shape.discard.is_some_and(|discard| discard.reads_zeroes);
     let end = at + u64::from(len);
     let mut extents: Vec<Extent> = Vec::new();
-    while at < end {
+    for _ in 0..LOOKS_MAX {
+        spend(LOOK_COST_BYTES).await;
         let operation = connection.next_operation();
         let units = &connection.service.units;
         let found = units.allocation(nexus, operation, (at, end - at)).await?;
         // Within a range whose length has 32 bits.
         let len_bytes = found.len_bytes.min(end - at) as u32;
         let is_hole = !found.is_mapped;
-        let is_full = one || extents.len() == EXTENTS_MAX;
         match extents.last_mut() {
             Some(last) if last.is_hole == is_hole => last.len_bytes += len_bytes,
-            Some(_) if is_full => break,
+            Some(_) if one => break,
             _ => extents.push(Extent {
                 len_bytes,
                 is_hole,
@@ -161,6 +163,9 @@ async fn extents(
             }),
         }
         at += u64::from(len_bytes);
+        if at == end {
+            break;
+        }
     }
     Ok(extents)
 }

@@ -11,7 +11,7 @@ use engine::LaneHandle;
 use unit::{FlushError, Units};
 use volume::{
     claim::{boot_id, name_of},
-    config::ConfigError,
+    config::{ConfigError, Node, What},
     graph::Graph,
 };
 
@@ -99,7 +99,7 @@ impl Attachment {
 
     /// Where the time has gone since the start, in tables for people.
     pub fn report(&self) -> String {
-        self.graph.report().to_string()
+        format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
     /// Lets the volume follow files that became longer. Whether one did.
@@ -150,9 +150,17 @@ async fn open(
     disks: &mut Vec<Disk>,
     lanes: &[LaneHandle],
 ) -> Result<(Units, u16, Arc<Mutex<State>>), Failure> {
-    let served = [config.volume(volume)?];
+    let served = [volume.to_owned()];
     let directory = config.state_directory();
     let site = config.site(&directory, &served);
+    let named = Node {
+        span: 0..0,
+        what: What::Named(volume.to_owned()),
+    };
+    if let Err(error) = site.volumes.find(volume, &named) {
+        let path = config.path().display();
+        return Err(Failure::Wrong(format!("{path}: {}", error.message())));
+    }
     let refused = |refusal| config.refused(refusal);
     let mut state = open::prepare(&site, true).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;

@@ -409,24 +409,6 @@ impl Config {
         Ok(served.into_iter().collect())
     }
 
-    /// The name of the volume called `name`.
-    ///
-    /// # Errors
-    /// There is no such volume; the message names those that there are.
-    pub(crate) fn volume(&self, name: &str) -> Result<String, Failure> {
-        let node = Node {
-            span: 0..0,
-            what: What::Named(name.to_owned()),
-        };
-        match self.file.volume.find(name, &node) {
-            Ok(_) => Ok(name.to_owned()),
-            Err(error) => {
-                let path = self.path.display();
-                Err(Failure::Wrong(format!("{path}: {}", error.message())))
-            }
-        }
-    }
-
     /// What is served and where what belongs to it lies.
     pub(crate) fn site<'a>(&'a self, state: &'a Path, served: &'a [String]) -> Site<'a> {
         Site {

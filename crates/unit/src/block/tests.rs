@@ -222,6 +222,28 @@ fn what_is_compared_is_written_only_where_it_is_the_same() {
 }
 
 #[test]
+fn where_the_disk_takes_space_is_told() {
+    with_nexus(async |units, nexus| {
+        let written = units.write(nexus, OPERATION, 0, zeroes(4096), false);
+        written.await.expect("a write");
+        for (len, result) in [
+            (512, Ok(())),
+            (LEN_BYTES, Ok(())),
+            (513, Err(BlockError::OutOfRange)),
+        ] {
+            let found = units.allocation(nexus, OPERATION, (0, len)).await;
+            assert_eq!(
+                found.map(|found| assert!(found.is_mapped && found.len_bytes >= 512)),
+                result
+            );
+        }
+        units.leave(nexus).await;
+        let refused = units.allocation(nexus, OPERATION, (0, 512)).await;
+        assert_eq!(refused.map(drop), Err(BlockError::NoUnit));
+    });
+}
+
+#[test]
 fn a_port_that_takes_no_writes_reads_and_flushes() {
     with_nexus(async |units, nexus| {
         let range = (0, 512);
