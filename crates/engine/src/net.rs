@@ -21,6 +21,8 @@ use crate::{
     reactor::Reactor,
 };
 
+pub use crate::reactor::{ConnectOptions, Source};
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct TcpListener {
@@ -106,7 +108,15 @@ pub struct TcpStream {
 impl TcpStream {
     /// Connects to `addr`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let socket = Rc::new(with(|lane| lane.reactor().socket(addr))?);
+        TcpStream::connect_with(addr, &ConnectOptions::default()).await
+    }
+
+    /// Connects to `addr` as `options` say.
+    ///
+    /// # Errors
+    /// Also when the system does not know what they name; the message says which.
+    pub async fn connect_with(addr: SocketAddr, options: &ConnectOptions) -> io::Result<Self> {
+        let socket = Rc::new(with(|lane| lane.reactor().socket(addr, options))?);
         let (_, result) = submit(Op::Connect {
             socket: socket.clone(),
             addr,
@@ -175,6 +185,13 @@ impl TcpStream {
     /// lane runs any more, neither does anything pending, and dropping the stream closes it.
     pub fn shutdown(&self) {
         try_with(|lane| lane.reactor().shutdown(&self.socket));
+    }
+
+    /// Ends the connection at once, as [`TcpStream::shutdown`], and what was not sent yet never is:
+    /// after that a link that comes back delivers nothing of it. A reset tells the peer, if it gets
+    /// there.
+    pub fn abort(&self) {
+        try_with(|lane| lane.reactor().abort(&self.socket));
     }
 
     /// The address of this end and that of the peer.

@@ -13,6 +13,7 @@ mod keeping;
 mod machines;
 mod management;
 mod network;
+mod paths;
 mod task_sets;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);

@@ -4,12 +4,13 @@
 //!  settings  a node of the configuration; url: its address; config: what it comes to; disks: in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
-//!  claim     whose the disk is: the mark and the fence, established again on each session
-//!  nexus     one session at a time, another when it is lost; login: wherever the target sends us
+//!  claim     whose the disk is: the mark and the fence, established again on each nexus
+//!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
 //! ```
 //!
-//! Requests that were in flight when a session was lost are sent again over the next one, so that a
+//! Requests that were in flight when a session was lost are sent again over another one, so that a
 //! short loss of the link is a pause and not an error.
 
 mod cdb;
@@ -25,7 +26,9 @@ mod identity;
 mod inquiry;
 mod login;
 mod nexus;
+mod paths;
 mod patience;
+mod recovery;
 mod sense;
 mod session;
 pub mod settings;
@@ -36,6 +39,7 @@ mod unflushed;
 mod unit;
 pub mod url;
 
-pub use config::{IscsiConfig, next_isid};
+pub use config::{IscsiConfig, Multipath, PathConfig, Policy, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
+pub use paths::PathCounts;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    IscsiConfig, IscsiDisk,
+    IscsiConfig, IscsiDisk, Multipath,
     config::own_name,
     disks::{Disks, normalised},
     next_isid,
@@ -101,6 +101,7 @@ impl Iscsi {
                 None => own_name(),
             },
             isid: next_isid(),
+            multipath: Multipath::default(),
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().duration(),

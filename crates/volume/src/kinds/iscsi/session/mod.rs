@@ -11,7 +11,13 @@ use std::{
     task::Poll,
 };
 
-use engine::{Duration, Gather, Instant, Payload, net::TcpStream, spawn, sync::Notify, time};
+use engine::{
+    Duration, Gather, Instant, Payload,
+    net::{ConnectOptions, TcpStream},
+    spawn,
+    sync::Notify,
+    time,
+};
 use iscsi::{
     Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult, TransmitData,
     frame::DataDigest,
@@ -83,8 +89,6 @@ pub(super) struct Session {
     answered: Cell<Option<(TaskId, u8)>>,
     /// The session ended while the target had writes of it.
     left_writes: Cell<bool>,
-    /// They could not be ended.
-    is_alive_at_target: Cell<bool>,
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
@@ -130,6 +134,7 @@ impl Session {
     /// Connects and logs in.
     pub(super) async fn open(
         address: SocketAddr,
+        way: &ConnectOptions,
         config: InitiatorConfig,
         timeouts: Timeouts,
     ) -> Result<Opened> {
@@ -139,7 +144,7 @@ impl Session {
             Error::new(ErrorKind::TimedOut, message)
         };
         let began = time::now();
-        let stream = time::timeout(limit, TcpStream::connect(address))
+        let stream = time::timeout(limit, TcpStream::connect_with(address, way))
             .await
             .ok_or_else(late)?
             .map_err(|error| unreachable(address, &error))?;
@@ -160,7 +165,6 @@ impl Session {
             }),
             answered: Cell::new(None),
             left_writes: Cell::new(false),
-            is_alive_at_target: Cell::new(false),
             messages_told: Cell::new(0),
             timeouts,
         });
@@ -189,6 +193,16 @@ impl Session {
     /// Why the session is over, if it is.
     pub(super) fn error(&self) -> Option<Error> {
         self.ended.borrow().clone()
+    }
+
+    /// Whether it is.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&self) -> Error {
+        self.changed.wait_for(|| self.error()).await
     }
 
     pub(super) fn digests(&self) -> iscsi::frame::Digests {
@@ -252,16 +266,6 @@ impl Session {
         self.left_writes.get()
     }
 
-    /// Its writes may happen at any time from now on.
-    pub(super) fn may_still_write(&self) {
-        self.is_alive_at_target.set(true);
-    }
-
-    /// Whether its writes may still happen.
-    pub(super) fn is_alive_at_target(&self) -> bool {
-        self.is_alive_at_target.get()
-    }
-
     /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
         const LOGICAL_UNIT_RESET: u8 = 5;
@@ -303,9 +307,13 @@ impl Session {
             }
             *ended = Some(error);
         }
-        self.stream.shutdown();
         let writes = self.tasks.borrow().has_writes_at_target();
         self.left_writes.set(writes);
+        // A link that comes back must not deliver what is waited for no longer.
+        match writes {
+            true => self.stream.abort(),
+            false => self.stream.shutdown(),
+        }
         for task in self.tasks.borrow_mut().entries.iter_mut().flatten() {
             if let Some(waker) = task.waker.take() {
                 waker.wake();
