@@ -1,7 +1,7 @@
 //! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
 //!
 //! ```text
-//!  settings  a node of the configuration; url: its address; config: what it comes to; disks: in use
+//!  settings  a node of the configuration; path_settings: its paths; url: its address; config: what it comes to; disks: in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
 //!  claim     whose the disk is: the mark and the fence, established again on each nexus
@@ -26,6 +26,7 @@ mod identity;
 mod inquiry;
 mod login;
 mod nexus;
+pub mod path_settings;
 mod paths;
 mod patience;
 mod recovery;

@@ -3,6 +3,7 @@
 mod answers;
 mod claims;
 mod loss;
+mod paths;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
