@@ -13,7 +13,10 @@ use sim::{
     target_machine::Networks,
     workload::{self, Load, check_all, random_time},
 };
-use volume::PathCounts;
+use volume::{
+    PathCounts,
+    layer::fault::{Action, Operation, Rule},
+};
 
 use crate::MS;
 
@@ -155,6 +158,61 @@ fn a_path_that_fails_is_not_noticed_when_its_portals_are_two_groups() {
         one_after_the_other(seed, Networks::TwoGroups, &mut met)
     });
     assert_met(&met, true);
+}
+
+/// Writes that are late, on the network or within the target, when their path is lost.
+#[test]
+fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
+    let (mut met, mut held) = (Met::default(), 0);
+    for networks in [Networks::TwoOfOneGroup, Networks::TwoGroups] {
+        seeds(60, |seed| {
+            let mut setup = setup(seed, networks).behind_faults();
+            setup.world.net.latency_ns = 50_000..60_000_000;
+            let site = Site::new(seed, setup);
+            site.run(async {
+                let volume = site.open().await;
+                site.paths_are_back().await;
+                let failing = {
+                    let (site, mut random) = (site.clone(), site.world.random());
+                    spawn(async move {
+                        for _ in 0..4 {
+                            let target = &site.targets[random.index(2)];
+                            target.add_rule(Rule {
+                                on: Some(Operation::Write),
+                                times: Some(3),
+                                ..Rule::always(Action::Delay(random_time(&mut random, 1800 * MS)))
+                            });
+                            time::sleep(random_time(&mut random, 400 * MS)).await;
+                            let ips = [target.host.ip(), target.second_ip.expect("two")];
+                            target.host.reset_at(ips[random.index(2)]);
+                            site.paths_are_back().await;
+                        }
+                    })
+                };
+                let load = Load {
+                    workers: 12,
+                    requests: 25,
+                    ..Load::default()
+                };
+                let tally = workload::run(&site, &volume, load).await;
+                assert_eq!(tally.good, 300);
+                failing.await;
+                check_all(&site, &volume).await;
+                held += site
+                    .targets
+                    .iter()
+                    .map(|target| target.acted())
+                    .sum::<u64>();
+                met.add(&site);
+            });
+        });
+    }
+    assert_occurred([
+        ("writes held in the target", held),
+        ("lost with writes in flight", met.paths.lost_with_writes),
+        ("writes sent again", met.paths.writes_resent),
+        ("logical unit resets", met.paths.resets),
+    ]);
 }
 
 /// Power cuts between flushes, so that one that covers a single path is seen.

@@ -5,16 +5,15 @@ use std::{collections::HashSet, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use engine::{blocking::look_up, net::Source};
 use serde::{Deserialize, Deserializer, de};
-use toml::Spanned;
 
 use super::{
-    config::{Multipath, PathConfig, Policy, next_isid},
+    config::{Multipath, PathConfig, next_isid},
     settings::Iscsi,
     url::split_portal,
 };
 use crate::{
     Error, ErrorKind, Result,
-    values::{ConfigError, Time},
+    values::ConfigError,
 };
 
 /// The most sessions with one disk.
