@@ -95,7 +95,7 @@ impl Unit {
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
         // Each nexus is registered for itself.
-        for other in self.paths.live() {
+        for other in self.paths.usable() {
             match self.establish_claim(&other).await {
                 Err(error) if !other.is_over() => return Err(error),
                 _ => {}
@@ -111,7 +111,7 @@ impl Unit {
             return Ok(());
         };
         claim.close();
-        let Some(nexus) = self.paths.live().next() else {
+        let Some(nexus) = self.paths.usable().next() else {
             // What is left tells the next one whose it was.
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl Unit {
             self.write_mark(&nexus, zeroes).await?;
         }
         if is_fenced {
-            for nexus in self.paths.live() {
+            for nexus in self.paths.usable() {
                 self.unregister(&nexus, &claim).await;
             }
         }

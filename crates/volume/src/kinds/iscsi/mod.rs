@@ -6,6 +6,7 @@
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
 //!  claim     whose the disk is: the mark and the fence, established again on each nexus
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  access    which target ports may be used, where a target says so (ALUA)
 //!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
 //! ```
@@ -13,6 +14,7 @@
 //! Requests that were in flight when a session was lost are sent again over another one, so that a
 //! short loss of the link is a pause and not an error.
 
+mod access;
 mod cdb;
 mod claim;
 mod claimed;

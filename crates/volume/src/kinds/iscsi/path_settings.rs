@@ -11,10 +11,7 @@ use super::{
     settings::Iscsi,
     url::split_portal,
 };
-use crate::{
-    Error, ErrorKind, Result,
-    values::ConfigError,
-};
+use crate::{Error, ErrorKind, Result, values::ConfigError};
 
 /// The most sessions with one disk.
 const SESSIONS_MAX: usize = 16;

@@ -13,6 +13,7 @@ use engine::{Duration, Instant, sync::Notify, time};
 use iscsi::LunField;
 
 use super::{
+    access::Access,
     config::{IscsiConfig, PathConfig, Policy},
     login::Portal,
     nexus::Nexus,
@@ -25,6 +26,10 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct Path {
     pub(super) config: PathConfig,
     portal: Portal,
+    /// How the target lets it be used.
+    pub(super) access: Cell<Access>,
+    /// The target port group that it reaches, once the target has said it.
+    pub(super) port_group: Cell<Option<u16>>,
     /// The last one, which may be lost.
     nexus: RefCell<Option<Rc<Nexus>>>,
     pub(super) pace: RefCell<Pace>,
@@ -79,6 +84,11 @@ impl Path {
         nexus.as_ref().filter(|nexus| !nexus.is_over()).cloned()
     }
 
+    /// The nexus, if commands may be sent on it.
+    pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
+        self.live().filter(|_| self.access.get() != Access::No)
+    }
+
     /// The nexus that was lost with writes that may still happen.
     pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
         let nexus = self.nexus.borrow();
@@ -108,6 +118,8 @@ impl Paths {
     pub(super) fn new(config: IscsiConfig) -> Paths {
         let all = config.paths().into_iter().map(|config| Path {
             portal: Portal::new(config.address),
+            access: Cell::default(),
+            port_group: Cell::new(None),
             config,
             nexus: RefCell::default(),
             pace: RefCell::new(Pace::begin()),
@@ -140,7 +152,12 @@ impl Paths {
         &self.all
     }
 
-    /// The nexuses that can be used.
+    /// The nexuses on which commands may be sent.
+    pub(super) fn usable(&self) -> impl Iterator<Item = Rc<Nexus>> {
+        self.all.iter().filter_map(Path::usable)
+    }
+
+    /// The nexuses that are not lost.
     pub(super) fn live(&self) -> impl Iterator<Item = Rc<Nexus>> {
         self.all.iter().filter_map(Path::live)
     }
@@ -171,6 +188,14 @@ impl Paths {
     pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
         nexus.goes_into_use();
+        path.error.replace(None);
+        path.nexus.replace(Some(nexus.clone()));
+        self.changed.notify();
+    }
+
+    /// Keeps `nexus`, at a target port that may not be used now.
+    pub(super) fn park(&self, nexus: &Rc<Nexus>) {
+        let path = &self.all[nexus.path()];
         path.error.replace(None);
         path.nexus.replace(Some(nexus.clone()));
         self.changed.notify();
@@ -222,7 +247,7 @@ impl Paths {
         }
         let (count, first) = (self.all.len(), self.turn.get());
         let candidates = (0..count).map(|n| &self.all[(first + n) % count]);
-        let candidates = candidates.filter_map(Path::live);
+        let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let load = |nexus: &Rc<Nexus>| match self.config.multipath.policy {
             Policy::RoundRobin => 0,
             Policy::LeastOutstanding => u64::from(nexus.outstanding()),
@@ -231,7 +256,7 @@ impl Paths {
                 latency.saturating_mul(u64::from(nexus.outstanding()) + 1)
             }
         };
-        let chosen = candidates.min_by_key(load)?;
+        let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, load(nexus)))?;
         if count > 1 {
             self.turn.set((chosen.path() + 1) % count);
             let beside = u64::from(chosen.path() != 0);
@@ -268,7 +293,7 @@ impl Paths {
 
     fn can_pick(&self, writes: bool) -> bool {
         let is_kept_back = self.freezes.get() > 0 || (writes && self.is_haunted());
-        !is_kept_back && self.live().next().is_some()
+        !is_kept_back && self.usable().next().is_some()
     }
 
     /// Why the first path cannot be used, and whether others cannot.
@@ -283,7 +308,7 @@ impl Paths {
 
     fn late(&self, writes: bool) -> Error {
         let waited = self.config.reconnect_timeout;
-        if writes && self.live().next().is_some() {
+        if writes && self.usable().next().is_some() {
             let message = format!(
                 "a path was lost with writes in flight, and within {waited:?} the target could not be \
                  made to forget them: nothing is written before that"

@@ -16,6 +16,7 @@ use std::rc::{Rc, Weak};
 use engine::{Duration, spawn, time};
 
 use super::{
+    access::{self, Access},
     cdb,
     claim::Told,
     identity::DiskIdentity,
@@ -32,6 +33,8 @@ use crate::{Error, ErrorKind, Result};
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the commands of the path that carries a reset have to end before it.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at a target that lets no path be used.
+const ACCESS_PAUSE: Duration = Duration::from_secs(1);
 /// How long a nexus has to answer for the target that it has not restarted.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,9 @@ impl Unit {
             self.paths.attempted(path, Some(error));
             Ok(())
         });
+        if self.paths.all().len() > 1 {
+            self.look_at_access();
+        }
         let opened = engine::task::join_all(opened).await;
         opened.into_iter().collect::<Result<()>>()?;
         self.bring_back();
@@ -104,6 +110,9 @@ impl Unit {
         }
         self.told_lost(path, error);
         self.paths.notify();
+        if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
+            self.look_at_access();
+        }
         self.bring_back();
     }
 
@@ -130,12 +139,26 @@ impl Unit {
             let message = format!("the target is not ready within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, message))
         });
-        if let Err(error) = prepared {
+        // Also when it is of no use: the target does not say it twice.
+        if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
+            self.restarted();
+        }
+        let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
+            true => Err(Error::new(
+                ErrorKind::Unreachable,
+                "the disk was closed meanwhile",
+            )),
+            false => Ok(()),
+        });
+        if let Err(error) = wanted {
             session.logout().await;
             return Err(error);
         }
         unused.take();
-        self.paths.take_into_use(&nexus);
+        match path.access.get() {
+            Access::No => self.paths.park(&nexus),
+            _ => self.paths.take_into_use(&nexus),
+        }
         let unit = self.me.clone();
         spawn(async move {
             let error = nexus.session().over().await;
@@ -148,15 +171,22 @@ impl Unit {
 
     /// Makes a new nexus fit for use.
     async fn prepare(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
-        self.hear(nexus).await?;
+        let heard = self.hear(nexus).await;
         self.check_identity(path, nexus).await?;
+        if self.paths.all().len() > 1 && self.identity.get().is_some() {
+            self.ask_access(path, nexus).await?;
+        }
+        if path.access.get() == Access::No {
+            return match path.ghost() {
+                None => Ok(()),
+                Some(_) => heard,
+            };
+        }
+        heard?;
         // Before the reset, too: it would end another owner's writes.
         self.establish_claim(nexus).await?;
         if path.ghost().is_some() {
             self.end_past(nexus).await?;
-        }
-        if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
-            self.restarted();
         }
         Ok(())
     }
@@ -183,7 +213,7 @@ impl Unit {
     /// Whether another nexus has been at work since the restart that a new one has heard of: then that
     /// one has heard of it, and what was lost by it is known.
     async fn is_vouched_for(&self) -> bool {
-        for other in self.paths.live() {
+        for other in self.paths.usable() {
             let command = cdb::test_unit_ready();
             let asked = other.execute(&command, Data::None);
             if let Some(Ok(reply)) = time::timeout(VOUCH_MAX, asked).await {
@@ -222,6 +252,41 @@ impl Unit {
             config.lun, path.config.address
         );
         Err(Error::new(ErrorKind::Configuration, message))
+    }
+
+    /// Asks how the target lets a path be used.
+    async fn ask_access(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+        const PAGE_LEN: u8 = 252;
+        const LEN: u32 = 4096;
+        if path.port_group.get().is_none() {
+            let inquiry = cdb::inquiry(Some(0x83), PAGE_LEN);
+            if let Told::Good(page) = self
+                .tell(nexus, &inquiry, Data::In(PAGE_LEN.into()))
+                .await?
+            {
+                path.port_group.set(access::port_group(&page));
+            }
+        }
+        let mut access = None;
+        if let Some(group) = path.port_group.get() {
+            let report = cdb::report_target_port_groups(LEN);
+            if let Told::Good(data) = self.tell(nexus, &report, Data::In(LEN as usize)).await? {
+                access = access::access_of(group, &data);
+            }
+        }
+        let access = access.unwrap_or_default();
+        if path.access.replace(access) != access {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::info!(target_name, %address, ?access, "the target lets the path be used like this");
+        }
+        Ok(())
+    }
+
+    /// Asks soon how the target lets each path be used.
+    pub(super) fn look_at_access(&self) {
+        if !self.access_is_asked.replace(true) {
+            spawn(follow_access(self.me.clone()));
+        }
     }
 
     /// Ends the writes of lost nexuses over a new nexus, which has come in at another target port.
@@ -287,7 +352,9 @@ impl Unit {
     /// Ends the writes of `lost`, the nexus of `path`, over another path; what fails is tried again.
     async fn fence(&self, path: &Path, lost: &Rc<Nexus>, may_reset: bool) {
         for other in self.paths.all() {
-            let Some(nexus) = other.live() else { continue };
+            let Some(nexus) = other.usable() else {
+                continue;
+            };
             if !lost.haunts() {
                 return;
             }
@@ -321,6 +388,30 @@ impl Unit {
             self.paths.notify();
         }
         session.logout().await;
+    }
+}
+
+/// Asks how each path may be used; again and again while none may.
+async fn follow_access(unit: Weak<Unit>) {
+    loop {
+        let Some(this) = unit.upgrade() else { return };
+        for path in this.paths.all() {
+            let Some(nexus) = path.live() else { continue };
+            let asked = this.ask_access(path, &nexus).await;
+            // One that was not fit for use so far is made so by another login.
+            if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
+                let message = "its target port may be used now";
+                nexus.end(Error::new(ErrorKind::Unreachable, message));
+            }
+        }
+        this.paths.notify();
+        let is_known = this.paths.usable().next().is_some() || this.paths.live().next().is_none();
+        if is_known || this.paths.is_at_rest() {
+            this.access_is_asked.set(false);
+            return;
+        }
+        drop(this);
+        time::sleep(ACCESS_PAUSE).await;
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Unit {
     pub(super) extent: OnceCell<(u32, Len)>,
     /// Which disk it is, once that is known: every path has to lead to it.
     pub(super) identity: OnceCell<DiskIdentity>,
+    /// Somebody asks which target ports may be used.
+    pub(super) access_is_asked: Cell<bool>,
     /// One reset at a time.
     pub(super) resetting: Rc<Budget>,
     /// The target has said so, or has lost us and could not: its capacity is to be read before
@@ -74,6 +76,7 @@ impl Unit {
             claimed: Claimed::default(),
             extent: OnceCell::new(),
             identity: OnceCell::new(),
+            access_is_asked: Cell::new(false),
             resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
             problem: RefCell::default(),
@@ -243,6 +246,9 @@ impl Unit {
                 // One whose length is not known yet is going to be asked anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
+                }
+                if sense.tells_of_access() {
+                    self.look_at_access();
                 }
                 if sense.may_have_ended_reservations() {
                     self.claimed.shake();

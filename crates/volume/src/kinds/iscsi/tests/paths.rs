@@ -180,3 +180,52 @@ fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
         disk.flush().await.expect("nothing was lost");
     });
 }
+
+const ACTIVE: u8 = 0;
+const NON_OPTIMIZED: u8 = 1;
+const STANDBY: u8 = 2;
+
+/// How many commands of ten reads go over the second path, once the states are known.
+async fn over_second(disk: &IscsiDisk) -> u64 {
+    time::sleep(Duration::from_secs(5)).await;
+    let before = disk.path_counts().beside_first;
+    for _ in 0..10 {
+        disk.read(0, 512).await.expect("a path may be used");
+    }
+    disk.path_counts().beside_first - before
+}
+
+#[test]
+fn a_path_is_used_as_its_target_port_group_allows() {
+    const STATE_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x06];
+    let site = Site::new(Foreign::new(named()));
+    let foreign = site.foreign.clone();
+    let states = |first, second| {
+        *foreign.access.borrow_mut() = [(1, first), (2, second)].into();
+    };
+    // The first path is on standby: the second one opens the disk.
+    states(STANDBY, ACTIVE);
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("one path is active");
+        assert_eq!(over_second(&disk).await, 10);
+        // They change places, which nobody is told: the path refuses.
+        states(ACTIVE, STANDBY);
+        assert_eq!(over_second(&disk).await, 0);
+        // Now they are told.
+        states(NON_OPTIMIZED, ACTIVE);
+        site.foreign.answer(once(STATE_CHANGED));
+        disk.read(0, 512).await.expect("it is sent again");
+        assert_eq!(over_second(&disk).await, 10);
+        // None may be used for a while.
+        states(STANDBY, STANDBY);
+        let reading = {
+            let disk = disk.clone();
+            spawn(async move { disk.read(0, 512).await })
+        };
+        time::sleep(Duration::from_secs(5)).await;
+        states(ACTIVE, ACTIVE);
+        reading.await.expect("it waited");
+        disk.close().await;
+    });
+}
