@@ -150,6 +150,21 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_leaves_by_the_address_that_is_asked_for() {
+        for ip in [IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3])] {
+            let socket = fresh();
+            let options = ConnectOptions {
+                source: Some(Source::Address(ip)),
+                congestion: Some("reno".into()),
+                user_timeout: Some(std::time::Duration::from_secs(3)),
+            };
+            apply(socket.as_raw_fd(), &options).expect("loopback has it, and every kernel reno");
+            let stream = TcpStream::from(socket);
+            assert_eq!(stream.local_addr().expect("it is bound").ip(), ip);
+        }
+    }
+
+    #[test]
     fn a_connection_that_is_cut_off_is_reset() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let near = TcpStream::connect(listener.local_addr().expect("it listens"));

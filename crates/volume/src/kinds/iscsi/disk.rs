@@ -80,7 +80,7 @@ impl IscsiDisk {
 
     /// How many of its sessions can be used now.
     pub fn live_paths(&self) -> usize {
-        self.unit.paths.live().count()
+        self.unit.paths.usable().count()
     }
 
     /// Which disk it is.

@@ -181,6 +181,44 @@ fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
     });
 }
 
+#[test]
+fn attentions_to_every_command_are_an_error_in_time_over_any_number_of_paths() {
+    for qualifier in [0x00, 0x03] {
+        with_two_paths(async |disk, foreign| {
+            foreign.answer(move |_| Some(Instead::Sense([UNIT_ATTENTION, 0x29, qualifier])));
+            let before = foreign.commands.get();
+            for lost in [false, true] {
+                if lost {
+                    foreign.drop_connections();
+                }
+                let read = time::timeout(2 * RECONNECT, disk.read(0, 512)).await;
+                read.expect("it ends").expect_err("there is no answer");
+            }
+            let commands = foreign.commands.get() - before;
+            assert!(commands < 2500, "{commands}");
+            foreign.answer(|_| None);
+            disk.read(0, 512).await.expect("the target answers again");
+        });
+    }
+}
+
+#[test]
+fn connections_that_are_dropped_over_and_over_cost_time_and_nothing_else() {
+    with_two_paths(async |disk, foreign| {
+        let before = foreign.logins.get();
+        for round in 0..40 {
+            foreign.drop_connections();
+            let written = disk.write(0, block(round), Durability::Cached).await;
+            written.expect("a path comes back");
+            assert_eq!(foreign.first_byte(0), round);
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        // Two paths that log in once a second at most.
+        let logins = foreign.logins.get() - before;
+        assert!(logins < 120, "{logins}");
+    });
+}
+
 const ACTIVE: u8 = 0;
 const NON_OPTIMIZED: u8 = 1;
 const STANDBY: u8 = 2;
@@ -211,6 +249,9 @@ fn a_path_is_used_as_its_target_port_group_allows() {
         assert_eq!(over_second(&disk).await, 10);
         // They change places, which nobody is told: the path refuses.
         states(ACTIVE, STANDBY);
+        disk.read(0, 512)
+            .await
+            .expect("over the other one, when it is known");
         assert_eq!(over_second(&disk).await, 0);
         // Now they are told.
         states(NON_OPTIMIZED, ACTIVE);
