@@ -1,7 +1,8 @@
 //! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
 //!
 //! ```text
-//!  settings  a node of the configuration; path_settings: its paths; url: its address; config: what it comes to; disks: in use
+//!  settings  a node of the configuration; path_settings: its paths; url: its address; config: all of it
+//!  disks     which are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
 //!  claim     whose the disk is: the mark and the fence, established again on each nexus
