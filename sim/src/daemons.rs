@@ -13,7 +13,7 @@ use engine::{
     time,
 };
 use uuid::Uuid;
-use volume::{IscsiConfig, IscsiDisk, SharedVolume};
+use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
 
 use crate::{
     daemon_machine::{DaemonMachine, End},
@@ -235,6 +235,7 @@ impl Daemons {
             initiator_name: "iqn.2026-11.io.sanstone:client".into(),
             // The same initiator port each time, so that a session that was left behind ends first.
             isid: iscsi::Isid::random([0; 3], 1),
+            multipath: Multipath::default(),
             chap: None,
             header_digest: false,
             data_digest: false,

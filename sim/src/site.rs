@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    net::SocketAddr,
     rc::Rc,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -13,7 +14,7 @@ use engine::{
 };
 use uuid::Uuid;
 use volume::{
-    IscsiConfig, IscsiDisk, SharedVolume,
+    IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, SharedVolume,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -22,7 +23,7 @@ use volume::{
 use crate::{
     content::SECTOR_BYTES,
     model::Model,
-    target_machine::{PORT, Served, TargetMachine},
+    target_machine::{Networks, PORT, Served, TargetMachine},
     workload::Watched,
 };
 
@@ -67,6 +68,7 @@ impl Setup {
                 behind_faults: random.chance(0.3),
                 lanes: 1 + random.index(2),
                 everywhere: false,
+                networks: Networks::One,
             },
             cached: random.chance(0.4),
             reconnect_timeout: Duration::from_secs(60),
@@ -81,6 +83,13 @@ impl Setup {
             "direct-sync" => "direct",
             other => other,
         };
+        self
+    }
+
+    /// On these networks, with a path on each.
+    #[must_use]
+    pub fn on(mut self, networks: Networks) -> Setup {
+        self.served.networks = networks;
         self
     }
 
@@ -145,12 +154,41 @@ impl Site {
             lun: 0,
             initiator_name: "iqn.2026-11.io.sanstone:client".into(),
             isid: iscsi::Isid::random([0; 3], 1),
+            multipath: self.multipath(index),
             chap: None,
             header_digest: false,
             data_digest: false,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(2),
             reconnect_timeout: self.setup.reconnect_timeout,
+        }
+    }
+
+    /// The paths to target `index` beside the first.
+    fn multipath(&self, index: usize) -> Multipath {
+        let second = self.targets[index].second_ip.map(|ip| PathConfig {
+            address: SocketAddr::new(ip, PORT),
+            source: None,
+            isid: iscsi::Isid::random([0; 3], 2),
+        });
+        Multipath {
+            more: second.into_iter().collect(),
+            ..Multipath::default()
+        }
+    }
+
+    /// What has happened to the paths of the volume that is open, all added up.
+    pub fn path_counts(&self) -> Vec<PathCounts> {
+        let disks = self.disks.borrow();
+        disks.iter().map(|disk| disk.path_counts()).collect()
+    }
+
+    /// Waits until every path of the volume that is open can be used.
+    pub async fn paths_are_back(&self) {
+        let disks = self.disks.borrow().clone();
+        let is_back = |disk: &Rc<IscsiDisk>| disk.live_paths() == 2;
+        while !disks.iter().all(is_back) {
+            time::sleep(Duration::from_millis(10)).await;
         }
     }
 

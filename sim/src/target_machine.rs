@@ -1,7 +1,15 @@
 //! A machine that serves one disk: a file leaf on its simulated disk, perhaps behind a fault layer,
 //! on one or two lanes. Its software can be stopped in good order, killed, and started again.
 
-use std::{cell::RefCell, collections::BTreeMap, path::Path, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use engine::{
     LaneFuture,
@@ -35,6 +43,19 @@ pub struct Served {
     pub lanes: usize,
     /// The disk is served through a second portal group and by a second target, too.
     pub everywhere: bool,
+    /// The networks that it is served on.
+    pub networks: Networks,
+}
+
+/// The networks that a target machine is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Networks {
+    /// One.
+    One,
+    /// Two, with the portals of both in one portal group.
+    TwoOfOneGroup,
+    /// Two, with a portal group on each.
+    TwoGroups,
 }
 
 /// Where the second portal group listens, and the second target.
@@ -44,6 +65,8 @@ pub const OTHER_PORTS: [u16; 2] = [PORT + 1, PORT + 2];
 pub struct TargetMachine {
     /// The machine.
     pub host: Host,
+    /// Its address on the second network.
+    pub second_ip: Option<IpAddr>,
     /// The name of the target that it serves.
     pub iqn: String,
     served: Served,
@@ -55,8 +78,10 @@ impl TargetMachine {
     /// Puts `image` on the disk of `host` and starts serving it.
     pub fn new(host: Host, name: &str, served: &Served, image: &[u8]) -> TargetMachine {
         host.put_file(FILE, image);
+        let second_ip = (served.networks != Networks::One).then(|| host.add_address());
         let machine = TargetMachine {
             host,
+            second_ip,
             iqn: format!("iqn.2026-11.io.sanstone:{name}"),
             served: served.clone(),
             server: Rc::default(),
@@ -70,7 +95,7 @@ impl TargetMachine {
     pub fn start(&self) {
         let (host, iqn) = (self.host.clone(), self.iqn.clone());
         let (server, faults) = (self.server.clone(), self.faults.clone());
-        let served = self.served.clone();
+        let (served, second_ip) = (self.served.clone(), self.second_ip);
         self.host.spawn(async move {
             let mut graph = graph(&served);
             let tree = graph.open("disk", &host.lane(0)).await;
@@ -101,12 +126,23 @@ impl TargetMachine {
                 chap: None,
                 redirect: None,
             };
-            let [first, second] = [(1, PORT), (2, OTHER_PORTS[0])].map(|(tag, port)| PortalGroup {
-                tag,
-                relative_port: tag,
-                portals: vec![host.addr(port)],
-            });
+            let [mut first, mut second] =
+                [(1, PORT), (2, OTHER_PORTS[0])].map(|(tag, port)| PortalGroup {
+                    tag,
+                    relative_port: tag,
+                    portals: vec![host.addr(port)],
+                });
+            if let Some(ip) = second_ip {
+                let portal = SocketAddr::new(ip, PORT);
+                match served.networks {
+                    Networks::TwoGroups => second.portals = vec![portal],
+                    _ => first.portals.push(portal),
+                }
+            }
             let targets = match served.everywhere {
+                false if served.networks == Networks::TwoGroups => {
+                    vec![target(iqn, vec![first, second])]
+                }
                 false => vec![target(iqn, vec![first])],
                 true => {
                     let mut other = PortalGroup::only(vec![host.addr(OTHER_PORTS[1])]);

@@ -29,7 +29,7 @@ use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, Tar
 use harness::directory::Directory;
 use harness::wire::{Direction, Session, opcode};
 use unit::{DiskSpec, Units, UnitsConfig};
-use volume::{IscsiConfig, IscsiDisk, Volume, graph::Graph};
+use volume::{IscsiConfig, IscsiDisk, Multipath, Volume, graph::Graph};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:fairness";
 /// The disk that is flooded, and the one that is read beside it.
@@ -207,6 +207,7 @@ async fn read_beside(address: SocketAddr, form: Form) -> Seen {
         lun: READ.into(),
         initiator_name: "iqn.2026-11.io.sanstone:reader".into(),
         isid: iscsi::Isid::random([1, 2, 3], 1),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

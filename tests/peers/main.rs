@@ -5,4 +5,5 @@
 mod contract;
 mod discovery;
 mod parameters;
+mod paths;
 mod reads_back;

@@ -5,7 +5,7 @@ use crate::sanstone::IQN;
 use engine::{Duration, Lane, LaneConfig, task, time};
 use std::cell::Cell;
 use std::rc::Rc;
-use volume::{IscsiConfig, IscsiDisk};
+use volume::{IscsiConfig, IscsiDisk, Multipath};
 
 /// Runs a test on a lane of its own, in this thread.
 ///
@@ -36,6 +36,7 @@ pub fn at_url(url: &str) -> IscsiConfig {
         lun: lun.parse().expect("a LUN"),
         initiator_name: "iqn.2026-11.io.sanstone:tests".to_owned(),
         isid: volume::next_isid(),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

@@ -34,7 +34,7 @@ fn name_of(socket: RawFd) -> Option<[u8; 16]> {
 }
 
 /// False where the system has none of this name, or not for us.
-fn set(socket: RawFd, name: &CStr) -> bool {
+pub(crate) fn set(socket: RawFd, name: &CStr) -> bool {
     let len = name.count_bytes() as libc::socklen_t;
     let value = name.as_ptr().cast();
     // SAFETY: passes a live string and its length.

@@ -30,6 +30,7 @@ mod ring;
 pub mod share;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod sockopt;
 pub mod store;
 pub mod sync;
 pub mod task;

@@ -23,6 +23,8 @@ use crate::{
     time::Duration,
 };
 
+pub use crate::reactor::{ConnectOptions, Source};
+
 /// A listening socket for TCP.
 #[derive(Debug)]
 pub struct TcpListener {
@@ -163,7 +165,15 @@ pub struct TcpStream {
 impl TcpStream {
     /// Connects to `addr`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let socket = Rc::new(with(|lane| lane.reactor().socket(addr))?);
+        TcpStream::connect_with(addr, &ConnectOptions::default()).await
+    }
+
+    /// Connects to `addr` as `options` say.
+    ///
+    /// # Errors
+    /// Also when the system does not know what they name; the message says which.
+    pub async fn connect_with(addr: SocketAddr, options: &ConnectOptions) -> io::Result<Self> {
+        let socket = Rc::new(with(|lane| lane.reactor().socket(addr, options))?);
         let (_, result) = submit(Op::Connect {
             socket: socket.clone(),
             addr,
@@ -238,6 +248,13 @@ impl TcpStream {
     /// connection whose peer is gone ends some time later.
     pub fn keep_alive(&self, idle: Duration) {
         with(|lane| lane.reactor().keep_alive(&self.socket, idle));
+    }
+
+    /// Ends the connection at once, as [`TcpStream::shutdown`], and what was not sent yet never is:
+    /// after that a link that comes back delivers nothing of it. A reset tells the peer, if it gets
+    /// there.
+    pub fn abort(&self) {
+        try_with(|lane| lane.reactor().abort(&self.socket));
     }
 
     /// The address of this end and that of the peer.

@@ -74,15 +74,39 @@ pub(crate) trait Reactor {
     /// any more makes way.
     fn listen_unix(&self, path: &Path) -> io::Result<Handle>;
     /// A fresh socket to connect to an address like `addr`.
-    fn socket(&self, addr: SocketAddr) -> io::Result<Handle>;
+    fn socket(&self, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Handle>;
     /// Wraps the raw handle that an `Accept` gave.
     fn adopt(&self, raw: i32) -> Handle;
     /// Has the peer of a connection asked whether it is there once it has been silent for `idle`.
     fn keep_alive(&self, socket: &Handle, idle: Duration);
     /// Ends both directions of a connection; what waits on it completes.
     fn shutdown(&self, socket: &Handle);
+    /// Ends a connection at once: what was not sent yet never is, and the peer is told by a reset if
+    /// that reaches it. What waits on the socket completes.
+    fn abort(&self, socket: &Handle);
     /// The addresses of this end and of the peer of a connection.
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)>;
+}
+
+/// How a connection is made, beside where to. The default leaves it all to the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Where it leaves this machine.
+    pub source: Option<Source>,
+    /// The congestion control, by the kernel's name (TCP_CONGESTION).
+    pub congestion: Option<String>,
+    /// For how long what was sent may go without an acknowledgement before the connection counts as
+    /// lost (TCP_USER_TIMEOUT), in whole milliseconds.
+    pub user_timeout: Option<Duration>,
+}
+
+/// Where a connection leaves this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From this address of it.
+    Address(IpAddr),
+    /// Through the network interface of this name (SO_BINDTODEVICE), whatever the routes say.
+    Interface(String),
 }
 
 /// How to open a file.

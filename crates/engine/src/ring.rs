@@ -27,7 +27,8 @@ use crate::{
     handle::{Handle, Keeper},
     instant::Instant,
     op::{AllocateMode, Op},
-    reactor::{Completion, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    sockopt,
 };
 
 pub(crate) use store::System;
@@ -521,7 +522,7 @@ impl Reactor for Ring {
         Ok(owned(socket::listen_unix(path)?.into()))
     }
 
-    fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
+    fn socket(&self, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Handle> {
         let family = if addr.is_ipv4() {
             libc::AF_INET
         } else {
@@ -532,8 +533,11 @@ impl Reactor for Ring {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
+        // Held from here on, so that an error closes it.
+        let handle = self.adopt(raw);
         congestion::choose(raw);
-        Ok(self.adopt(raw))
+        sockopt::apply(raw, options)?;
+        Ok(handle)
     }
 
     fn adopt(&self, raw: i32) -> Handle {
@@ -560,6 +564,11 @@ impl Reactor for Ring {
     fn shutdown(&self, socket: &Handle) {
         // SAFETY: no memory arguments; a socket that is not connected (any more) needs no shutdown.
         unsafe { libc::shutdown(socket.raw, libc::SHUT_RDWR) };
+    }
+
+    fn abort(&self, socket: &Handle) {
+        sockopt::disconnect(socket.raw);
+        self.shutdown(socket);
     }
 
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {

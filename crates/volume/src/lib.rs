@@ -43,7 +43,9 @@ mod volume;
 
 pub use claim::Claim;
 pub use error::{Error, ErrorKind, Result};
-pub use kinds::iscsi::{DiskIdentity, IscsiConfig, IscsiDisk, next_isid};
+pub use kinds::iscsi::{
+    DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, next_isid,
+};
 #[cfg(any(test, feature = "testing"))]
 pub use kinds::{file::recorder, iscsi::foreign};
 pub use len::Len;

@@ -11,7 +11,10 @@ use engine::{
     spawn, time,
 };
 use sim::{
-    Setup, Site, assert_occurred, site::UNIT_BYTES, target_machine::PORT, workload::random_time,
+    Setup, Site, assert_occurred,
+    site::UNIT_BYTES,
+    target_machine::{Networks, PORT},
+    workload::random_time,
 };
 use uuid::Uuid;
 use volume::{
@@ -140,12 +143,16 @@ struct Daemon {
 
 impl Daemon {
     fn iscsi(&self, target: usize, isid: u16) -> IscsiConfig {
+        let mut config = self.site.iscsi(target);
+        for path in &mut config.multipath.more {
+            path.isid = iscsi::Isid::random([1; 3], isid);
+        }
         IscsiConfig {
             address: self.site.targets[target].host.addr(PORT),
             initiator_name: format!("iqn.2026-11.io.sanstone:daemon-{}", self.index),
             isid: iscsi::Isid::random([0; 3], isid),
             reconnect_timeout: Duration::from_secs(4),
-            ..self.site.iscsi(target)
+            ..config
         }
     }
 
@@ -284,7 +291,8 @@ const ALL: [Blow; 5] = [
 ];
 
 fn setup(seed: u64) -> Setup {
-    let mut setup = Setup::draw(seed);
+    let networks = [Networks::One, Networks::TwoOfOneGroup, Networks::TwoGroups];
+    let mut setup = Setup::draw(seed).on(networks[seed as usize / 2 % 3]);
     // What is acknowledged is durable, so that only owners can lose it.
     setup.served.caching = ["write-through", "direct-sync"][seed as usize % 2];
     setup.served.block_size_bytes = 512;

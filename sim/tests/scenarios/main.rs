@@ -15,6 +15,7 @@ mod machines;
 mod management;
 mod nbd;
 mod network;
+mod paths;
 mod task_sets;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use super::keys::{FlightKey, HostId};
@@ -23,11 +23,26 @@ pub(super) struct Net {
     /// Arrivals that a partition holds back, in order.
     pub(super) held: Vec<FlowKey>,
     pub(super) partitions: BTreeSet<(HostId, HostId)>,
+    /// The addresses to which, or from which, nothing passes.
+    pub(super) cuts: BTreeSet<(IpAddr, Direction)>,
+}
+
+/// A direction of what passes an address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Direction {
+    /// What is sent to it.
+    To,
+    /// What is sent from it.
+    From,
 }
 
 pub(super) struct Flow {
     pub(super) from_host: HostId,
     pub(super) to_host: HostId,
+    /// The addresses of its ends; `None`: of a connection that neither end knows any more.
+    pub(super) addresses: Option<(IpAddr, IpAddr)>,
+    /// Its sender has thrown the connection away: what does not get through is not sent again.
+    pub(super) is_aborted: bool,
     pub(super) last_arrival: Instant,
     pub(super) packets: VecDeque<Packet>,
 }
@@ -53,7 +68,10 @@ pub(super) enum Packet {
 }
 
 pub(super) enum Socket {
-    Fresh,
+    Fresh {
+        /// The address that it will have.
+        from: IpAddr,
+    },
     Listener {
         addr: SocketAddr,
         backlog: VecDeque<i32>,

@@ -8,7 +8,7 @@ use std::{
     rc::Rc,
 };
 
-use super::{Fault, driver::Driver, keys::HostId};
+use super::{Direction, Fault, driver::Driver, keys::HostId};
 use crate::{
     lane::{LaneHandle, Share},
     task::{self, JoinHandle},
@@ -25,7 +25,28 @@ pub struct Host {
 impl Host {
     /// Its address.
     pub fn ip(&self) -> IpAddr {
-        IpAddr::V4(self.world.state.borrow().hosts[self.id.0].ip)
+        self.world.state.borrow().hosts[self.id.0].addresses[0]
+    }
+
+    /// Gives it another network card with an address of its own: `eth1` for the first, and so on.
+    pub fn add_address(&self) -> IpAddr {
+        self.world.state.borrow_mut().add_address(self.id)
+    }
+
+    /// Lets nothing pass this address in one direction any more: what is sent waits to be sent again,
+    /// and nobody is told.
+    pub fn cut(&self, ip: IpAddr, direction: Direction) {
+        self.world.state.borrow_mut().cut(ip, direction);
+    }
+
+    /// Lets everything pass this address again.
+    pub fn mend(&self, ip: IpAddr) {
+        self.world.state.borrow_mut().mend(ip);
+    }
+
+    /// Resets every connection to this address.
+    pub fn reset_at(&self, ip: IpAddr) {
+        self.world.state.borrow_mut().reset_at(ip);
     }
 
     /// Its address with `port`.

@@ -47,6 +47,7 @@ mod store;
 mod world;
 
 pub use config::{Config, DiskConfig, NetConfig};
+pub use connection::Direction;
 pub use disk::{Fault, FaultKind};
 pub use host::Host;
 pub use occurred::Occurred;

@@ -9,12 +9,12 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use super::{
-    connection::{Flow, FlowKey, Packet, Socket, Stream},
+    connection::{Direction, Flow, FlowKey, Net, Packet, Socket, Stream},
     keys::HostId,
     state::{Event, State},
 };
@@ -26,6 +26,24 @@ const RETRY: Duration = Duration::from_secs(1);
 
 fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
     (a.min(b), a.max(b))
+}
+
+impl Net {
+    /// The addresses of a connection, as seen from the end `from`.
+    fn addresses_between(&self, from: i32, to: i32) -> Option<(IpAddr, IpAddr)> {
+        let ends = |raw: i32| match self.sockets.get(&raw) {
+            Some((_, Socket::Stream(stream))) => Some((stream.local.ip(), stream.remote.ip())),
+            _ => None,
+        };
+        ends(from).or_else(|| ends(to).map(|(local, remote)| (remote, local)))
+    }
+
+    fn is_cut(&self, flow: &Flow) -> bool {
+        flow.addresses.is_some_and(|(from, to)| {
+            let cuts = [(from, Direction::From), (to, Direction::To)];
+            cuts.iter().any(|cut| self.cuts.contains(cut))
+        })
+    }
 }
 
 // What happens on the way.
@@ -40,6 +58,7 @@ impl State {
     ) {
         let net = &self.config.net;
         let mut latency = Duration::from_nanos(self.random.within(&net.latency_ns));
+        let addresses = self.net.addresses_between(from, to);
         if from_host == to_host {
             latency /= 8; // the loopback
         }
@@ -57,6 +76,8 @@ impl State {
             .or_insert_with(|| Flow {
                 from_host,
                 to_host,
+                addresses,
+                is_aborted: false,
                 last_arrival: sent,
                 packets: VecDeque::new(),
             });
@@ -66,18 +87,24 @@ impl State {
         self.at(when, Event::Arrival(FlowKey { from, to }));
     }
 
-    fn is_blocked(&self, a: HostId, b: HostId) -> bool {
-        !self.hosts[b.0].up || (a != b && self.net.partitions.contains(&pair(a, b)))
+    fn is_blocked(&self, flow: &Flow) -> bool {
+        let (a, b) = (flow.from_host, flow.to_host);
+        let is_parted = a != b && self.net.partitions.contains(&pair(a, b));
+        !self.hosts[b.0].up || is_parted || self.net.is_cut(flow)
     }
 
     pub(super) fn arrive(&mut self, key: FlowKey) {
-        let Some(flow) = self.net.flows.get_mut(&key) else {
+        let Some(flow) = self.net.flows.get(&key) else {
             return;
         };
-        let (from_host, to_host) = (flow.from_host, flow.to_host);
-        if self.is_blocked(from_host, to_host) {
+        let (from_host, to_host, is_aborted) = (flow.from_host, flow.to_host, flow.is_aborted);
+        if self.is_blocked(flow) {
             let is_parted = self.net.partitions.contains(&pair(from_host, to_host));
+            let is_parted = is_parted || self.net.is_cut(flow);
             self.occurred.packets_parted += u64::from(is_parted);
+            if is_aborted {
+                return self.drop_flows(|other, _| *other == key);
+            }
             self.net.held.push(key);
             return self.begin_waiting(key.from);
         }
@@ -166,6 +193,30 @@ impl State {
             self.transmit(host, raw, peer.0, peer.1, Packet::Reset);
         }
         self.kill_stream(raw, libc::ECONNRESET);
+    }
+
+    /// Ends a connection from this side at once: what the peer has not got by now it gets only if the
+    /// way is free.
+    pub(super) fn abort(&mut self, raw: i32) {
+        let Some((host, Socket::Stream(stream))) = self.net.sockets.get(&raw) else {
+            return;
+        };
+        let (host, peer) = (*host, stream.peer);
+        if stream.dead || stream.connecting.is_some() {
+            return;
+        }
+        self.transmit(host, raw, peer.0, peer.1, Packet::Reset);
+        let way = FlowKey {
+            from: raw,
+            to: peer.1,
+        };
+        if self.net.held.contains(&way) {
+            self.occurred.aborts_of_held += 1;
+            self.drop_flows(|other, _| *other == way);
+        } else if let Some(flow) = self.net.flows.get_mut(&way) {
+            flow.is_aborted = true;
+        }
+        self.kill_stream(raw, libc::ECONNABORTED);
     }
 
     fn receive_packet(&mut self, from: (HostId, i32), to: (HostId, i32), packet: Packet) {
@@ -258,6 +309,8 @@ impl State {
             let flow = Flow {
                 from_host: from.0,
                 to_host: to,
+                addresses: Some((source.ip(), addr.ip())),
+                is_aborted: false,
                 last_arrival: when,
                 packets: VecDeque::from([Packet::Syn(addr, source)]),
             };
@@ -287,13 +340,40 @@ impl State {
         self.release_held();
     }
 
+    /// Lets nothing pass `ip` in one direction.
+    pub(super) fn cut(&mut self, ip: IpAddr, direction: Direction) {
+        self.note(&[10, direction as u64]);
+        self.net.cuts.insert((ip, direction));
+    }
+
+    /// Lets everything pass `ip` again.
+    pub(super) fn mend(&mut self, ip: IpAddr) {
+        self.note(&[11]);
+        self.net.cuts.retain(|(other, _)| *other != ip);
+        self.release_held();
+    }
+
+    /// Resets every connection that has `ip` at one end.
+    pub(super) fn reset_at(&mut self, ip: IpAddr) {
+        let is_at = |socket: &Socket| match socket {
+            Socket::Stream(stream) => stream.remote.ip() == ip,
+            _ => false,
+        };
+        let sockets = self.net.sockets.iter();
+        let ends = sockets.filter(|(_, (_, socket))| is_at(socket));
+        let ends: Vec<i32> = ends.map(|(&raw, _)| raw).collect();
+        for raw in ends {
+            self.reset(raw);
+        }
+    }
+
     /// Sends what waited for a way that is free now off again.
     pub(super) fn release_held(&mut self) {
         for key in std::mem::take(&mut self.net.held) {
             let Some(flow) = self.net.flows.get(&key) else {
                 continue;
             };
-            if self.is_blocked(flow.from_host, flow.to_host) {
+            if self.is_blocked(flow) {
                 self.net.held.push(key);
             } else {
                 let latency = self.random.within(&self.config.net.latency_ns);

@@ -18,6 +18,8 @@ pub struct Occurred {
     pub resets_under_data: u64,
     /// Packets that a partition held back.
     pub packets_parted: u64,
+    /// Connections that an end threw away while what it had sent met a cut.
+    pub aborts_of_held: u64,
     /// Operations that a disk's [`Fault`](super::Fault) failed.
     pub faults_hit: u64,
     /// Reads and writes of files that moved less than was asked for.
@@ -32,6 +34,7 @@ impl AddAssign for Occurred {
         self.kills_during_writes += other.kills_during_writes;
         self.resets_under_data += other.resets_under_data;
         self.packets_parted += other.packets_parted;
+        self.aborts_of_held += other.aborts_of_held;
         self.faults_hit += other.faults_hit;
         self.short_transfers += other.short_transfers;
     }

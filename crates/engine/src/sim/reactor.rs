@@ -18,7 +18,7 @@ use crate::{
     handle::Handle,
     instant::Instant,
     op::Op,
-    reactor::{Completion, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
 };
 
 pub(super) struct SimReactor {
@@ -61,7 +61,7 @@ impl Reactor for SimReactor {
     fn machine(&self, name: &str) -> Option<Option<IpAddr>> {
         let state = self.state.borrow();
         let found = state.hosts.iter().find(|host| host.name == name);
-        Some(found.map(|host| IpAddr::V4(host.ip)))
+        Some(found.map(|host| host.addresses[0]))
     }
 
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
@@ -101,9 +101,9 @@ impl Reactor for SimReactor {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn socket(&self, addr: SocketAddr) -> io::Result<Handle> {
+    fn socket(&self, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Handle> {
         let _ = addr; // either family goes everywhere here
-        Ok(self.state.borrow_mut().fresh_socket(self.host))
+        self.state.borrow_mut().fresh_socket(self.host, options)
     }
 
     fn adopt(&self, raw: i32) -> Handle {
@@ -116,6 +116,12 @@ impl Reactor for SimReactor {
 
     fn shutdown(&self, socket: &Handle) {
         self.state.borrow_mut().shutdown(socket.raw);
+    }
+
+    fn abort(&self, socket: &Handle) {
+        let mut state = self.state.borrow_mut();
+        state.settle();
+        state.abort(socket.raw);
     }
 
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {

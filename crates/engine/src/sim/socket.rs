@@ -1,18 +1,18 @@
 //! What lanes ask of the simulated network: the sockets' own side of it, up to the first packet.
 //! How packets travel is [`super::net`]'s.
 
-use std::{
-    collections::VecDeque,
-    io,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::VecDeque, io, net::SocketAddr};
 
 use super::{
     connection::{Packet, Socket, Stream},
     keys::{FlightKey, HostId},
     state::State,
 };
-use crate::{handle::Handle, op::Op};
+use crate::{
+    handle::Handle,
+    op::Op,
+    reactor::{ConnectOptions, Source},
+};
 
 /// Pieces that one send takes, as Linux has it (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
@@ -22,11 +22,27 @@ fn error(errno: i32) -> io::Error {
 }
 
 impl State {
-    pub(super) fn fresh_socket(&mut self, host: HostId) -> Handle {
+    pub(super) fn fresh_socket(
+        &mut self,
+        host: HostId,
+        options: &ConnectOptions,
+    ) -> io::Result<Handle> {
         self.settle();
+        let addresses = &self.hosts[host.0].addresses;
+        let from = match &options.source {
+            None => addresses.first().copied(),
+            Some(Source::Address(ip)) => addresses.iter().copied().find(|own| own == ip),
+            Some(Source::Interface(name)) => {
+                let index = name
+                    .strip_prefix("eth")
+                    .and_then(|index| index.parse().ok());
+                index.and_then(|index: usize| addresses.get(index).copied())
+            }
+        };
+        let from = from.ok_or_else(|| error(libc::EADDRNOTAVAIL))?;
         let raw = self.fresh_raw();
-        self.net.sockets.insert(raw, (host, Socket::Fresh));
-        self.handle(raw)
+        self.net.sockets.insert(raw, (host, Socket::Fresh { from }));
+        Ok(self.handle(raw))
     }
 
     pub(super) fn listen(
@@ -124,10 +140,9 @@ impl State {
         let Some(target) = self.host_of(addr.ip(), host) else {
             return self.complete(key, -libc::EHOSTUNREACH);
         };
-        let ip = if addr.ip().is_loopback() {
-            addr.ip()
-        } else {
-            IpAddr::V4(self.host(host).ip)
+        let ip = match self.net.sockets.get(&raw) {
+            Some((_, Socket::Fresh { from })) if !addr.ip().is_loopback() => *from,
+            _ => addr.ip(),
         };
         let local = SocketAddr::new(ip, self.free_port(host));
         let mut stream = Stream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
@@ -187,7 +202,7 @@ impl State {
             return;
         };
         match socket {
-            Socket::Fresh => {}
+            Socket::Fresh { .. } => {}
             Socket::Listener { addr, backlog, .. } => {
                 self.net.listeners.remove(&(host, addr));
                 for waiting in backlog {

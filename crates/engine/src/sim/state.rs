@@ -49,7 +49,8 @@ pub(super) enum Event {
 
 pub(super) struct HostState {
     pub(super) name: String,
-    pub(super) ip: Ipv4Addr,
+    /// Its own first, then those that it was given besides.
+    pub(super) addresses: Vec<IpAddr>,
     pub(super) up: bool,
     pub(super) disk: Disk,
     pub(super) next_port: u16,
@@ -176,7 +177,7 @@ impl State {
         let [.., high, low] = (n as u32 + 1).to_be_bytes();
         self.hosts.push(HostState {
             name: name.to_string(),
-            ip: Ipv4Addr::new(10, 0, high, low),
+            addresses: vec![IpAddr::V4(Ipv4Addr::new(10, 0, high, low))],
             up: true,
             disk: Disk::default(),
             next_port: 32_768,
@@ -194,8 +195,20 @@ impl State {
         if ip.is_loopback() || ip.is_unspecified() {
             return Some(from);
         }
-        let found = self.hosts.iter().position(|host| ip == IpAddr::V4(host.ip));
+        let found = self
+            .hosts
+            .iter()
+            .position(|host| host.addresses.contains(&ip));
         found.map(HostId)
+    }
+
+    /// Gives a machine another address.
+    pub(super) fn add_address(&mut self, host: HostId) -> IpAddr {
+        let [.., high, low] = (host.0 as u32 + 1).to_be_bytes();
+        let addresses = &mut self.host(host).addresses;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, addresses.len() as u8, high, low));
+        addresses.push(ip);
+        ip
     }
 
     /// Mixes what happened into the trace.

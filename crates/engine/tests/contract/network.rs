@@ -16,6 +16,7 @@ contract![
     a_send_of_more_pieces_than_the_system_takes_arrives_whole,
     a_receive_gives_zero_when_the_peer_has_closed,
     a_shutdown_ends_receives_on_both_ends,
+    an_abort_ends_receives_here_and_resets_the_peer,
     a_connect_where_nobody_listens_is_refused,
     a_dropped_receive_leaves_the_socket_usable,
     a_dropped_receive_keeps_its_buffer_until_it_has_completed,
@@ -105,6 +106,22 @@ async fn a_receive_gives_zero_when_the_peer_has_closed(_: Site) {
     let (result, _) = server.receive_exact(buf, 0).await;
     let error = result.expect_err("nothing follows the end");
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+async fn an_abort_ends_receives_here_and_resets_the_peer(_: Site) {
+    let (client, server) = pair().await;
+    let waiting = {
+        let client = client.clone();
+        spawn(async move { client.receive(Buf::new(16), 0).await.0 })
+    };
+    sleep(5 * MS).await;
+    client.abort();
+    let received = waiting.await.unwrap_or(0);
+    assert_eq!(received, 0);
+    let (result, _) = server.receive(Buf::new(16), 0).await;
+    let error = result.expect_err("it is no orderly end");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    send(&client, b"x").await.expect_err("it is over");
 }
 
 async fn a_shutdown_ends_receives_on_both_ends(_: Site) {

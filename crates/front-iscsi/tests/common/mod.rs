@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Durat
 use engine::{Lane, LaneConfig, LaneFuture, LaneHandle};
 use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, OpenVolume, Units, UnitsConfig};
-use volume::{IscsiConfig, SharedVolume, leaf::ram::Region};
+use volume::{IscsiConfig, Multipath, SharedVolume, leaf::ram::Region};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
 
@@ -93,6 +93,7 @@ pub(crate) fn disk_at(address: SocketAddr) -> IscsiConfig {
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
         isid: iscsi::Isid::random([1, 2, 3], 1),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

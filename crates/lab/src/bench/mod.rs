@@ -17,7 +17,7 @@ mod usage;
 use std::{net::SocketAddr, path::PathBuf, rc::Rc, time::Duration};
 
 use engine::{Lane, LaneConfig, task};
-use volume::{IscsiConfig, IscsiDisk, SharedVolume};
+use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
 
 pub use floor::serve as serve_floor;
 pub use report::Report;
@@ -369,6 +369,7 @@ async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
         lun: peer.lun,
         initiator_name: "iqn.2026-11.io.sanstone:bench".into(),
         isid: volume::next_isid(),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

@@ -36,6 +36,10 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $folder:ident => $settings:ident,)*) => {
         /// A volume of any kind, with its settings.
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[expect(
+            clippy::large_enum_variant,
+            reason = "there is one for each node of a configuration"
+        )]
         pub enum Kind {
             $($(#[$doc])* $settings($folder::settings::$settings),)*
         }

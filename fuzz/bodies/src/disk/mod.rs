@@ -18,7 +18,7 @@ use engine::{
 };
 use iscsi::Isid;
 use volume::{
-    Durability, IscsiConfig, IscsiDisk, Volume,
+    Durability, IscsiConfig, IscsiDisk, Multipath, Volume,
     foreign::{AtLogin, Foreign, Group, Instead},
 };
 
@@ -107,6 +107,7 @@ async fn run(foreign: &Rc<Foreign>, host: &Host, steps: Vec<Step>) {
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
         isid: Isid::random([1, 2, 3], 1),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

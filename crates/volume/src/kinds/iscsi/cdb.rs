@@ -112,6 +112,13 @@ pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
     list
 }
 
+/// REPORT TARGET PORT GROUPS (SPC-4 6.37).
+pub(super) fn report_target_port_groups(allocation_len: u32) -> Cdb {
+    const SERVICE_ACTION: u8 = 0x0a;
+    let [a, b, c, d] = allocation_len.to_be_bytes();
+    cdb([0xa3, SERVICE_ACTION, 0, 0, 0, 0, a, b, c, d, 0, 0])
+}
+
 /// PERSISTENT RESERVE IN (SPC-4 6.14).
 pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> Cdb {
     let [high, low] = allocation_len.to_be_bytes();

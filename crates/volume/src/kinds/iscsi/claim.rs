@@ -7,8 +7,8 @@
 //! alive. A reservation counts as the dead owner's only if its key is the one that the mark belongs
 //! to: another key is that of somebody who is taking the disk at this moment.
 //!
-//! A session that is new tells nothing about what happened meanwhile: before anything else is sent on
-//! it the claim is established again, and so it is after a RESERVATION CONFLICT, a reset and a
+//! A nexus that is new tells nothing about what happened meanwhile: before anything else is sent on
+//! it the claim is established again, which registers it beside ours that are, and so it is after a RESERVATION CONFLICT, a reset and a
 //! preemption. A claim that is another's by then is lost for good. A watch reads the mark every
 //! second, whether there is I/O or not.
 //!
@@ -23,9 +23,10 @@ use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
+    nexus::Nexus,
     patience::AT_ONCE_MAX,
     sense::Verdict,
-    session::{Data, RESERVATION_CONFLICT, Session},
+    session::{Data, RESERVATION_CONFLICT},
     unit::Unit,
 };
 use crate::{
@@ -50,7 +51,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// How a command of the claim ended.
-enum Told {
+pub(super) enum Told {
     Good(Vec<u8>),
     Conflict,
     /// The target does not do this: what it says.
@@ -86,13 +87,20 @@ impl Unit {
         // A session that works, and no unit attention that is older than we are.
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
             .await?;
-        let session = self.nexus.session();
+        let nexus = self.nexus(&mut self.patience()).await?;
         let at = time::now();
-        let is_fenced = self.take(&session, claim).await?;
+        let is_fenced = self.take(&nexus, claim).await?;
         claim.proved(at);
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
+        // Each nexus is registered for itself.
+        for other in self.paths.usable() {
+            match self.establish_claim(&other).await {
+                Err(error) if !other.is_over() => return Err(error),
+                _ => {}
+            }
+        }
         Ok(())
     }
 
@@ -103,47 +111,48 @@ impl Unit {
             return Ok(());
         };
         claim.close();
-        let session = self.nexus.session();
-        if session.error().is_some() {
+        let Some(nexus) = self.paths.usable().next() else {
             // What is left tells the next one whose it was.
             return Ok(());
-        }
-        let mark = self.read_mark(&session).await?;
+        };
+        let mark = self.read_mark(&nexus).await?;
         if matches!(mark, Told::Good(block) if claim.is_marked(&block).is_ok()) {
             let zeroes = Payload::zeroes(MARK_BYTES);
-            self.write_mark(&session, zeroes).await?;
+            self.write_mark(&nexus, zeroes).await?;
         }
         if is_fenced {
-            self.unregister(&session, &claim).await;
+            for nexus in self.paths.usable() {
+                self.unregister(&nexus, &claim).await;
+            }
         }
         Ok(())
     }
 
     /// Makes the disk ours, if nobody has it who may be alive; says whether it is fenced.
-    async fn take(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+    async fn take(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         for round in 1..=ROUNDS_MAX {
-            let step = match self.reservation(session).await? {
+            let step = match self.reservation(nexus).await? {
                 Reservation::Unknown => Step::MarkOnly,
-                Reservation::Free => self.reserve(session, claim).await?,
+                Reservation::Free => self.reserve(nexus, claim).await?,
                 Reservation::Held { key, kind } => {
                     let is_last = round == ROUNDS_MAX;
-                    self.preempt(session, claim, (key, kind), is_last).await?
+                    self.preempt(nexus, claim, (key, kind), is_last).await?
                 }
             };
             match step {
                 Step::MarkOnly => {
-                    self.mark_unfenced(session, claim).await?;
+                    self.mark_unfenced(nexus, claim).await?;
                     return Ok(false);
                 }
                 Step::Reserved => {
-                    if let Err(error) = self.drop_others(session, claim).await {
-                        self.unregister(session, claim).await;
+                    if let Err(error) = self.drop_others(nexus, claim).await {
+                        self.unregister(nexus, claim).await;
                         return Err(error);
                     }
-                    if self.is_reserved(session, claim).await? {
-                        let marked = self.mark_fenced(session, claim).await;
+                    if self.is_reserved(nexus, claim).await? {
+                        let marked = self.mark_fenced(nexus, claim).await;
                         if marked.is_err() {
-                            self.unregister(session, claim).await;
+                            self.unregister(nexus, claim).await;
                         }
                         return marked.map(|()| true);
                     }
@@ -152,44 +161,44 @@ impl Unit {
             }
             time::sleep(ROUND_PAUSE).await;
         }
-        Err(refuse_alive(&self.holder(session).await))
+        Err(refuse_alive(&self.holder(nexus).await))
     }
 
     /// Nobody has reserved it. The mark is read before we do: its owner may be about to come back, and
     /// would take our reservation for a take-over.
-    async fn reserve(&self, session: &Rc<Session>, claim: &Claim) -> Result<Step> {
-        let block = match self.read_mark(session).await? {
+    async fn reserve(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Step> {
+        let block = match self.read_mark(nexus).await? {
             Told::Good(block) => block,
             Told::Conflict => return Ok(Step::Again),
             Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
         };
         judge(claim, &block)?;
-        if !self.register(session, claim).await? {
+        if !self.register(nexus, claim).await? {
             return Ok(Step::MarkOnly);
         }
         let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
-        let step = match self.reserve_out(session, reserve).await? {
+        let step = match self.reserve_out(nexus, reserve).await? {
             Told::Good(_) => return Ok(Step::Reserved),
             Told::Conflict => Step::Again,
             Told::Refused(_) => Step::MarkOnly,
         };
-        self.unregister(session, claim).await;
+        self.unregister(nexus, claim).await;
         Ok(step)
     }
 
     /// Somebody has reserved it under a key and with a type: takes it away from the dead.
     async fn preempt(
         &self,
-        session: &Rc<Session>,
+        nexus: &Rc<Nexus>,
         claim: &Claim,
         (key, kind): (u64, u8),
         is_last: bool,
     ) -> Result<Step> {
-        if !self.register(session, claim).await? {
-            return Err(refuse_alive(&self.holder(session).await));
+        if !self.register(nexus, claim).await? {
+            return Err(refuse_alive(&self.holder(nexus).await));
         }
         let is_allowed = claim.others() != Others::Refuse || claim.is_own_key(key);
-        let standing = match self.read_mark(session).await? {
+        let standing = match self.read_mark(nexus).await? {
             Told::Good(block) => Some(claim.standing(&block, false)),
             // A reservation of another type, which lets no registrant read.
             Told::Conflict | Told::Refused(_) => None,
@@ -204,22 +213,22 @@ impl Unit {
             Some(Standing::Alive(owner)) => Some(refuse_alive(&owner)),
             // Whoever it is may be about to write its mark, or to go.
             Some(_) if !is_last => {
-                self.unregister(session, claim).await;
+                self.unregister(nexus, claim).await;
                 return Ok(Step::Again);
             }
-            _ => Some(refuse_alive(&self.holder(session).await)),
+            _ => Some(refuse_alive(&self.holder(nexus).await)),
         };
         if let Some(refused) = refused {
-            self.unregister(session, claim).await;
+            self.unregister(nexus, claim).await;
             return Err(refused);
         }
-        let target_name = &self.nexus.config().target_name;
+        let target_name = &self.config().target_name;
         tracing::info!(target_name, kind, "preempting the reservation {key:016x}h");
-        let told = self.oust(session, claim, key).await?;
+        let told = self.oust(nexus, claim, key).await?;
         if matches!(told, Told::Good(_)) {
             return Ok(Step::Reserved);
         }
-        self.unregister(session, claim).await;
+        self.unregister(nexus, claim).await;
         match told {
             Told::Refused(why) => Err(Error::new(ErrorKind::Protocol, why)),
             _ => Ok(Step::Again),
@@ -228,24 +237,24 @@ impl Unit {
 
     /// Ends the registrations with `key`, aborts what came under them, and takes the reservation if it
     /// was theirs. A target that does not abort (tgt) still refuses what comes later.
-    async fn oust(&self, session: &Rc<Session>, claim: &Claim, key: u64) -> Result<Told> {
+    async fn oust(&self, nexus: &Rc<Nexus>, claim: &Claim, key: u64) -> Result<Told> {
         let preempt = |aborts| ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, claim.key(), key, aborts);
-        match self.reserve_out(session, preempt(true)).await? {
-            Told::Refused(_) => self.reserve_out(session, preempt(false)).await,
+        match self.reserve_out(nexus, preempt(true)).await? {
+            Told::Refused(_) => self.reserve_out(nexus, preempt(false)).await,
             told => Ok(told),
         }
     }
 
     /// Ends the registrations of others, who may do everything as long as they have one, and aborts
     /// what they sent, until the target lists none but ours.
-    async fn drop_others(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+    async fn drop_others(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
-            let others = self.other_keys(session, claim).await?;
+            let others = self.other_keys(nexus, claim).await?;
             if others.is_empty() {
                 return Ok(());
             }
             for key in others {
-                self.oust(session, claim, key).await?;
+                self.oust(nexus, claim, key).await?;
             }
         }
         Err(refuse_alive(
@@ -254,10 +263,10 @@ impl Unit {
     }
 
     /// The keys of others that are registered.
-    async fn other_keys(&self, session: &Rc<Session>, claim: &Claim) -> Result<Vec<u64>> {
+    async fn other_keys(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Vec<u64>> {
         const LEN: u16 = 8 + 8 * 1024;
         let read = cdb::persistent_reserve_in(cdb::READ_KEYS, LEN);
-        let data = match self.tell(session, &read, Data::In(LEN.into())).await? {
+        let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {
             Told::Good(data) => data,
             Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
             Told::Refused(why) => {
@@ -277,16 +286,16 @@ impl Unit {
     }
 
     /// Writes the mark behind our fence, where nobody else can, and reads it again.
-    async fn mark_fenced(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
+    async fn mark_fenced(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
         // Between our look and our reservation another may have come.
-        let block = self.must_read_mark(session).await?;
+        let block = self.must_read_mark(nexus).await?;
         judge(claim, &block)?;
-        self.write_and_read(session, claim).await
+        self.write_and_read(nexus, claim).await
     }
 
     /// Writes the mark on a disk that cannot be fenced.
-    async fn mark_unfenced(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
-        let block = self.must_read_mark(session).await?;
+    async fn mark_unfenced(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
+        let block = self.must_read_mark(nexus).await?;
         match claim.standing(&block, false) {
             Standing::Alive(owner) if claim.others() == Others::Fence => {
                 return Err(refuse_unfenced(&owner));
@@ -294,21 +303,21 @@ impl Unit {
             Standing::Dead(mark) => tell_replaced(&mark),
             _ => judge(claim, &block)?,
         }
-        self.write_and_read(session, claim).await?;
+        self.write_and_read(nexus, claim).await?;
         time::sleep(SETTLE).await;
-        let block = self.must_read_mark(session).await?;
+        let block = self.must_read_mark(nexus).await?;
         claim.is_marked(&block).map_err(|by| refuse_alive(&by))?;
         tracing::info!(
-            target_name = self.nexus.config().target_name,
+            target_name = self.config().target_name,
             "the target has no persistent reservations of the type that keeps others out: other owners \
              are told by the mark of this one only"
         );
         Ok(())
     }
 
-    async fn write_and_read(&self, session: &Rc<Session>, claim: &Claim) -> Result<()> {
-        self.write_mark(session, claim.block()).await?;
-        let block = self.must_read_mark(session).await?;
+    async fn write_and_read(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
+        self.write_mark(nexus, claim.block()).await?;
+        let block = self.must_read_mark(nexus).await?;
         claim.is_marked(&block).map_err(|by| refuse_alive(&by))
     }
 
@@ -316,16 +325,16 @@ impl Unit {
     ///
     /// # Errors
     /// `Preempted` when it is another's now, for good; else what kept us from knowing.
-    pub(super) async fn establish_claim(&self, session: &Rc<Session>) -> Result<()> {
+    pub(super) async fn establish_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let _turn = self.claimed.turn().await;
-        self.establish(session).await
+        self.establish(nexus).await
     }
 
     /// Waits until the claim is not shaken, or the session has ended: another one finds out.
     ///
     /// # Errors
     /// As [`Unit::establish_claim`]; the claim stays shaken.
-    pub(super) async fn steady_claim(&self, session: &Rc<Session>) -> Result<()> {
+    pub(super) async fn steady_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let mut rounds = 0..ROUNDS_MAX;
         while self.claimed.is_shaken() {
             if rounds.next().is_none() {
@@ -334,12 +343,12 @@ impl Unit {
                 return Err(Error::new(ErrorKind::TimedOut, why));
             }
             let _turn = self.claimed.turn().await;
-            if session.error().is_some() {
+            if nexus.is_over() {
                 return Ok(());
             }
             if self.claimed.is_shaken() {
-                match self.establish(session).await {
-                    Err(error) if session.error().is_none() => return Err(error),
+                match self.establish(nexus).await {
+                    Err(error) if !nexus.is_over() => return Err(error),
                     _ => {}
                 }
             }
@@ -349,7 +358,7 @@ impl Unit {
 
     /// Establishes the claim again, by whoever has the turn. What shakes it meanwhile is not answered
     /// by this.
-    async fn establish(&self, session: &Rc<Session>) -> Result<()> {
+    async fn establish(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let shakes = self.claimed.shakes.get();
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held else {
@@ -358,14 +367,14 @@ impl Unit {
         for _ in 0..ROUNDS_MAX {
             claim.check()?;
             let at = time::now();
-            if is_fenced && !self.reserve_again(session, &claim).await? {
+            if is_fenced && !self.reserve_again(nexus, &claim).await? {
                 continue;
             }
-            match self.read_mark(session).await? {
+            match self.read_mark(nexus).await? {
                 Told::Good(block) => {
                     if let Err(by) = claim.is_marked(&block) {
                         if is_fenced {
-                            self.unregister(session, &claim).await;
+                            self.unregister(nexus, &claim).await;
                         }
                         return Err(self.lose(&claim, &by));
                     }
@@ -376,10 +385,10 @@ impl Unit {
                 // The reservation is ours and this port is not registered, if we came in by another
                 // portal group.
                 Told::Conflict if is_fenced => {
-                    self.register(session, &claim).await?;
+                    self.register(nexus, &claim).await?;
                 }
                 Told::Conflict => {
-                    let by = self.holder(session).await;
+                    let by = self.holder(nexus).await;
                     return Err(self.lose(&claim, &by));
                 }
                 Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
@@ -391,31 +400,31 @@ impl Unit {
 
     /// Makes sure that the reservation is ours: a target may have lost it with its power. Says whether
     /// it is; if not, it is worth another look.
-    async fn reserve_again(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
-        match self.reservation(session).await? {
+    async fn reserve_again(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
+        match self.reservation(nexus).await? {
             Reservation::Unknown => {
                 let why = "the target does not know persistent reservations any more";
                 Err(Error::new(ErrorKind::Protocol, why))
             }
             Reservation::Held { key, .. } if key == claim.key() => Ok(true),
             Reservation::Held { .. } => {
-                let by = self.holder(session).await;
+                let by = self.holder(nexus).await;
                 // A registration of ours would let us write within the other one's fence.
-                self.unregister(session, claim).await;
+                self.unregister(nexus, claim).await;
                 Err(self.lose(claim, &by))
             }
             Reservation::Free => {
                 // Another one may have come and gone meanwhile.
-                let Told::Good(block) = self.read_mark(session).await? else {
+                let Told::Good(block) = self.read_mark(nexus).await? else {
                     return Ok(false);
                 };
                 if let Err(by) = claim.is_marked(&block) {
-                    self.unregister(session, claim).await;
+                    self.unregister(nexus, claim).await;
                     return Err(self.lose(claim, &by));
                 }
-                self.register(session, claim).await?;
+                self.register(nexus, claim).await?;
                 let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
-                let told = self.reserve_out(session, reserve).await?;
+                let told = self.reserve_out(nexus, reserve).await?;
                 Ok(matches!(told, Told::Good(_)))
             }
         }
@@ -428,15 +437,15 @@ impl Unit {
     }
 
     fn lose(&self, claim: &Claim, by: &str) -> Error {
-        claim.lose(&self.nexus.config().target_name, by)
+        claim.lose(&self.config().target_name, by)
     }
 
     /// Registers our key, whatever was registered; says whether the target takes it. With APTPL the
     /// target keeps it through a loss of power; tgt, for one, has no APTPL.
-    async fn register(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+    async fn register(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         for aptpl in [true, false] {
             let register = ReserveOut::register_and_ignore(claim.key(), aptpl);
-            if let Told::Good(_) = self.reserve_out(session, register).await? {
+            if let Told::Good(_) = self.reserve_out(nexus, register).await? {
                 return Ok(true);
             }
         }
@@ -445,20 +454,20 @@ impl Unit {
 
     /// Takes our registration back, and with it the reservation if it is ours. What comes of it
     /// changes nothing for us.
-    async fn unregister(&self, session: &Rc<Session>, claim: &Claim) {
+    async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
         let unregister = ReserveOut::unregister(claim.key());
-        let _ = self.reserve_out(session, unregister).await;
+        let _ = self.reserve_out(nexus, unregister).await;
     }
 
-    async fn is_reserved(&self, session: &Rc<Session>, claim: &Claim) -> Result<bool> {
+    async fn is_reserved(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         let (key, kind) = (claim.key(), EXCLUSIVE_REGISTRANTS);
-        Ok(self.reservation(session).await? == Reservation::Held { key, kind })
+        Ok(self.reservation(nexus).await? == Reservation::Held { key, kind })
     }
 
-    async fn reservation(&self, session: &Rc<Session>) -> Result<Reservation> {
+    async fn reservation(&self, nexus: &Rc<Nexus>) -> Result<Reservation> {
         const LEN: u16 = 24;
         let read = cdb::persistent_reserve_in(cdb::READ_RESERVATION, LEN);
-        let data = match self.tell(session, &read, Data::In(LEN.into())).await? {
+        let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {
             Told::Good(data) => data,
             Told::Refused(_) => return Ok(Reservation::Unknown),
             // RESERVE (6) excludes this command, too.
@@ -474,25 +483,25 @@ impl Unit {
     }
 
     /// Who has reserved the disk, as far as the target tells.
-    async fn holder(&self, session: &Rc<Session>) -> String {
+    async fn holder(&self, nexus: &Rc<Nexus>) -> String {
         const LEN: u16 = 4096;
         let read = cdb::persistent_reserve_in(cdb::READ_FULL_STATUS, LEN);
-        let data = match self.tell(session, &read, Data::In(LEN.into())).await {
+        let data = match self.tell(nexus, &read, Data::In(LEN.into())).await {
             Ok(Told::Good(data)) => data,
             _ => Vec::new(),
         };
         holder_of(&data).unwrap_or_else(|| "another initiator, which has reserved it".to_owned())
     }
 
-    async fn reserve_out(&self, session: &Rc<Session>, out: ReserveOut) -> Result<Told> {
+    async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
         let list = Buf::copy_of(&out.list).into();
-        self.tell(session, &out.cdb, Data::Out(list)).await
+        self.tell(nexus, &out.cdb, Data::Out(list)).await
     }
 
-    async fn read_mark(&self, session: &Rc<Session>) -> Result<Told> {
+    async fn read_mark(&self, nexus: &Rc<Nexus>) -> Result<Told> {
         let (lba, blocks) = self.mark_place();
         let read = cdb::read(lba, blocks);
-        match self.tell(session, &read, Data::In(MARK_BYTES)).await? {
+        match self.tell(nexus, &read, Data::In(MARK_BYTES)).await? {
             Told::Good(block) if block.len() != MARK_BYTES => {
                 let why = format!("the target sent {} of {MARK_BYTES} bytes", block.len());
                 Err(Error::new(ErrorKind::Protocol, why))
@@ -502,40 +511,40 @@ impl Unit {
     }
 
     /// Reads the mark where nobody may keep us from it.
-    async fn must_read_mark(&self, session: &Rc<Session>) -> Result<Vec<u8>> {
-        match self.read_mark(session).await? {
+    async fn must_read_mark(&self, nexus: &Rc<Nexus>) -> Result<Vec<u8>> {
+        match self.read_mark(nexus).await? {
             Told::Good(block) => Ok(block),
-            Told::Conflict => Err(refuse_alive(&self.holder(session).await)),
+            Told::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
             Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
         }
     }
 
     /// Writes the mark's block, durably.
-    async fn write_mark(&self, session: &Rc<Session>, block: Payload) -> Result<()> {
+    async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
         let (lba, blocks) = self.mark_place();
         let write = cdb::write(lba, blocks, self.claimed.is_volatile.get());
-        match self.tell(session, &write, Data::Out(block)).await? {
+        match self.tell(nexus, &write, Data::Out(block)).await? {
             Told::Good(_) => Ok(()),
-            Told::Conflict => Err(refuse_alive(&self.holder(session).await)),
+            Told::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
             Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
         }
     }
 
     /// Sends one command on this very session, past what unit attentions have to say.
-    fn tell<'a>(
+    pub(super) fn tell<'a>(
         &'a self,
-        session: &'a Rc<Session>,
+        nexus: &'a Rc<Nexus>,
         cdb: &'a Cdb,
         data: Data,
     ) -> LaneFuture<'a, Result<Told>> {
         LaneFuture::new(async move {
             let mut last = String::new();
             for _ in 0..AT_ONCE_MAX {
-                let reply = self.nexus.execute(session, cdb, data.clone()).await?;
+                let reply = nexus.execute(cdb, data.clone()).await?;
                 if reply.status == RESERVATION_CONFLICT {
                     return Ok(Told::Conflict);
                 }
-                match self.judge(&reply) {
+                match self.judge(nexus, &reply) {
                     None => return Ok(Told::Good(reply.data.to_vec())),
                     Some((Verdict::Fail(_), why)) => return Ok(Told::Refused(why)),
                     Some((Verdict::Retry | Verdict::Restarted, why)) => last = why,
@@ -569,25 +578,30 @@ async fn watch(unit: Weak<Unit>, claim: Claim) {
         let Some(this) = unit.upgrade().filter(|_| claim.check().is_ok()) else {
             return;
         };
-        let (session, lun) = (this.nexus.session(), this.nexus.lun());
+        let picked = this.paths.pick(false);
         let (lba, blocks) = this.mark_place();
         drop(this);
         let (at, read) = (time::now(), cdb::read(lba, blocks));
-        let reply = session.execute(lun, &read, Data::In(MARK_BYTES)).await;
+        let reply = match &picked {
+            Some(nexus) => Some(nexus.execute(&read, Data::In(MARK_BYTES)).await),
+            None => None,
+        };
         let Some(this) = unit.upgrade() else { return };
-        match reply {
-            Ok(reply) if reply.status == 0 && claim.is_marked(&reply.data.to_vec()).is_ok() => {
+        match picked.zip(reply) {
+            Some((_, Ok(reply)))
+                if reply.status == 0 && claim.is_marked(&reply.data.to_vec()).is_ok() =>
+            {
                 claim.proved(at);
             }
-            Ok(reply) => {
-                let _ = this.judge(&reply);
+            Some((nexus, Ok(reply))) => {
+                let _ = this.judge(&nexus, &reply);
                 if matches!(reply.status, 0 | RESERVATION_CONFLICT) {
                     this.claimed.shake();
                 }
-                let _ = this.establish_claim(&session).await;
+                let _ = this.establish_claim(&nexus).await;
             }
-            // Logs in again, and establishes the claim.
-            Err(_) => {
+            // Whoever logs in again establishes the claim.
+            _ => {
                 let (command, mut patience) = (cdb::test_unit_ready(), this.patience());
                 let _ = this.run(&command, Data::None, &mut patience).await;
             }

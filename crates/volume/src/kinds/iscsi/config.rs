@@ -8,8 +8,12 @@ use std::{
     },
 };
 
-use engine::Duration;
+use engine::{
+    Duration,
+    net::{ConnectOptions, Source},
+};
 use iscsi::{Chap, Isid};
+use serde::Deserialize;
 
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
@@ -24,6 +28,8 @@ pub struct IscsiConfig {
     pub initiator_name: String,
     /// Tells sessions of this initiator with the same target apart: [`next_isid`].
     pub isid: Isid,
+    /// The other sessions with the disk, and how they are used together.
+    pub multipath: Multipath,
     /// How we prove who we are, and the target has to; `None`: not at all.
     pub chap: Option<Arc<Chap>>,
     /// Asks for CRC32C over the headers.
@@ -37,6 +43,67 @@ pub struct IscsiConfig {
     /// For a lost session to come back and for a target that refuses for now to do what it is
     /// asked, before requests fail.
     pub reconnect_timeout: Duration,
+}
+
+/// The sessions with a disk beside the first, and how all of them are made and used.
+#[derive(Clone, Debug, Default)]
+pub struct Multipath {
+    /// Where the first session leaves this machine.
+    pub source: Option<Source>,
+    /// The others.
+    pub more: Vec<PathConfig>,
+    /// Which of those that can be used a command takes.
+    pub policy: Policy,
+    /// The congestion control of their connections, by the kernel's name.
+    pub congestion: Option<String>,
+    /// For how long what was sent may go without an acknowledgement (TCP_USER_TIMEOUT).
+    pub user_timeout: Option<Duration>,
+}
+
+/// One session with a disk.
+#[derive(Clone, Debug)]
+pub struct PathConfig {
+    /// The portal.
+    pub address: SocketAddr,
+    /// Where it leaves this machine.
+    pub source: Option<Source>,
+    /// As [`IscsiConfig::isid`]: each session has its own, which it keeps when it is lost.
+    pub isid: Isid,
+}
+
+/// Which of several paths a command takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest commands that are not answered.
+    #[default]
+    LeastOutstanding,
+    /// The one that has answered fastest of late, for as many as are not answered there.
+    LowestLatency,
+}
+
+impl IscsiConfig {
+    /// Its sessions, the first one first.
+    pub(super) fn paths(&self) -> Vec<PathConfig> {
+        let first = PathConfig {
+            address: self.address,
+            source: self.multipath.source.clone(),
+            isid: self.isid,
+        };
+        let more = self.multipath.more.iter().cloned();
+        std::iter::once(first).chain(more).collect()
+    }
+
+    /// How the connection of a path is made.
+    pub(super) fn connect_options(&self, path: &PathConfig) -> ConnectOptions {
+        ConnectOptions {
+            source: path.source.clone(),
+            congestion: self.multipath.congestion.clone(),
+            user_timeout: self.multipath.user_timeout,
+        }
+    }
 }
 
 /// An ISID that no other session of this process, and of no other one that runs now, uses.

@@ -1,8 +1,8 @@
 //! A logical unit of a remote target as a volume: turns the volume's calls into commands that the
 //! target takes, and keeps what it may have lost.
 //!
-//! Sending a write again is safe: the [nexus](super::nexus) sees to it that the old session's can do
-//! no harm any more, and nothing else of this volume was ordered with it.
+//! Sending a write again is safe: [`recovery`](super::recovery) sees to it that the lost one can do no
+//! harm any more, and nothing else of this volume was ordered with it.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use super::{
     config::IscsiConfig,
     identity::DiskIdentity,
     inquiry::{self, Facts},
-    nexus::Nexus,
+    paths::PathCounts,
     session::{Data, Reply},
     unit::Unit,
 };
@@ -44,18 +44,43 @@ impl IscsiDisk {
             config.target_name, config.lun, config.address
         );
         let opened = async {
-            let unit = Rc::new(Unit::new(Nexus::open(config).await?));
-            let facts = inquiry::ask(&unit).await?;
-            let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
-            let _ = unit.extent.set(extent);
-            Ok(Rc::new(IscsiDisk { unit, facts }))
+            let unit = Unit::new(config);
+            let opened = async {
+                unit.open_first().await?;
+                let facts = inquiry::ask(&unit).await?;
+                let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
+                let _ = unit.extent.set(extent);
+                let _ = unit.identity.set(facts.identity.clone());
+                unit.open_others().await?;
+                Ok(facts)
+            };
+            match opened.await {
+                Ok(facts) => Ok(Rc::new(IscsiDisk { unit, facts })),
+                Err(error) => {
+                    unit.paths.end(&error);
+                    Err(error)
+                }
+            }
         };
         opened.await.map_err(|error: Error| error.context(&what))
     }
 
-    /// The digests that the session carries.
+    /// The digests that its sessions carry; none while there is no session.
     pub fn digests(&self) -> iscsi::frame::Digests {
-        self.unit.nexus.session().digests()
+        let nexus = self.unit.paths.live().next();
+        nexus
+            .map(|nexus| nexus.session().digests())
+            .unwrap_or_default()
+    }
+
+    /// What has happened to its paths.
+    pub fn path_counts(&self) -> PathCounts {
+        *self.unit.paths.counts.borrow()
+    }
+
+    /// How many of its sessions can be used now.
+    pub fn live_paths(&self) -> usize {
+        self.unit.paths.usable().count()
     }
 
     /// Which disk it is.
@@ -67,10 +92,13 @@ impl IscsiDisk {
     /// claim.
     pub async fn close(&self) {
         if let Err(error) = self.unit.release_claim().await {
-            let target_name = &self.unit.nexus.config().target_name;
+            let target_name = &self.unit.config().target_name;
             tracing::warn!(target_name, %error, "the claim was not given up");
         }
-        self.unit.nexus.session().logout().await;
+        self.unit.paths.rest(true);
+        let live: Vec<_> = self.unit.paths.live().collect();
+        let logouts = live.iter().map(|nexus| Box::pin(nexus.session().logout()));
+        task::join_all(logouts).await;
     }
 
     /// Sends a command until it has succeeded, failed for good, or its time is up.
@@ -132,6 +160,14 @@ impl IscsiDisk {
             true => Ok(()),
             false => self.wrote(written),
         }
+    }
+}
+
+impl Drop for IscsiDisk {
+    fn drop(&mut self) {
+        // Their tasks would keep the sessions alive, and answer pings for ever.
+        let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
+        self.unit.paths.end(&closed);
     }
 }
 

@@ -72,6 +72,11 @@ impl DiskIdentity {
         [NAA, EUI_64, SCSI_NAME].into_iter().find_map(first)
     }
 
+    /// Whether it has any name by which it can be told from others.
+    pub(super) fn is_named(&self) -> bool {
+        !(self.worldwide.is_empty() && self.local.is_empty())
+    }
+
     /// The name by which the two are one disk; `None`: they are two, or it cannot be told.
     pub fn in_common(&self, other: &DiskIdentity) -> Option<String> {
         let both = |one: &[Designator], other: &[Designator]| {
@@ -84,6 +89,15 @@ impl DiskIdentity {
         // The target's name is unique, and its portals show the same LUNs.
         let is_same_place = (&self.target_name, self.lun) == (&other.target_name, other.lun);
         both(&self.local, &other.local).filter(|_| is_same_place)
+    }
+}
+
+impl fmt::Display for DiskIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.worldwide.iter().chain(&self.local).next() {
+            Some(name) => name.fmt(f),
+            None => f.write_str("nothing"),
+        }
     }
 }
 

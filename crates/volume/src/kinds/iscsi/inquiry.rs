@@ -43,7 +43,7 @@ pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
     unit.run(&test, Data::None, patience).await?;
     let inquiry = read(unit, &cdb::inquiry(None, 96), 96, patience).await?;
     const DIRECT_ACCESS: u8 = 0;
-    let config = unit.nexus.config();
+    let config = unit.config();
     if inquiry.first() != Some(&DIRECT_ACCESS) {
         let message = format!("there is no disk at LUN {}", config.lun);
         return Err(Error::new(ErrorKind::Configuration, message));

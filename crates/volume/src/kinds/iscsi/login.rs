@@ -12,7 +12,7 @@ use engine::{Duration, Instant, blocking::look_up, time};
 use iscsi::{Authentication, InitiatorConfig};
 
 use super::{
-    IscsiConfig,
+    IscsiConfig, PathConfig,
     ended::Redirection,
     session::{Opened, Session, Timeouts},
 };
@@ -44,16 +44,18 @@ impl Portal {
     pub(super) async fn log_in(
         &self,
         config: &IscsiConfig,
-        deadline: Option<Instant>,
+        path: &PathConfig,
+        deadline: Instant,
     ) -> Result<Rc<Session>> {
+        let who = (config, path);
         let Some(moved) = self.moved.get() else {
-            return self.follow(self.configured, config, deadline).await;
+            return self.follow(self.configured, who, deadline).await;
         };
-        match self.follow(moved, config, deadline).await {
+        match self.follow(moved, who, deadline).await {
             Ok(session) => Ok(session),
             // It may have come back. If not, the new place is the one to complain of.
             Err(error) => {
-                let back = self.follow(self.configured, config, deadline).await;
+                let back = self.follow(self.configured, who, deadline).await;
                 back.map_err(|_| error)
             }
         }
@@ -63,16 +65,17 @@ impl Portal {
     async fn follow(
         &self,
         mut address: SocketAddr,
-        config: &IscsiConfig,
-        deadline: Option<Instant>,
+        (config, path): (&IscsiConfig, &PathConfig),
+        deadline: Instant,
     ) -> Result<Rc<Session>> {
         for _ in 0..=REDIRECTIONS_MAX {
-            let left = deadline.map(|deadline| deadline - time::now());
+            let left = deadline - time::now();
             let timeouts = Timeouts {
-                connect: left.unwrap_or(Duration::MAX).min(config.connect_timeout),
+                connect: left.min(config.connect_timeout),
                 request: config.request_timeout,
             };
-            let opened = Session::open(address, initiator(config)?, timeouts).await;
+            let (way, initiator) = (config.connect_options(path), initiator(config, path)?);
+            let opened = Session::open(address, &way, initiator, timeouts).await;
             let Redirection { to, permanently } = match opened? {
                 Opened::Session(session) => {
                     if address == self.configured {
@@ -111,12 +114,12 @@ impl Portal {
 }
 
 /// The protocol's settings, with a fresh challenge.
-fn initiator(config: &IscsiConfig) -> Result<InitiatorConfig> {
+fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig> {
     let mut initiator = InitiatorConfig::new(
         config.initiator_name.clone(),
         Some(config.target_name.clone()),
     );
-    initiator.isid = config.isid;
+    initiator.isid = path.isid;
     initiator.operational.header_digest = config.header_digest;
     initiator.operational.data_digest = config.data_digest;
     if let Some(chap) = &config.chap {

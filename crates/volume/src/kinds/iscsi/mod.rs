@@ -1,17 +1,21 @@
 //! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
 //!
 //! ```text
-//!  settings  a node of the configuration; url: its address; config: what it comes to; disks: in use
+//!  settings  a node of the configuration; path_settings: its paths; url: its address; config: all of it
+//!  disks     which are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
-//!  claim     whose the disk is: the mark and the fence, established again on each session
-//!  nexus     one session at a time, another when it is lost; login: wherever the target sends us
+//!  claim     whose the disk is: the mark and the fence, established again on each nexus
+//!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  access    which target ports may be used, where a target says so (ALUA)
+//!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
 //! ```
 //!
-//! Requests that were in flight when a session was lost are sent again over the next one, so that a
+//! Requests that were in flight when a session was lost are sent again over another one, so that a
 //! short loss of the link is a pause and not an error.
 
+mod access;
 mod cdb;
 mod claim;
 mod claimed;
@@ -25,7 +29,10 @@ mod identity;
 mod inquiry;
 mod login;
 mod nexus;
+pub mod path_settings;
+mod paths;
 mod patience;
+mod recovery;
 mod sense;
 mod session;
 pub mod settings;
@@ -36,6 +43,7 @@ mod unflushed;
 mod unit;
 pub mod url;
 
-pub use config::{IscsiConfig, next_isid};
+pub use config::{IscsiConfig, Multipath, PathConfig, Policy, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
+pub use paths::PathCounts;

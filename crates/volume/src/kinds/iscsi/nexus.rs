@@ -1,277 +1,201 @@
-//! The way to a logical unit: one session at a time, and another one when it is lost. Whoever finds
-//! it lost logs in again, one attempt at a time for all who wait, at a [pace](Pace) that does not
-//! depend on their number or on what the target does with its sessions.
-//!
-//! A command is sent again only when the old session's can do no harm any more. A target ends them
-//! all before it lets the same initiator port in again at the same target port (RFC 7143 §6.3.5). A
-//! login that was redirected may reach another portal group, which is another target port: then
-//! LOGICAL UNIT RESET ends what the old session left (SAM-5 7.10), and where that fails, writes that
-//! were in flight have failed.
+//! One I_T nexus with a logical unit: a session from its login to its end, without a second try.
+//! Whoever made it named its initiator port, and what its loss means is [`paths`](super::paths)'s.
 
-use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
-};
+use std::{cell::Cell, rc::Rc};
 
-use engine::{Duration, LaneFuture, sync::Notify, time};
+use engine::{Duration, Instant, sync::Notify, time};
 use iscsi::LunField;
 
 use super::{
-    cdb::{self, Cdb},
-    config::IscsiConfig,
-    login::Portal,
-    patience::{AT_ONCE_MAX, Pace, Patience},
-    sense::{Sense, Verdict},
-    session::{Data, Reply, Session, Unused},
+    cdb::Cdb,
+    session::{Data, Port, Reply, Session},
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// What a reply asks us to do, and why; `None`: nothing, it is good.
-pub(super) type Judgement = Option<(Verdict, String)>;
+/// How much of the last answer's time goes into the mean, as a power of two.
+const LATENCY_SHIFT: u32 = 3;
 
-/// Makes sure on a new session that the disk is still ours, before anything is done on it.
-pub(super) type Establish<'a> = dyn Fn(Rc<Session>) -> LaneFuture<'a, Result<()>> + 'a;
-
-/// A way to one logical unit.
+/// A way to one logical unit that ends once.
 pub(super) struct Nexus {
-    config: IscsiConfig,
-    portal: Portal,
+    session: Rc<Session>,
     lun: LunField,
-    session: RefCell<Rc<Session>>,
-    /// Somebody logs in right now; others wait for the outcome.
-    reconnecting: Cell<bool>,
-    reconnected: Notify,
-    pace: RefCell<Pace>,
-    /// The log has the loss of the session: one line, however many requests wait and attempts fail.
-    loss_is_told: Cell<bool>,
-    /// A reset that was to end the writes of an earlier session has failed.
-    past_is_alive: Cell<bool>,
+    /// The number of its path.
+    path: usize,
+    /// Nothing was sent on it but what makes it fit for use.
+    is_new: Cell<bool>,
+    /// While it was new the target has said that it has restarted, at some time before.
+    told_of_restart: Cell<bool>,
+    /// A reset of ours is to be told by a unit attention.
+    expects_reset: Cell<bool>,
+    /// When its loss was seen.
+    lost_at: Cell<Option<Instant>>,
+    /// What becomes of writes that were in flight at its loss.
+    past: Cell<Past>,
+    outstanding: Cell<u32>,
+    idle: Notify,
+    latency: Cell<Duration>,
+}
+
+/// What becomes of writes that were in flight when a nexus was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Past {
+    /// Nobody knows: they may still happen.
+    Open,
+    /// They have happened, or never will.
+    Over,
+    /// They may happen at any time, and the target cannot be kept from it.
+    Unfenced,
 }
 
 impl Nexus {
-    /// Logs in.
-    ///
-    /// # Errors
-    /// When the target cannot be reached or refuses us.
-    pub(super) async fn open(config: IscsiConfig) -> Result<Nexus> {
-        let lun = LunField::from(scsi::Lun::from(config.lun).encode());
-        let portal = Portal::new(config.address);
-        let pace = Pace::begin();
-        let session = portal.log_in(&config, None).await?;
-        Ok(Nexus {
-            config,
-            portal,
+    pub(super) fn new(session: Rc<Session>, lun: LunField, path: usize) -> Nexus {
+        Nexus {
+            session,
             lun,
-            session: RefCell::new(session),
-            reconnecting: Cell::new(false),
-            reconnected: Notify::new(),
-            pace: RefCell::new(pace),
-            loss_is_told: Cell::new(false),
-            past_is_alive: Cell::new(false),
-        })
+            path,
+            is_new: Cell::new(true),
+            told_of_restart: Cell::new(false),
+            expects_reset: Cell::new(false),
+            lost_at: Cell::new(None),
+            past: Cell::new(Past::Open),
+            outstanding: Cell::new(0),
+            idle: Notify::new(),
+            latency: Cell::new(Duration::ZERO),
+        }
     }
 
-    pub(super) fn config(&self) -> &IscsiConfig {
-        &self.config
+    pub(super) fn session(&self) -> &Rc<Session> {
+        &self.session
     }
 
-    pub(super) fn lun(&self) -> LunField {
-        self.lun
+    pub(super) fn path(&self) -> usize {
+        self.path
     }
 
-    /// The session, which may be lost.
-    pub(super) fn session(&self) -> Rc<Session> {
-        self.session.borrow().clone()
+    pub(super) fn port(&self) -> Port {
+        self.session.port()
     }
 
     /// Sends a command once.
     ///
     /// # Errors
     /// When the session ends before the answer, or the target did not execute it.
-    pub(super) fn execute(
-        &self,
-        session: &Rc<Session>,
-        cdb: &Cdb,
-        data: Data,
-    ) -> impl Future<Output = Result<Reply>> {
-        session.execute(self.lun, cdb, data)
+    pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+        let running = Running::begin(self);
+        let replied = self.session.execute(self.lun, cdb, data).await;
+        if replied.is_ok() {
+            running.answered();
+        }
+        replied
     }
 
-    /// Logs in again after `lost` ended with `error`, or waits for somebody who does. What the
-    /// target says meanwhile goes to `judge`.
-    ///
-    /// # Errors
-    /// The last attempt's, when the request's time is up or the target refuses us for good.
-    pub(super) async fn reconnect(
-        &self,
-        lost: &Rc<Session>,
-        error: Error,
-        patience: &mut Patience,
-        judge: &dyn Fn(&Reply) -> Judgement,
-        establish: &Establish<'_>,
-    ) -> Result<()> {
-        let mut error = error;
-        loop {
-            if !Rc::ptr_eq(&self.session.borrow(), lost) {
-                return Ok(());
-            }
-            let is_late = |error: Error| {
-                let waited = self.config.reconnect_timeout;
-                error.context(format_args!("no session again within {waited:?}"))
-            };
-            let Some(left) = patience.left() else {
-                return Err(is_late(error));
-            };
-            if self.reconnecting.replace(true) {
-                let waited = time::timeout(left, self.reconnected.notified()).await;
-                if waited.is_none() {
-                    return Err(is_late(error));
-                }
-                continue;
-            }
-            let _attempt = Attempt(self);
-            let target_name = &self.config.target_name;
-            if !self.loss_is_told.replace(true) {
-                tracing::warn!(target_name, %error, "session lost; logging in again");
-            }
-            let due_in = self.pace.borrow().due_in();
-            time::sleep(due_in.min(left)).await;
-            if due_in > left {
-                return Err(is_late(error));
-            }
-            self.pace.borrow_mut().next();
-            // What has begun may take its time.
-            let limit = (left - due_in).max(self.config.connect_timeout);
-            match self.log_in_again(lost, limit, judge, establish).await {
-                Ok(session) => {
-                    tracing::info!(target_name, "logged in again");
-                    self.loss_is_told.set(false);
-                    *self.session.borrow_mut() = session;
-                }
-                Err(refused)
-                    if matches!(
-                        refused.kind(),
-                        ErrorKind::Configuration | ErrorKind::Preempted
-                    ) =>
-                {
-                    return Err(refused);
-                }
-                Err(failed) => error = failed,
-            }
-        }
+    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
+        self.session.reset_logical_unit(self.lun).await
     }
 
-    /// A new session within `limit`, of which we know what the target has to say, and beside which
-    /// nothing of `lost` is at work any more.
-    async fn log_in_again(
-        &self,
-        lost: &Session,
-        limit: Duration,
-        judge: &dyn Fn(&Reply) -> Judgement,
-        establish: &Establish<'_>,
-    ) -> Result<Rc<Session>> {
-        let deadline = time::now() + limit;
-        let session = self.portal.log_in(&self.config, Some(deadline)).await?;
-        let unused = Unused(Some(session));
-        let session = unused.0.as_ref().expect("it was put there");
-        let prepared = async {
-            self.settle(session, judge).await?;
-            // Before the reset, too: it would end another owner's writes.
-            establish(session.clone()).await?;
-            self.fence(lost, session, judge).await
-        };
-        let left = deadline - time::now();
-        let prepared = time::timeout(left, prepared).await.unwrap_or_else(|| {
-            let message = format!("the target is not ready within {limit:?}");
-            Err(Error::new(ErrorKind::TimedOut, message))
-        });
-        match prepared {
-            Ok(()) => Ok(unused.take()),
-            Err(error) => {
-                session.logout().await;
-                Err(error)
-            }
-        }
+    pub(super) fn is_over(&self) -> bool {
+        self.session.is_over()
     }
 
-    /// Hears what the target has to say: whether it has restarted has to be known before anything
-    /// is sent again, or a flush could be answered well before the unit attention that came with
-    /// another command is looked at.
-    async fn settle(
-        &self,
-        session: &Rc<Session>,
-        judge: &dyn Fn(&Reply) -> Judgement,
-    ) -> Result<()> {
-        for _ in 0..AT_ONCE_MAX {
-            let command = cdb::test_unit_ready();
-            let reply = session.execute(self.lun, &command, Data::None).await?;
-            match judge(&reply) {
-                None | Some((Verdict::Fail(_), _)) => return Ok(()),
-                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
-                Some((Verdict::RetryLater, why)) => {
-                    return Err(Error::new(ErrorKind::TimedOut, why));
-                }
-            }
-        }
-        let message = "the target has a unit attention for every command";
-        Err(Error::new(ErrorKind::Protocol, message))
+    /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
+    pub(super) fn haunts(&self) -> bool {
+        self.is_over() && self.session.has_left_writes() && self.past.get() == Past::Open
     }
 
-    /// Ends the writes that `lost` may have left with the target, unless the login has.
-    async fn fence(
-        &self,
-        lost: &Session,
-        session: &Rc<Session>,
-        judge: &dyn Fn(&Reply) -> Judgement,
-    ) -> Result<()> {
-        const FUNCTION_COMPLETE: u8 = 0;
-        let is_reinstated = session.port().is_same(&lost.port());
-        if !self.past_is_alive.get() && (is_reinstated || !lost.has_left_writes()) {
-            return Ok(());
-        }
-        let target_name = &self.config.target_name;
-        let response = session.reset_logical_unit(self.lun).await?;
-        if response != FUNCTION_COMPLETE {
-            let consequence = "writes that were in flight have failed and may still happen";
-            tracing::error!(
-                target_name,
-                response,
-                consequence,
-                "the session is at another portal group now, where LOGICAL UNIT RESET has failed"
-            );
-            lost.may_still_write();
-            self.past_is_alive.set(true);
-            return Ok(());
-        }
-        tracing::warn!(
-            target_name,
-            "the session is at another portal group now: LOGICAL UNIT RESET has ended the old one's writes"
-        );
-        self.past_is_alive.set(false);
-        // The reset is told by a unit attention of its own, which is no restart: that would have
-        // ended this session.
-        self.settle(session, &|reply| match Sense::of(reply) {
-            Some(sense) if sense.is_reset() => Some((Verdict::Retry, String::new())),
-            _ => judge(reply),
-        })
-        .await
+    pub(super) fn settle_past(&self, past: Past) {
+        self.past.set(past);
+    }
+
+    /// Whether the target could not be made to forget its writes.
+    pub(super) fn is_unfenced(&self) -> bool {
+        self.past.get() == Past::Unfenced && self.session.has_left_writes()
+    }
+
+    pub(super) fn lost_at(&self) -> Option<Instant> {
+        self.lost_at.get()
+    }
+
+    /// Its loss is seen now.
+    pub(super) fn lost(&self) {
+        self.lost_at.set(Some(time::now()));
+    }
+
+    pub(super) fn end(&self, error: Error) {
+        self.session.end(error);
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new.get()
+    }
+
+    /// From now on requests may be sent on it.
+    pub(super) fn goes_into_use(&self) {
+        self.is_new.set(false);
+    }
+
+    pub(super) fn hear_of_restart(&self) {
+        self.told_of_restart.set(true);
+    }
+
+    pub(super) fn has_heard_of_restart(&self) -> bool {
+        self.told_of_restart.get()
+    }
+
+    pub(super) fn expect_reset(&self) {
+        self.expects_reset.set(true);
+    }
+
+    /// Whether a unit attention about a reset is about our own, which each nexus is told once.
+    pub(super) fn was_our_reset(&self) -> bool {
+        self.expects_reset.take()
+    }
+
+    /// Commands that are not answered.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding.get()
+    }
+
+    /// Waits until every command was answered.
+    pub(super) async fn idle(&self) {
+        let is_idle = || (self.outstanding.get() == 0).then_some(());
+        self.idle.wait_for(is_idle).await;
+    }
+
+    /// What an answer takes, of late.
+    pub(super) fn latency(&self) -> Duration {
+        self.latency.get()
     }
 }
 
-impl Drop for Nexus {
-    fn drop(&mut self) {
-        // Its tasks would keep it alive, and answer pings for ever.
-        let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
-        self.session.borrow().end(closed);
+/// A command on its way.
+struct Running<'a> {
+    nexus: &'a Nexus,
+    began: Instant,
+}
+
+impl<'a> Running<'a> {
+    fn begin(nexus: &'a Nexus) -> Running<'a> {
+        nexus.outstanding.set(nexus.outstanding.get() + 1);
+        Running {
+            nexus,
+            began: time::turn_began(),
+        }
+    }
+
+    fn answered(&self) {
+        let (took, mean) = (time::turn_began() - self.began, self.nexus.latency.get());
+        let mean = mean - mean / (1 << LATENCY_SHIFT) + took / (1 << LATENCY_SHIFT);
+        self.nexus.latency.set(mean);
     }
 }
 
-/// The one attempt to log in again; however it ends, others may try.
-struct Attempt<'a>(&'a Nexus);
-
-impl Drop for Attempt<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.reconnecting.set(false);
-        self.0.reconnected.notify();
+        let left = self.nexus.outstanding.get() - 1;
+        self.nexus.outstanding.set(left);
+        if left == 0 {
+            self.nexus.idle.notify();
+        }
     }
 }

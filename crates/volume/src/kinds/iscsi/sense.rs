@@ -2,7 +2,7 @@
 
 use scsi::{Asc, SenseKey, sense::Received};
 
-use super::session::Reply;
+use super::{access, session::Reply};
 use crate::ErrorKind;
 
 /// The unit attentions that tell of a reset, a power on, or a lost nexus, by their code alone.
@@ -60,6 +60,11 @@ impl Sense {
             ];
             asc.code == RESET_CODE || ended.contains(&asc)
         })
+    }
+
+    /// Whether a target port may be used in another way now than before.
+    pub(super) fn tells_of_access(self) -> bool {
+        access::tells_of_access(self.0)
     }
 
     /// Whether somebody has reset the logical unit or its target, or it comes from a power on.

@@ -4,19 +4,20 @@
 use std::{
     ops::Range,
     path::Path,
+    rc::Rc,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use engine::{LaneFuture, blocking::look_up};
+use engine::{LaneFuture, time};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
     IscsiConfig, IscsiDisk,
-    config::own_name,
+    config::{Policy, own_name},
     disks::{Disks, normalised},
-    next_isid,
+    path_settings::PathSettings,
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
@@ -32,6 +33,20 @@ use crate::{
 pub struct Iscsi {
     /// Portal, target and LUN.
     pub url: Spanned<IscsiUrl>,
+    /// The ways to the disk; without any, the portal of the URL.
+    pub paths: Option<Spanned<Vec<PathSettings>>>,
+    /// How many sessions there are, over all paths; one for each when not given.
+    pub sessions: Option<Spanned<usize>>,
+    /// Which of them a command takes.
+    #[serde(default)]
+    pub policy: Policy,
+    /// The congestion control of the connections, by the kernel's name.
+    pub congestion: Option<String>,
+    /// How long what was sent may go without an acknowledgement before a connection counts as lost.
+    pub user_timeout: Option<Spanned<Time>>,
+    /// How long a disk that is away is waited for when it is opened.
+    #[serde(default = "seconds::<0>")]
+    pub wait_at_start: Spanned<Time>,
     /// The name that the target knows this initiator by; without one, the host's own.
     pub initiator: Option<Spanned<String>>,
     /// With what we prove who we are.
@@ -75,16 +90,8 @@ impl Iscsi {
     /// for as long as a connection may take.
     async fn resolve(&self, base: &Path) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
-        let refused = |why: String| {
-            Error::new(
-                ErrorKind::Configuration,
-                format!("{url}: {why}; write its address instead"),
-            )
-        };
         let limit = self.connect_timeout.get_ref().duration();
-        let address = look_up(&url.host, url.port, limit)
-            .await
-            .map_err(|error| refused(format!("\"{}\" cannot be looked up: {error}", url.host)))?;
+        let (first, multipath) = self.sessions(limit).await?;
         let chap = self
             .chap()
             .read(base)
@@ -93,14 +100,15 @@ impl Iscsi {
             chap,
             header_digest: self.header_digest,
             data_digest: self.data_digest,
-            address,
+            address: first.address,
             target_name: url.target.clone(),
             lun: url.lun,
             initiator_name: match &self.initiator {
                 Some(name) => name.get_ref().clone(),
                 None => own_name(),
             },
-            isid: next_isid(),
+            isid: first.isid,
+            multipath,
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().duration(),
@@ -121,16 +129,39 @@ impl Iscsi {
     }
 }
 
+/// Opens the disk, again and again for as long as it may be waited for.
+async fn open(config: IscsiConfig, wait_at_start: Duration) -> Result<Rc<IscsiDisk>> {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let deadline = time::now() + wait_at_start;
+    let mut is_told = false;
+    loop {
+        let error = match IscsiDisk::open(config.clone()).await {
+            Ok(disk) => return Ok(disk),
+            Err(error) => error,
+        };
+        let may_come = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
+        if !may_come || time::now() + PAUSE > deadline {
+            return Err(error);
+        }
+        if !is_told {
+            tracing::warn!(%error, "waiting for the disk, up to {wait_at_start:?}");
+            is_told = true;
+        }
+        time::sleep(PAUSE).await;
+    }
+}
+
 impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let config = self.resolve(opening.base()).await?;
+            let wait_at_start = self.wait_at_start.get_ref().duration();
             let identity = Arc::new(OnceLock::new());
             let told = identity.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
-                        let disk = IscsiDisk::open(config).await?;
+                        let disk = open(config, wait_at_start).await?;
                         let _ = told.set(disk.identity().clone());
                         Ok(disk as _)
                     })
@@ -156,6 +187,7 @@ impl Settings for Iscsi {
                 ));
             }
         }
+        self.check_paths()?;
         match &self.initiator {
             Some(name) if !is_iscsi_name(name.get_ref()) => Err(ConfigError::at(
                 name,

@@ -7,19 +7,22 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
-use engine::LaneFuture;
+use engine::{LaneFuture, sync::Budget};
 use scsi::Status;
 
 use super::{
     cdb::{self, Cdb},
     claimed::Claimed,
-    nexus::{Judgement, Nexus},
+    config::IscsiConfig,
+    identity::DiskIdentity,
+    nexus::Nexus,
+    paths::Paths,
     patience::Patience,
     sense::{Sense, Verdict},
-    session::{Data, RESERVATION_CONFLICT, Reply, Session},
+    session::{Data, RESERVATION_CONFLICT, Reply},
     unflushed::Unflushed,
 };
 use crate::{Error, ErrorKind, Len, Result};
@@ -27,13 +30,23 @@ use crate::{Error, ErrorKind, Len, Result};
 /// How often the capacity is asked for when the target says that it may be another one.
 const CAPACITY_ATTEMPTS_MAX: u32 = 3;
 
+/// What a reply asks us to do, and why; `None`: nothing, it is good.
+pub(super) type Judgement = Option<(Verdict, String)>;
+
 /// A logical unit.
 pub(super) struct Unit {
-    pub(super) nexus: Nexus,
+    pub(super) me: Weak<Unit>,
+    pub(super) paths: Paths,
     pub(super) unflushed: Unflushed,
     pub(super) claimed: Claimed,
     /// Its block size in bytes, and its length, once they are known.
     pub(super) extent: OnceCell<(u32, Len)>,
+    /// Which disk it is, once that is known: every path has to lead to it.
+    pub(super) identity: OnceCell<DiskIdentity>,
+    /// Somebody asks which target ports may be used.
+    pub(super) access_is_asked: Cell<bool>,
+    /// One reset at a time.
+    pub(super) resetting: Rc<Budget>,
     /// The target has said so, or has lost us and could not: its capacity is to be read before
     /// anything else is sent.
     may_have_grown: Cell<bool>,
@@ -55,20 +68,28 @@ pub(super) struct Capacity {
 }
 
 impl Unit {
-    pub(super) fn new(nexus: Nexus) -> Unit {
-        Unit {
-            nexus,
+    pub(super) fn new(config: IscsiConfig) -> Rc<Unit> {
+        Rc::new_cyclic(|me| Unit {
+            me: me.clone(),
+            paths: Paths::new(config),
             unflushed: Unflushed::new(),
             claimed: Claimed::default(),
             extent: OnceCell::new(),
+            identity: OnceCell::new(),
+            access_is_asked: Cell::new(false),
+            resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
             problem: RefCell::default(),
-        }
+        })
+    }
+
+    pub(super) fn config(&self) -> &IscsiConfig {
+        self.paths.config()
     }
 
     /// The patience of one request.
     pub(super) fn patience(&self) -> Patience {
-        Patience::new(self.nexus.config().reconnect_timeout)
+        self.paths.patience()
     }
 
     /// Sends a command until it has succeeded, failed for good, or `patience` is at its end.
@@ -79,30 +100,56 @@ impl Unit {
         patience: &mut Patience,
     ) -> Result<Reply> {
         loop {
-            let session = self.nexus.session();
             self.claimed.check()?;
+            let Some(nexus) = self.paths.pick(cdb.changes_medium()) else {
+                // In a frame of its own, as below.
+                LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
+                continue;
+            };
             if self.claimed.is_shaken() || self.may_have_grown.get() {
                 // In a frame of its own, too.
-                if !LaneFuture::new(self.settle(&session, patience)).await? {
+                if !LaneFuture::new(self.settle(&nexus, patience)).await? {
                     continue;
                 }
             }
-            let sent = self.nexus.execute(&session, cdb, data.clone()).await;
+            let sent = nexus.execute(cdb, data.clone()).await;
             match sent {
                 Ok(reply) if Unit::is_good(&reply) => return Ok(reply),
                 // In a frame of its own, to keep that of a command that succeeds small.
-                sent => LaneFuture::new(self.failed(&session, sent, cdb, patience)).await?,
+                sent => LaneFuture::new(self.failed(&nexus, sent, cdb, patience)).await?,
             }
         }
     }
 
+    /// A nexus to speak to the target on.
+    ///
+    /// # Errors
+    /// When there is none within `patience`.
+    pub(super) async fn nexus(&self, patience: &mut Patience) -> Result<Rc<Nexus>> {
+        loop {
+            match self.paths.pick(false) {
+                Some(nexus) => return Ok(nexus),
+                None => self.wait(false, patience).await?,
+            }
+        }
+    }
+
+    /// Waits until it is worth another look whether there is a path.
+    async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
+        // A disk that was closed and is used again has let its paths go.
+        if self.paths.is_at_rest() {
+            self.bring_back();
+        }
+        self.paths.wait(writes, patience).await
+    }
+
     /// Sees to what has to be known before the next command: how long the disk is, and whose. Says
     /// whether it is known; if not, it is worth another look.
-    async fn settle(&self, session: &Rc<Session>, patience: &mut Patience) -> Result<bool> {
-        self.look_at_capacity().await;
+    async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
+        self.look_at_capacity(nexus).await;
         // Last: whatever is answered may shake the claim, and then the command must not be sent.
-        match self.steady_claim(session).await {
-            Ok(()) => Ok(true),
+        match self.steady_claim(nexus).await {
+            Ok(()) => Ok(!nexus.is_over()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
                 Ok(false)
@@ -117,39 +164,60 @@ impl Unit {
     /// When it has failed for good, or `patience` is at its end.
     async fn failed(
         &self,
-        session: &Rc<Session>,
+        nexus: &Rc<Nexus>,
         sent: Result<Reply>,
         cdb: &Cdb,
         patience: &mut Patience,
     ) -> Result<()> {
         let reply = match sent {
             Ok(reply) => reply,
-            Err(error) if session.error().is_none() => return Err(error),
-            Err(error) => {
-                let judge = |reply: &Reply| self.judge(reply);
-                let establish = |session: Rc<Session>| {
-                    LaneFuture::new(async move { self.establish_claim(&session).await })
-                };
-                self.nexus
-                    .reconnect(session, error, patience, &judge, &establish)
-                    .await?;
-                if cdb.changes_medium() && session.is_alive_at_target() {
-                    let message = "the session was lost with the write in flight, which the \
-                                   target could not be made to forget: it is not sent again";
-                    return Err(Error::new(ErrorKind::Unreachable, message));
-                }
-                return Ok(());
-            }
+            Err(error) if !nexus.is_over() => return Err(error),
+            Err(_) => return self.lost_with(nexus, cdb, patience).await,
         };
         if reply.status == RESERVATION_CONFLICT && self.claimed.shake() {
+            // Another nexus of ours may be registered where this one is not.
+            let known = self.steady_claim(nexus).await;
+            if let Err(error) = known
+                && error.kind() != ErrorKind::TimedOut
+            {
+                return Err(error);
+            }
             let why = "another initiator has reserved the disk";
             return patience.again(true, why).await;
         }
-        match self.judge(&reply) {
+        match self.judge(nexus, &reply) {
             None => Ok(()),
             Some((Verdict::Fail(kind), why)) => Err(Error::new(kind, why)),
             Some((Verdict::Retry | Verdict::Restarted, why)) => patience.again(true, &why).await,
             Some((Verdict::RetryLater, why)) => patience.again(false, &why).await,
+        }
+    }
+
+    /// Waits until a command that was in flight when `nexus` was lost may be sent again: what writes
+    /// only when nothing of it can still happen.
+    async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
+        let writes = cdb.changes_medium();
+        while writes && nexus.haunts() {
+            self.wait(true, patience).await?;
+        }
+        if writes && nexus.is_unfenced() {
+            let message = "the session was lost with the write in flight, which the \
+                           target could not be made to forget: it is not sent again";
+            return Err(Error::new(ErrorKind::Unreachable, message));
+        }
+        let mut counts = self.paths.counts.borrow_mut();
+        counts.resent += 1;
+        counts.writes_resent += u64::from(writes);
+        Ok(())
+    }
+
+    /// The target has restarted, which may have lost what it had acknowledged.
+    pub(super) fn restarted(&self) {
+        if self.unflushed.restarted() {
+            tracing::error!(
+                target_name = self.config().target_name,
+                "the target has restarted, or failed, with unflushed writes: they may be lost"
+            );
         }
     }
 
@@ -159,10 +227,16 @@ impl Unit {
         matches!(reply.status, GOOD | CONDITION_MET)
     }
 
-    /// What a reply asks us to do. A restart of the target or a new length takes effect at once.
-    pub(super) fn judge(&self, reply: &Reply) -> Judgement {
+    /// What a reply on `nexus` asks us to do. A restart and another length take effect at once; a restart
+    /// that a new nexus is told of may be an old story, which is for whoever takes it into use.
+    pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
         if Unit::is_good(reply) {
             return None;
+        }
+        // The reset is told by a unit attention of its own, which is no restart: that would have
+        // ended this session.
+        if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() {
+            return Some((Verdict::Retry, "the target tells of our reset".to_owned()));
         }
         const BUSY: u8 = Status::Busy as u8;
         const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
@@ -173,10 +247,13 @@ impl Unit {
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
                 }
+                if sense.tells_of_access() {
+                    self.look_at_access();
+                }
                 if sense.may_have_ended_reservations() {
                     self.claimed.shake();
                 }
-                let config = self.nexus.config();
+                let config = self.config();
                 (
                     sense.verdict(),
                     sense.report(&config.target_name, config.lun),
@@ -194,27 +271,27 @@ impl Unit {
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
-        if verdict.0 == Verdict::Restarted && self.unflushed.restarted() {
-            tracing::error!(
-                target_name = self.nexus.config().target_name,
-                "the target has restarted, or failed, with unflushed writes: they may be lost"
-            );
+        if verdict.0 == Verdict::Restarted {
+            match nexus.is_new() {
+                true => nexus.hear_of_restart(),
+                false => self.restarted(),
+            }
         }
         Some(verdict)
     }
 
     /// Takes the disk's length if it may be longer now, and is. One that is shorter or cannot be
     /// asked leaves this as long as it was; what waits for it goes on in any case.
-    async fn look_at_capacity(&self) {
+    async fn look_at_capacity(&self, nexus: &Rc<Nexus>) {
         let Some((block_size_bytes, len)) = self.extent.get() else {
             return;
         };
         if !self.may_have_grown.take() {
             return;
         }
-        let target_name = &self.nexus.config().target_name;
+        let target_name = &self.config().target_name;
         let from = len.bytes();
-        let problem = match self.ask_capacity().await {
+        let problem = match self.ask_capacity(nexus).await {
             Ok(Capacity {
                 block_size_bytes: other,
                 ..
@@ -254,31 +331,30 @@ impl Unit {
         self.problem.replace(problem);
     }
 
-    /// Asks for the capacity in plain attempts on the session that there is.
-    async fn ask_capacity(&self) -> Result<Capacity> {
+    /// Asks for the capacity in plain attempts on this nexus.
+    async fn ask_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
         let mut why = String::new();
         for _ in 0..CAPACITY_ATTEMPTS_MAX {
-            let session = self.nexus.session();
             let command = cdb::read_capacity_16(32);
-            let reply = self.nexus.execute(&session, &command, Data::In(32)).await;
+            let reply = nexus.execute(&command, Data::In(32)).await;
             let reply = match reply {
                 // Whoever asked finds the session lost, and another one tells us again.
                 Err(error) => {
-                    self.may_have_grown.set(session.error().is_some());
+                    self.may_have_grown.set(nexus.is_over());
                     return Err(error);
                 }
                 Ok(reply) => reply,
             };
-            match self.judge(&reply) {
+            match self.judge(nexus, &reply) {
                 None => {
                     // This has just been asked for: the attention was about what it tells.
                     self.may_have_grown.set(false);
                     match Capacity::parse_16(&reply.data.to_vec()) {
                         Some(capacity) => return capacity,
-                        None => return self.ask_short_capacity().await,
+                        None => return self.ask_short_capacity(nexus).await,
                     }
                 }
-                Some((Verdict::Fail(_), _)) => return self.ask_short_capacity().await,
+                Some((Verdict::Fail(_), _)) => return self.ask_short_capacity(nexus).await,
                 Some((_, again)) => why = again,
             }
         }
@@ -287,11 +363,10 @@ impl Unit {
     }
 
     /// As READ CAPACITY (10) tells it: of a disk that has no other.
-    async fn ask_short_capacity(&self) -> Result<Capacity> {
-        let session = self.nexus.session();
+    async fn ask_short_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
         let command = cdb::read_capacity_10();
-        let reply = self.nexus.execute(&session, &command, Data::In(8)).await?;
-        match self.judge(&reply) {
+        let reply = nexus.execute(&command, Data::In(8)).await?;
+        match self.judge(nexus, &reply) {
             None => Capacity::parse_10(&reply.data.to_vec()).ok_or_else(untold)?,
             Some((_, why)) => Err(Error::new(ErrorKind::TimedOut, why)),
         }

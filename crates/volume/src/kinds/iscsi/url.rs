@@ -92,7 +92,8 @@ fn is_bare_ipv6(portal: &str) -> bool {
     is_v6(portal) || host.is_some_and(is_v6)
 }
 
-fn split_portal(portal: &str) -> Option<(String, u16)> {
+/// The host and the port of a portal, which may leave the port out.
+pub(super) fn split_portal(portal: &str) -> Option<(String, u16)> {
     let (host, port) = if let Some(rest) = portal.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
         host.parse::<std::net::Ipv6Addr>().ok()?;

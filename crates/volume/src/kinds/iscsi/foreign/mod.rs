@@ -67,6 +67,8 @@ pub struct Foreign {
     pub ignores_unmap: Cell<bool>,
     /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); with 0 what is late is forgotten.
     pub reset_response: Cell<u8>,
+    /// The asymmetric access state of each portal group (SPC-4 5.15.2); without any, none is told.
+    pub access: RefCell<BTreeMap<u16, u8>>,
     /// Asked what comes of a login at this portal group.
     at_login: RefCell<Option<Box<Porter>>>,
     /// LBA and number of blocks of each UNMAP.
@@ -235,6 +237,36 @@ impl Foreign {
             return Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]));
         }
         self.instead.borrow_mut().as_mut()?(cdb)
+    }
+
+    /// What a command is answered because of the state of the portal group that it came to.
+    fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Answer> {
+        const NOT_READY: u8 = 0x02;
+        const ACTIVE_MAX: u8 = 1;
+        let states = self.access.borrow();
+        let state = *states.get(&group)?;
+        match (cdb[0], cdb[1], cdb[2]) {
+            (0x12, 1, 0x83) => {
+                let [high, low] = group.to_be_bytes();
+                let port = [1, 0x15, 0, 4, 0, 0, high, low];
+                let designators = [&self.claims.designators[..], &port].concat();
+                Some(Answer::with(
+                    &[&[0, 0x83, 0, designators.len() as u8][..], &designators].concat(),
+                ))
+            }
+            // REPORT TARGET PORT GROUPS
+            (0xa3, ..) => {
+                let mut data = vec![0, 0, 0, 8 * states.len() as u8];
+                for (group, state) in states.iter() {
+                    let [high, low] = group.to_be_bytes();
+                    data.extend([*state, 0, high, low, 0, 0, 0, 0]);
+                }
+                Some(Answer::with(&data))
+            }
+            (0x12, ..) => None,
+            _ if state > ACTIVE_MAX => Some(Answer::check_condition([NOT_READY, 0x04, 0x0b])),
+            _ => None,
+        }
     }
 
     /// Executes a command with its data-out.

@@ -11,7 +11,13 @@ use std::{
     task::Poll,
 };
 
-use engine::{Duration, Gather, Instant, Payload, net::TcpStream, spawn, sync::Notify, time};
+use engine::{
+    Duration, Gather, Instant, Payload,
+    net::{ConnectOptions, TcpStream},
+    spawn,
+    sync::Notify,
+    time,
+};
 use iscsi::{Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult};
 
 use super::{
@@ -79,8 +85,6 @@ pub(super) struct Session {
     answered: Cell<Option<(TaskId, u8)>>,
     /// The session ended while the target had writes of it.
     left_writes: Cell<bool>,
-    /// They could not be ended.
-    is_alive_at_target: Cell<bool>,
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
@@ -126,6 +130,7 @@ impl Session {
     /// Connects and logs in.
     pub(super) async fn open(
         address: SocketAddr,
+        way: &ConnectOptions,
         config: InitiatorConfig,
         timeouts: Timeouts,
     ) -> Result<Opened> {
@@ -135,7 +140,7 @@ impl Session {
             Error::new(ErrorKind::TimedOut, message)
         };
         let began = time::now();
-        let stream = time::timeout(limit, TcpStream::connect(address))
+        let stream = time::timeout(limit, TcpStream::connect_with(address, way))
             .await
             .ok_or_else(late)?
             .map_err(|error| unreachable(address, &error))?;
@@ -156,7 +161,6 @@ impl Session {
             }),
             answered: Cell::new(None),
             left_writes: Cell::new(false),
-            is_alive_at_target: Cell::new(false),
             messages_told: Cell::new(0),
             timeouts,
         });
@@ -165,7 +169,7 @@ impl Session {
         spawn(receive::read(session.clone()));
         let settled = session
             .changed
-            .wait_for(|| (session.logged_in.get() || session.has_ended()).then_some(()));
+            .wait_for(|| (session.logged_in.get() || session.is_over()).then_some(()));
         let left = limit.saturating_sub(time::now() - began);
         if time::timeout(left, settled).await.is_none() {
             session.end(late());
@@ -187,8 +191,14 @@ impl Session {
         self.ended.borrow().clone()
     }
 
-    fn has_ended(&self) -> bool {
+    /// Whether it is.
+    pub(super) fn is_over(&self) -> bool {
         self.ended.borrow().is_some()
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&self) -> Error {
+        self.changed.wait_for(|| self.error()).await
     }
 
     pub(super) fn digests(&self) -> iscsi::frame::Digests {
@@ -252,16 +262,6 @@ impl Session {
         self.left_writes.get()
     }
 
-    /// Its writes may happen at any time from now on.
-    pub(super) fn may_still_write(&self) {
-        self.is_alive_at_target.set(true);
-    }
-
-    /// Whether its writes may still happen.
-    pub(super) fn is_alive_at_target(&self) -> bool {
-        self.is_alive_at_target.get()
-    }
-
     /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
         const LOGICAL_UNIT_RESET: u8 = 5;
@@ -286,7 +286,7 @@ impl Session {
     pub(super) async fn logout(&self) {
         if self.machine.borrow_mut().logout().is_ok() {
             self.transmit.notify();
-            let over = self.changed.wait_for(|| self.has_ended().then_some(()));
+            let over = self.changed.wait_for(|| self.is_over().then_some(()));
             let _ = time::timeout(Duration::from_secs(2), over).await;
         }
         self.end(Error::new(ErrorKind::Unreachable, "logged out"));
@@ -301,9 +301,13 @@ impl Session {
             }
             *ended = Some(error);
         }
-        self.stream.shutdown();
         let writes = self.tasks.borrow().has_writes_at_target();
         self.left_writes.set(writes);
+        // A link that comes back must not deliver what is waited for no longer.
+        match writes {
+            true => self.stream.abort(),
+            false => self.stream.shutdown(),
+        }
         for task in self.tasks.borrow_mut().entries.iter_mut().flatten() {
             if let Some(waker) = task.waker.take() {
                 waker.wake();
@@ -443,17 +447,18 @@ fn protocol(error: iscsi::Error) -> Error {
 /// The connection cannot be used any more.
 fn broken(error: iscsi_stream::Error) -> Error {
     match error {
-        iscsi_stream::Error::Protocol(error) => protocol(error),
-        lost => Error::new(
+        iscsi_stream::Error::Protocol(error) => protocol(*error),
+        iscsi_stream::Error::Ended => Error::new(
             ErrorKind::Unreachable,
-            format!("the connection was lost: {lost}"),
+            "the target has closed the connection",
         ),
+        lost => Error::new(ErrorKind::Unreachable, lost.to_string()),
     }
 }
 
 async fn write(session: Rc<Session>) {
     let mut gather = Gather::new();
-    while !session.has_ended() {
+    while !session.is_over() {
         let notified = session.transmit.notified();
         while iscsi_stream::has_room(&gather, SEND_BYTES) {
             let pdu = session.machine.borrow_mut().poll_transmit();
@@ -481,9 +486,7 @@ async fn watch(session: Rc<Session>) {
     let limit = session.timeouts.request;
     let interval = (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {
-        let over = session
-            .changed
-            .wait_for(|| session.has_ended().then_some(()));
+        let over = session.changed.wait_for(|| session.is_over().then_some(()));
         if time::timeout(interval, over).await.is_some() {
             return;
         }

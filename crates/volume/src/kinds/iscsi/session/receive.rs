@@ -18,7 +18,7 @@ const TURN_PDUS: u64 = 256;
 pub(super) async fn read(session: Rc<Session>) {
     let mut receiver = Receiver::new(session.stream.clone(), RECEIVE_BUFFER_BYTES);
     for count in 1u64.. {
-        if session.has_ended() {
+        if session.is_over() {
             return;
         }
         // However many PDUs are at hand, others have the lane in between.
@@ -34,7 +34,7 @@ pub(super) async fn read(session: Rc<Session>) {
             // Its answers have to leave first.
             let sent = session.sent.wait_for(|| {
                 let free = session.machine.borrow().wants_read();
-                (free || session.has_ended()).then_some(())
+                (free || session.is_over()).then_some(())
             });
             sent.await;
         }

@@ -170,3 +170,23 @@ fn a_disk_that_waits_for_nothing_makes_one_attempt() {
         disk.read(0, 512).await.expect_err("and again");
     });
 }
+
+#[test]
+fn a_restart_that_a_login_in_vain_was_told_of_is_not_forgotten() {
+    const BUSY: u8 = 0x08;
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("a write that is not durable yet");
+        let mut told = [
+            Instead::Sense([UNIT_ATTENTION, 0x29, 0x01]),
+            Instead::Status(BUSY),
+        ]
+        .into_iter();
+        foreign.answer(move |_| told.next());
+        let before = foreign.logins.get();
+        foreign.drop_connections();
+        let error = disk.flush().await.expect_err("the write may be lost");
+        assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+        assert_eq!(foreign.logins.get(), before + 2);
+    });
+}

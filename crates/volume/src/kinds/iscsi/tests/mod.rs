@@ -3,6 +3,7 @@
 mod answers;
 mod claims;
 mod loss;
+mod paths;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
@@ -15,7 +16,7 @@ use engine::{
 use iscsi::Isid;
 
 use super::{
-    IscsiConfig, IscsiDisk,
+    IscsiConfig, IscsiDisk, Multipath,
     foreign::{AtLogin, Claims, Foreign, Group, Instead},
 };
 use crate::{Durability, ErrorKind, Volume};
@@ -83,6 +84,7 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
         lun: 0,
         initiator_name: "iqn.2026-11.io.sanstone:initiator".into(),
         isid: Isid::random([1, 2, 3], 1),
+        multipath: Multipath::default(),
         chap: None,
         header_digest: false,
         data_digest: false,

@@ -1,0 +1,304 @@
+//! `paths`, `sessions` and `policy` of an `iscsi` volume: which sessions its disk has, and over which
+//! networks.
+
+use std::{collections::HashSet, fmt, net::IpAddr, str::FromStr, time::Duration};
+
+use engine::{blocking::look_up, net::Source};
+use serde::{Deserialize, Deserializer, de};
+
+use super::{
+    config::{Multipath, PathConfig, next_isid},
+    settings::Iscsi,
+    url::split_portal,
+};
+use crate::{Error, ErrorKind, Result, values::ConfigError};
+
+/// The most sessions with one disk.
+const SESSIONS_MAX: usize = 16;
+/// The longest name of a network interface, in bytes (IFNAMSIZ less its end).
+const INTERFACE_BYTES_MAX: usize = 15;
+
+/// `{ portal = "10.0.1.2", from = "eth0" }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathSettings {
+    /// Where the target listens.
+    pub portal: Portal,
+    /// Where the session leaves this machine.
+    pub from: Option<From>,
+}
+
+/// A host or address with its port: `10.0.1.2`, `storage.example:3260`, `[fd00::2]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Portal {
+    /// Host name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// An address of this machine, or the name of one of its network interfaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum From {
+    /// An address.
+    Address(IpAddr),
+    /// A network interface.
+    Interface(String),
+}
+
+impl FromStr for Portal {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let portal = split_portal(text).filter(|(host, _)| !host.contains('/'));
+        let portal = portal.map(|(host, port)| Portal { host, port });
+        portal.ok_or_else(|| {
+            format!(
+                "\"{text}\" is no portal; write HOST or HOST:PORT, as 10.0.1.2 or [fd00::2]:3260"
+            )
+        })
+    }
+}
+
+impl FromStr for From {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(From::Address(address));
+        }
+        let is_name = (1..=INTERFACE_BYTES_MAX).contains(&text.len())
+            && !text.contains(|c: char| c.is_whitespace() || c == '/' || c == '\0');
+        match is_name {
+            true => Ok(From::Interface(text.to_owned())),
+            false => Err(format!(
+                "\"{text}\" is neither an address of this machine nor a network interface; write \
+                 from = \"10.0.1.1\" or from = \"eth0\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Portal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for From {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl PathSettings {
+    fn source(&self) -> Option<Source> {
+        self.from.clone().map(|from| match from {
+            From::Address(ip) => Source::Address(ip),
+            From::Interface(name) => Source::Interface(name),
+        })
+    }
+}
+
+impl Iscsi {
+    /// The paths as they are written; without any, the one that the URL names.
+    fn written_paths(&self) -> Vec<PathSettings> {
+        let url = self.url.get_ref();
+        let of_url = || PathSettings {
+            portal: Portal {
+                host: url.host.clone(),
+                port: url.port,
+            },
+            from: None,
+        };
+        match &self.paths {
+            Some(paths) => paths.get_ref().clone(),
+            None => vec![of_url()],
+        }
+    }
+
+    /// How many sessions there are: at least one for each path.
+    fn session_count(&self, paths: usize) -> usize {
+        let asked = self.sessions.as_ref().map_or(1, |count| *count.get_ref());
+        asked.max(paths)
+    }
+
+    /// All sessions, dealt out over the paths in turn; the first one first.
+    ///
+    /// # Errors
+    /// When a portal's name cannot be looked up within `limit`.
+    pub(super) async fn sessions(&self, limit: Duration) -> Result<(PathConfig, Multipath)> {
+        let mut ways = Vec::new();
+        for path in self.written_paths() {
+            let Portal { host, port } = &path.portal;
+            let address = look_up(host, *port, limit).await.map_err(|error| {
+                let message = format!(
+                    "{}: \"{host}\" cannot be looked up: {error}; write its address instead",
+                    self.url.get_ref()
+                );
+                Error::new(ErrorKind::Configuration, message)
+            })?;
+            ways.push((address, path.source()));
+        }
+        let count = self.session_count(ways.len());
+        let mut sessions = ways.into_iter().cycle().take(count);
+        let session = |(address, source)| PathConfig {
+            address,
+            source,
+            isid: next_isid(),
+        };
+        let first = sessions.next().map(session);
+        let first = first.expect("there is a path, the one of the URL or one that is written");
+        let multipath = Multipath {
+            source: first.source.clone(),
+            more: sessions.map(session).collect(),
+            policy: self.policy,
+            congestion: self.congestion.clone(),
+            user_timeout: self
+                .user_timeout
+                .as_ref()
+                .map(|time| time.get_ref().duration()),
+        };
+        Ok((first, multipath))
+    }
+
+    /// Refuses what cannot be meant.
+    pub(super) fn check_paths(&self) -> std::result::Result<(), ConfigError> {
+        if let Some(paths) = &self.paths {
+            let (written, mut seen) = (paths.get_ref(), HashSet::new());
+            let twice = written
+                .iter()
+                .find(|path| !seen.insert((&path.portal, &path.from)));
+            let wrong = match (written.len(), twice) {
+                (0, _) => Some(
+                    "paths = [] lets nothing through; leave it out for the url's portal".into(),
+                ),
+                (SESSIONS_TOO_MANY.., _) => {
+                    Some(format!("more than {SESSIONS_MAX} paths; write fewer"))
+                }
+                (_, Some(path)) => Some(format!(
+                    "the path to {} is there twice; write sessions = 2 for two sessions over each path",
+                    path.portal
+                )),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
+                return Err(ConfigError::at(paths, wrong));
+            }
+        }
+        if let Some(sessions) = &self.sessions {
+            let (count, paths) = (*sessions.get_ref(), self.written_paths().len());
+            if !(paths..=SESSIONS_MAX).contains(&count) || count == 0 {
+                return Err(ConfigError::at(
+                    sessions,
+                    format!(
+                        "sessions = {count}: write {paths} to {SESSIONS_MAX}, at least one for each path"
+                    ),
+                ));
+            }
+        }
+        match &self.user_timeout {
+            Some(time) if time.get_ref().duration().as_millis() == 0 => Err(ConfigError::at(
+                time,
+                "user_timeout is a millisecond or more; write 10s, or leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+const SESSIONS_TOO_MANY: usize = SESSIONS_MAX + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::Settings;
+
+    fn parsed(more: &str) -> std::result::Result<Iscsi, String> {
+        let text = format!("url = \"iscsi://127.0.0.1/iqn.2026-11.example:a/0\"\n{more}");
+        let settings: Iscsi = toml::from_str(&text).map_err(|error| error.to_string())?;
+        settings.check().map_err(|error| error.to_string())?;
+        Ok(settings)
+    }
+
+    fn sessions(more: &str) -> Vec<PathConfig> {
+        let settings = parsed(more).expect("it can be meant");
+        let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
+        let sessions = lane.block_on(settings.sessions(Duration::from_secs(1)));
+        let (first, multipath) = sessions.expect("addresses are not looked up");
+        std::iter::once(first).chain(multipath.more).collect()
+    }
+
+    #[test]
+    fn sessions_are_dealt_out_over_the_paths() {
+        let addresses = |more: &str| -> Vec<String> {
+            let sessions = sessions(more);
+            let isids: HashSet<_> = sessions
+                .iter()
+                .map(|path| format!("{:?}", path.isid))
+                .collect();
+            assert_eq!(isids.len(), sessions.len(), "each has an ISID of its own");
+            sessions
+                .iter()
+                .map(|path| path.address.to_string())
+                .collect()
+        };
+        assert_eq!(addresses(""), ["127.0.0.1:3260"]);
+        assert_eq!(addresses("sessions = 2"), ["127.0.0.1:3260"; 2]);
+        let (a, b) = ("127.0.0.2:3260", "127.0.0.3:4000");
+        let paths = "paths = [{ portal = \"127.0.0.2\" }, { portal = \"127.0.0.3:4000\" }]";
+        assert_eq!(addresses(paths), [a, b]);
+        assert_eq!(addresses(&format!("{paths}\nsessions = 3")), [a, b, a]);
+    }
+
+    #[test]
+    fn a_path_leaves_by_an_address_or_an_interface() {
+        let paths = "paths = [{ portal = \"127.0.0.2\", from = \"eth0\" }, \
+                     { portal = \"127.0.0.2\", from = \"fd00::1\" }]";
+        let sources: Vec<_> = sessions(paths)
+            .into_iter()
+            .map(|path| path.source)
+            .collect();
+        let address = "fd00::1".parse().expect("an address");
+        let interface = Source::Interface("eth0".into());
+        assert_eq!(sources, [Some(interface), Some(Source::Address(address))]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_mend() {
+        for (more, said) in [
+            ("sessions = 0", "write 1 to 16"),
+            ("sessions = 17", "write 1 to 16"),
+            ("paths = []", "lets nothing through"),
+            (
+                "sessions = 1\npaths = [{ portal = \"a\" }, { portal = \"b\" }]",
+                "write 2 to 16",
+            ),
+            (
+                "paths = [{ portal = \"a\" }, { portal = \"a\" }]",
+                "there twice",
+            ),
+            ("paths = [{ portal = \"fd00::1\" }]", "is no portal"),
+            (
+                "paths = [{ portal = \"a\", from = \"no such thing\" }]",
+                "from = \"eth0\"",
+            ),
+            ("policy = \"fastest\"", "least-outstanding"),
+            ("user_timeout = \"0s\"", "a millisecond or more"),
+        ] {
+            let error = parsed(more).expect_err(more);
+            assert!(error.contains(said), "{more}: {error}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The paths to a logical unit: each is a portal and an initiator port of ours, with one nexus at a
+//! time. Here is which one a command takes, and until when it waits if none can be taken.
+//!
+//! A lost nexus whose writes may still happen keeps all writes back, also those over other paths: one
+//! of them might be answered, and then be overwritten by the past. Reads go on.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use engine::{Duration, Instant, sync::Notify, time};
+use iscsi::LunField;
+
+use super::{
+    access::Access,
+    config::{IscsiConfig, PathConfig, Policy},
+    login::Portal,
+    nexus::Nexus,
+    patience::{Pace, Patience},
+    session::Session,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// A portal and an initiator port of ours.
+pub(super) struct Path {
+    pub(super) config: PathConfig,
+    portal: Portal,
+    /// How the target lets it be used.
+    pub(super) access: Cell<Access>,
+    /// The target port group that it reaches, once the target has said it.
+    pub(super) port_group: Cell<Option<u16>>,
+    /// The last one, which may be lost.
+    nexus: RefCell<Option<Rc<Nexus>>>,
+    pub(super) pace: RefCell<Pace>,
+    /// Why there is none, if there is none.
+    error: RefCell<Option<Error>>,
+    /// The log has its loss: one line, however many attempts fail.
+    pub(super) loss_is_told: Cell<bool>,
+    /// Somebody sees to it that it comes back.
+    pub(super) is_recovering: Cell<bool>,
+}
+
+/// What has happened to the paths of a disk since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounts {
+    /// Sessions that were lost.
+    pub lost: u64,
+    /// Of these, with writes in flight.
+    pub lost_with_writes: u64,
+    /// LOGICAL UNIT RESETs that were sent to end such writes.
+    pub resets: u64,
+    /// Sessions that were ended by a login of the same initiator port over another path.
+    pub reinstated_elsewhere: u64,
+    /// Commands that were sent again after a loss.
+    pub resent: u64,
+    /// Of these, those that write.
+    pub writes_resent: u64,
+    /// Commands that another path has taken than the first one.
+    pub beside_first: u64,
+}
+
+/// All paths to a logical unit.
+pub(super) struct Paths {
+    config: IscsiConfig,
+    lun: LunField,
+    all: Vec<Path>,
+    /// Where the choice begins among equals.
+    turn: Cell<usize>,
+    /// Who keeps all commands back for now.
+    freezes: Cell<u32>,
+    /// Attempts to log in that have ended.
+    attempts: Cell<u64>,
+    /// Nobody uses the disk any more: what is lost stays so.
+    is_at_rest: Cell<bool>,
+    changed: Notify,
+    pub(super) counts: RefCell<PathCounts>,
+}
+
+impl Path {
+    /// The nexus, if it can be used.
+    pub(super) fn live(&self) -> Option<Rc<Nexus>> {
+        let nexus = self.nexus.borrow();
+        nexus.as_ref().filter(|nexus| !nexus.is_over()).cloned()
+    }
+
+    /// The nexus, if commands may be sent on it.
+    pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
+        self.live().filter(|_| self.access.get() != Access::No)
+    }
+
+    /// The nexus that was lost with writes that may still happen.
+    pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
+        let nexus = self.nexus.borrow();
+        nexus.as_ref().filter(|nexus| nexus.haunts()).cloned()
+    }
+
+    /// The last nexus, which may be lost.
+    pub(super) fn last(&self) -> Option<Rc<Nexus>> {
+        self.nexus.borrow().clone()
+    }
+
+    /// Why it cannot be used.
+    pub(super) fn error(&self) -> Option<Error> {
+        let nexus = self.nexus.borrow();
+        let lost = || nexus.as_ref().and_then(|nexus| nexus.session().error());
+        self.error.borrow().clone().or_else(lost)
+    }
+
+    fn is_refused(&self) -> bool {
+        let error = self.error.borrow();
+        let kind = error.as_ref().map(Error::kind);
+        matches!(kind, Some(ErrorKind::Configuration | ErrorKind::Preempted))
+    }
+}
+
+impl Paths {
+    pub(super) fn new(config: IscsiConfig) -> Paths {
+        let all = config.paths().into_iter().map(|config| Path {
+            portal: Portal::new(config.address),
+            access: Cell::default(),
+            port_group: Cell::new(None),
+            config,
+            nexus: RefCell::default(),
+            pace: RefCell::new(Pace::begin()),
+            error: RefCell::default(),
+            loss_is_told: Cell::new(false),
+            is_recovering: Cell::new(false),
+        });
+        Paths {
+            lun: LunField::from(scsi::Lun::from(config.lun).encode()),
+            all: all.collect(),
+            config,
+            turn: Cell::new(0),
+            freezes: Cell::new(0),
+            attempts: Cell::new(0),
+            is_at_rest: Cell::new(false),
+            changed: Notify::new(),
+            counts: RefCell::default(),
+        }
+    }
+
+    pub(super) fn config(&self) -> &IscsiConfig {
+        &self.config
+    }
+
+    pub(super) fn lun(&self) -> LunField {
+        self.lun
+    }
+
+    pub(super) fn all(&self) -> &[Path] {
+        &self.all
+    }
+
+    /// The nexuses on which commands may be sent.
+    pub(super) fn usable(&self) -> impl Iterator<Item = Rc<Nexus>> {
+        self.all.iter().filter_map(Path::usable)
+    }
+
+    /// The nexuses that are not lost.
+    pub(super) fn live(&self) -> impl Iterator<Item = Rc<Nexus>> {
+        self.all.iter().filter_map(Path::live)
+    }
+
+    /// Logs in on the path, at its portal or where that sends us.
+    pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Rc<Session>> {
+        path.portal
+            .log_in(&self.config, &path.config, deadline)
+            .await
+    }
+
+    /// Logs in with the initiator port of `path` where `other` goes.
+    pub(super) async fn log_in_over(
+        &self,
+        path: &Path,
+        other: &Path,
+        deadline: Instant,
+    ) -> Result<Rc<Session>> {
+        let borrowed = PathConfig {
+            isid: path.config.isid,
+            ..other.config.clone()
+        };
+        let portal = Portal::new(other.config.address);
+        portal.log_in(&self.config, &borrowed, deadline).await
+    }
+
+    /// Uses `nexus` from now on.
+    pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
+        let path = &self.all[nexus.path()];
+        nexus.goes_into_use();
+        path.error.replace(None);
+        path.nexus.replace(Some(nexus.clone()));
+        self.changed.notify();
+    }
+
+    /// Keeps `nexus`, at a target port that may not be used now.
+    pub(super) fn park(&self, nexus: &Rc<Nexus>) {
+        let path = &self.all[nexus.path()];
+        path.error.replace(None);
+        path.nexus.replace(Some(nexus.clone()));
+        self.changed.notify();
+    }
+
+    /// An attempt to have the path again has ended.
+    pub(super) fn attempted(&self, path: &Path, failed: Option<Error>) {
+        path.error.replace(failed);
+        self.attempts.set(self.attempts.get() + 1);
+        self.changed.notify();
+    }
+
+    /// Something has changed that a request may wait for.
+    pub(super) fn notify(&self) {
+        self.changed.notify();
+    }
+
+    /// Keeps all commands back while the guard lives.
+    pub(super) fn freeze(&self) -> Frozen<'_> {
+        self.freezes.set(self.freezes.get() + 1);
+        Frozen(self)
+    }
+
+    /// Lets lost paths be, or not.
+    pub(super) fn rest(&self, is_at_rest: bool) {
+        self.is_at_rest.set(is_at_rest);
+    }
+
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_at_rest.get()
+    }
+
+    /// Ends what there is.
+    pub(super) fn end(&self, error: &Error) {
+        self.rest(true);
+        self.live().for_each(|nexus| nexus.end(error.clone()));
+    }
+
+    /// Whether a lost nexus may still write.
+    fn is_haunted(&self) -> bool {
+        let haunts = |path: &Path| path.nexus.borrow().as_ref().is_some_and(|n| n.haunts());
+        self.all.iter().any(haunts)
+    }
+
+    /// The nexus for a command; `None`: it has to wait.
+    pub(super) fn pick(&self, writes: bool) -> Option<Rc<Nexus>> {
+        if self.freezes.get() > 0 || (writes && self.is_haunted()) {
+            return None;
+        }
+        let (count, first) = (self.all.len(), self.turn.get());
+        let candidates = (0..count).map(|n| &self.all[(first + n) % count]);
+        let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
+        let load = |nexus: &Rc<Nexus>| match self.config.multipath.policy {
+            Policy::RoundRobin => 0,
+            Policy::LeastOutstanding => u64::from(nexus.outstanding()),
+            Policy::LowestLatency => {
+                let latency = nexus.latency().as_nanos() as u64;
+                latency.saturating_mul(u64::from(nexus.outstanding()) + 1)
+            }
+        };
+        let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, load(nexus)))?;
+        if count > 1 {
+            self.turn.set((chosen.path() + 1) % count);
+            let beside = u64::from(chosen.path() != 0);
+            self.counts.borrow_mut().beside_first += beside;
+        }
+        Some(chosen)
+    }
+
+    /// Waits until something has changed for a command that could not be sent: at most until
+    /// `patience` is at its end, or what has begun by then has ended.
+    ///
+    /// # Errors
+    /// Why there is no path, when its time is up or the target refuses us for good.
+    pub(super) async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
+        let left = patience.left().ok_or_else(|| self.late(writes))?;
+        let attempts = self.attempts.get();
+        let is_due = |path: &Path| path.pace.borrow().due_in() <= left;
+        let limit = match self.all.iter().any(is_due) {
+            true => left.max(self.config.connect_timeout),
+            false => left,
+        };
+        let changed = self.changed.wait_for(|| {
+            let is_over = self.attempts.get() != attempts;
+            (is_over || self.can_pick(writes)).then_some(())
+        });
+        let changed = time::timeout(limit, changed).await;
+        changed.ok_or_else(|| self.late(writes))?;
+        let are_refused = !self.can_pick(writes) && self.all.iter().all(Path::is_refused);
+        match are_refused {
+            true => Err(self.why()),
+            false => Ok(()),
+        }
+    }
+
+    fn can_pick(&self, writes: bool) -> bool {
+        let is_kept_back = self.freezes.get() > 0 || (writes && self.is_haunted());
+        !is_kept_back && self.usable().next().is_some()
+    }
+
+    /// Why the first path cannot be used, and whether others cannot.
+    pub(super) fn why(&self) -> Error {
+        let unknown = || Error::new(ErrorKind::Unreachable, "there is no session");
+        let error = self.all[0].error().unwrap_or_else(unknown);
+        match self.all.len() {
+            1 => error,
+            paths => error.context(format_args!("none of {paths} paths can be used; the first")),
+        }
+    }
+
+    fn late(&self, writes: bool) -> Error {
+        let waited = self.config.reconnect_timeout;
+        if writes && self.usable().next().is_some() {
+            let message = format!(
+                "a path was lost with writes in flight, and within {waited:?} the target could not be \
+                 made to forget them: nothing is written before that"
+            );
+            return Error::new(ErrorKind::Unreachable, message);
+        }
+        self.why()
+            .context(format_args!("no session again within {waited:?}"))
+    }
+
+    /// For how long a request goes on.
+    pub(super) fn patience(&self) -> Patience {
+        Patience::new(self.config.reconnect_timeout)
+    }
+
+    /// How long a login may take that somebody waits for.
+    pub(super) fn login_limit(&self) -> Duration {
+        self.config.connect_timeout
+    }
+}
+
+/// All commands are kept back.
+pub(super) struct Frozen<'a>(&'a Paths);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.freezes.set(self.0.freezes.get() - 1);
+        self.0.changed.notify();
+    }
+}

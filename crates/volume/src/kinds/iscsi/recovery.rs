@@ -1,0 +1,466 @@
+//! What the loss of a path means, and how it comes back.
+//!
+//! Reads that were in flight are sent again at once. A write that was in flight may still happen at a
+//! time of its own, after a newer one, so none is sent before the old nexus is dead *at the target*:
+//!
+//! 1. a login of the same initiator port has ended at the same target port, where the target ends the
+//!    old session first (RFC 7143 §6.3.5), over the path itself or over another portal of its group;
+//! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), a while after the connection
+//!    was thrown away: what has left this machine by then has arrived, or never does.
+//!
+//! A reset ends everybody's commands. Ours are kept back and answered before, and a nexus that has one
+//! in flight nevertheless counts as lost.
+
+use std::rc::{Rc, Weak};
+
+use engine::{Duration, spawn, time};
+
+use super::{
+    access::{self, Access},
+    cdb,
+    claim::Told,
+    identity::DiskIdentity,
+    nexus::{Nexus, Past},
+    paths::Path,
+    patience::AT_ONCE_MAX,
+    sense::Verdict,
+    session::{Data, Unused},
+    unit::Unit,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// For how long nothing of a lost connection has left this machine before the reset that is to end it.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long the commands of the path that carries a reset have to end before it.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at a target that lets no path be used.
+const ACCESS_PAUSE: Duration = Duration::from_secs(1);
+/// How long a nexus has to answer for the target that it has not restarted.
+const VOUCH_MAX: Duration = Duration::from_secs(1);
+
+impl Unit {
+    /// Logs in on the first path that lets us, at once.
+    ///
+    /// # Errors
+    /// Why the first one does not, if none does.
+    pub(super) async fn open_first(&self) -> Result<()> {
+        for path in self.paths.all() {
+            match self.bring_up(path, self.paths.login_limit()).await {
+                Ok(()) => return Ok(()),
+                Err(error) => self.paths.attempted(path, Some(error)),
+            }
+        }
+        Err(self.paths.why())
+    }
+
+    /// Logs in on the paths that are not there yet. One that cannot be reached is tried again and again.
+    ///
+    /// # Errors
+    /// When one of them leads to another disk, or is refused for good.
+    pub(super) async fn open_others(&self) -> Result<()> {
+        let missing = || self.paths.all().iter().filter(|path| path.live().is_none());
+        let opened = missing().map(async |path| {
+            let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
+                return Ok(());
+            };
+            if error.kind() == ErrorKind::Configuration {
+                return Err(error.context(format_args!("the path by {}", path.config.address)));
+            }
+            self.told_lost(path, &error);
+            self.paths.attempted(path, Some(error));
+            Ok(())
+        });
+        if self.paths.all().len() > 1 {
+            self.look_at_access();
+        }
+        let opened = engine::task::join_all(opened.map(Box::pin)).await;
+        opened.into_iter().collect::<Result<()>>()?;
+        self.bring_back();
+        Ok(())
+    }
+
+    /// Sees to it that every path that is lost comes back.
+    pub(super) fn bring_back(&self) {
+        self.paths.rest(false);
+        for (index, path) in self.paths.all().iter().enumerate() {
+            if path.live().is_none() && !path.is_recovering.replace(true) {
+                spawn(recover(self.me.clone(), index));
+            }
+        }
+    }
+
+    fn told_lost(&self, path: &Path, error: &Error) {
+        if !path.loss_is_told.replace(true) {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::warn!(target_name, %address, %error, "session lost; logging in again");
+        }
+    }
+
+    /// The session of `nexus` has ended with `error`.
+    fn lost(&self, nexus: &Rc<Nexus>, error: &Error) {
+        nexus.lost();
+        let path = &self.paths.all()[nexus.path()];
+        if self.paths.is_at_rest() {
+            return;
+        }
+        {
+            let mut counts = self.paths.counts.borrow_mut();
+            counts.lost += 1;
+            counts.lost_with_writes += u64::from(nexus.haunts());
+        }
+        self.told_lost(path, error);
+        self.paths.notify();
+        if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
+            self.look_at_access();
+        }
+        self.bring_back();
+    }
+
+    /// Logs in on `path` within `limit` and takes it into use, once we know what the target has to say
+    /// and nothing of the nexus before is at work any more.
+    async fn bring_up(&self, path: &Path, limit: Duration) -> Result<()> {
+        let session = self.paths.log_in(path, time::now() + limit).await?;
+        let unused = Unused(Some(session.clone()));
+        let index = self
+            .paths
+            .all()
+            .iter()
+            .position(|other| std::ptr::eq(other, path));
+        let index = index.expect("it is one of them");
+        let nexus = Rc::new(Nexus::new(session.clone(), self.paths.lun(), index));
+        let before = path.last();
+        if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
+            lost.settle_past(Past::Over);
+            self.paths.notify();
+        }
+        let limit = self.config().reconnect_timeout.max(limit);
+        let prepared = time::timeout(limit, self.prepare(path, &nexus)).await;
+        let prepared = prepared.unwrap_or_else(|| {
+            let message = format!("the target is not ready within {limit:?}");
+            Err(Error::new(ErrorKind::TimedOut, message))
+        });
+        // Also when it is of no use: the target does not say it twice.
+        if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
+            self.restarted();
+        }
+        let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
+            true => Err(Error::new(
+                ErrorKind::Unreachable,
+                "the disk was closed meanwhile",
+            )),
+            false => Ok(()),
+        });
+        if let Err(error) = wanted {
+            session.logout().await;
+            return Err(error);
+        }
+        unused.take();
+        match path.access.get() {
+            Access::No => self.paths.park(&nexus),
+            _ => self.paths.take_into_use(&nexus),
+        }
+        let unit = self.me.clone();
+        spawn(async move {
+            let error = nexus.session().over().await;
+            if let Some(unit) = unit.upgrade() {
+                unit.lost(&nexus, &error);
+            }
+        });
+        Ok(())
+    }
+
+    /// Makes a new nexus fit for use.
+    async fn prepare(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+        let heard = self.hear(nexus).await;
+        self.check_identity(path, nexus).await?;
+        if self.paths.all().len() > 1 && self.identity.get().is_some() {
+            self.ask_access(path, nexus).await?;
+        }
+        if path.access.get() == Access::No {
+            return match path.ghost() {
+                None => Ok(()),
+                Some(_) => heard,
+            };
+        }
+        heard?;
+        // Before the reset, too: it would end another owner's writes.
+        self.establish_claim(nexus).await?;
+        if path.ghost().is_some() {
+            self.end_past(nexus).await?;
+        }
+        Ok(())
+    }
+
+    /// Hears what the target has to say: whether it has restarted has to be known before anything
+    /// is sent again, or a flush could be answered well before the unit attention that came with
+    /// another command is looked at.
+    async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        for _ in 0..AT_ONCE_MAX {
+            let command = cdb::test_unit_ready();
+            let reply = nexus.execute(&command, Data::None).await?;
+            match self.judge(nexus, &reply) {
+                None | Some((Verdict::Fail(_), _)) => return Ok(()),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) => {
+                    return Err(Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        }
+        let message = "the target has a unit attention for every command";
+        Err(Error::new(ErrorKind::Protocol, message))
+    }
+
+    /// Whether another nexus has been at work since the restart that a new one has heard of: then that
+    /// one has heard of it, and what was lost by it is known.
+    async fn is_vouched_for(&self) -> bool {
+        for other in self.paths.usable() {
+            let command = cdb::test_unit_ready();
+            let asked = other.execute(&command, Data::None);
+            if let Some(Ok(reply)) = time::timeout(VOUCH_MAX, asked).await {
+                let _ = self.judge(&other, &reply);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Refuses a path to another disk.
+    async fn check_identity(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+        let Some(known) = self.identity.get() else {
+            return Ok(());
+        };
+        const LEN: u8 = 252;
+        let inquiry = cdb::inquiry(Some(0x83), LEN);
+        let page = match self.tell(nexus, &inquiry, Data::In(LEN.into())).await? {
+            Told::Good(page) if page.get(1) == Some(&0x83) => page,
+            _ => Vec::new(),
+        };
+        let config = self.config();
+        let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
+        let is_same = match known.in_common(&found) {
+            Some(_) => true,
+            // One portal leads to one disk unless it says otherwise.
+            None if path.config.address == config.address => !known.is_named() || !found.is_named(),
+            None => false,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let message = format!(
+            "LUN {} at {} is another disk: it calls itself {found}, and the disk of this volume {known}; \
+             look at the portals in `paths`, and at what the target serves there",
+            config.lun, path.config.address
+        );
+        Err(Error::new(ErrorKind::Configuration, message))
+    }
+
+    /// Asks how the target lets a path be used.
+    async fn ask_access(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+        const PAGE_LEN: u8 = 252;
+        const LEN: u32 = 4096;
+        if path.port_group.get().is_none() {
+            let inquiry = cdb::inquiry(Some(0x83), PAGE_LEN);
+            if let Told::Good(page) = self
+                .tell(nexus, &inquiry, Data::In(PAGE_LEN.into()))
+                .await?
+            {
+                path.port_group.set(access::port_group(&page));
+            }
+        }
+        let mut access = None;
+        if let Some(group) = path.port_group.get() {
+            let report = cdb::report_target_port_groups(LEN);
+            if let Told::Good(data) = self.tell(nexus, &report, Data::In(LEN as usize)).await? {
+                access = access::access_of(group, &data);
+            }
+        }
+        let access = access.unwrap_or_default();
+        if path.access.replace(access) != access {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::info!(target_name, %address, ?access, "the target lets the path be used like this");
+        }
+        Ok(())
+    }
+
+    /// Asks soon how the target lets each path be used.
+    pub(super) fn look_at_access(&self) {
+        if !self.access_is_asked.replace(true) {
+            spawn(follow_access(self.me.clone()));
+        }
+    }
+
+    /// Ends the writes of lost nexuses over a new nexus, which has come in at another target port.
+    async fn end_past(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
+        if self.reset(nexus).await? {
+            return Ok(());
+        }
+        let target_name = &self.config().target_name;
+        let consequence = "writes that were in flight have failed and may still happen";
+        tracing::error!(
+            target_name,
+            consequence,
+            "the session is at another portal group now, where LOGICAL UNIT RESET has failed"
+        );
+        ghosts().for_each(|lost| lost.settle_past(Past::Unfenced));
+        self.paths.notify();
+        Ok(())
+    }
+
+    /// LOGICAL UNIT RESET over `nexus`, with nothing in flight there; says whether it was done.
+    async fn reset(&self, nexus: &Rc<Nexus>) -> Result<bool> {
+        const FUNCTION_COMPLETE: u8 = 0;
+        let _turn = self.resetting.take(1).await;
+        let _frozen = self.paths.freeze();
+        let ghosts: Vec<_> = self.paths.all().iter().filter_map(Path::ghost).collect();
+        let now = time::now();
+        let lost_at = ghosts.iter().map(|lost| lost.lost_at().unwrap_or(now));
+        let Some(lost_at) = lost_at.max() else {
+            return Ok(true);
+        };
+        time::sleep_until(lost_at + QUIET).await;
+        if time::timeout(DRAIN_MAX, nexus.idle()).await.is_none() {
+            let message = "commands are in flight where the reset was to be sent";
+            return Err(Error::new(ErrorKind::TimedOut, message));
+        }
+        self.paths.counts.borrow_mut().resets += 1;
+        let response = nexus.reset_logical_unit().await?;
+        if response != FUNCTION_COMPLETE {
+            return Ok(false);
+        }
+        let target_name = &self.config().target_name;
+        tracing::warn!(
+            target_name,
+            "LOGICAL UNIT RESET has ended the writes of a lost session"
+        );
+        for lost in ghosts {
+            lost.settle_past(Past::Over);
+        }
+        nexus.expect_reset();
+        for other in self.paths.live().filter(|other| !Rc::ptr_eq(other, nexus)) {
+            other.expect_reset();
+            if other.outstanding() > 0 {
+                // Ended without an answer, or not there yet when it came.
+                let message = "its commands may have ended with our LOGICAL UNIT RESET";
+                other.end(Error::new(ErrorKind::Unreachable, message));
+            }
+        }
+        self.hear(nexus).await?;
+        Ok(true)
+    }
+
+    /// Ends the writes of `lost`, the nexus of `path`, over another path; what fails is tried again.
+    async fn fence(&self, path: &Path, lost: &Rc<Nexus>, may_reset: bool) {
+        for other in self.paths.all() {
+            let Some(nexus) = other.usable() else {
+                continue;
+            };
+            if !lost.haunts() {
+                return;
+            }
+            let is_same_way = other.config.address == path.config.address;
+            if lost.port().is_same(&nexus.port()) && !is_same_way {
+                self.reinstate_over(path, other, lost).await;
+            }
+            if lost.haunts() && may_reset {
+                let reset = async {
+                    // A reset would end another owner's writes.
+                    self.establish_claim(&nexus).await?;
+                    self.reset(&nexus).await
+                };
+                if let Err(error) = reset.await {
+                    tracing::debug!(%error, "no reset over this path");
+                }
+            }
+        }
+    }
+
+    /// Lets the initiator port of `path` in over `other`, at the same target port, which ends the lost
+    /// session; and out again.
+    async fn reinstate_over(&self, path: &Path, other: &Path, lost: &Nexus) {
+        let deadline = time::now() + self.paths.login_limit();
+        let Ok(session) = self.paths.log_in_over(path, other, deadline).await else {
+            return;
+        };
+        if session.port().is_same(&lost.port()) {
+            lost.settle_past(Past::Over);
+            self.paths.counts.borrow_mut().reinstated_elsewhere += 1;
+            self.paths.notify();
+        }
+        session.logout().await;
+    }
+}
+
+/// Asks how each path may be used; again and again while none may.
+async fn follow_access(unit: Weak<Unit>) {
+    loop {
+        let Some(this) = unit.upgrade() else { return };
+        for path in this.paths.all() {
+            let Some(nexus) = path.live() else { continue };
+            let asked = this.ask_access(path, &nexus).await;
+            // One that was not fit for use so far is made so by another login.
+            if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
+                let message = "its target port may be used now";
+                nexus.end(Error::new(ErrorKind::Unreachable, message));
+            }
+        }
+        this.paths.notify();
+        let is_known = this.paths.usable().next().is_some() || this.paths.live().next().is_none();
+        if is_known || this.paths.is_at_rest() {
+            this.access_is_asked.set(false);
+            return;
+        }
+        drop(this);
+        time::sleep(ACCESS_PAUSE).await;
+    }
+}
+
+/// Brings a lost path back, for as long as somebody has the disk and uses it.
+async fn recover(unit: Weak<Unit>, index: usize) {
+    // What can be ended at once over another path need not wait for this one.
+    if let Some(this) = unit.upgrade() {
+        let path = &this.paths.all()[index];
+        if let Some(lost) = path.ghost() {
+            this.fence(path, &lost, false).await;
+        }
+    }
+    loop {
+        let Some(this) = unit.upgrade() else { return };
+        let path = &this.paths.all()[index];
+        let due_in = path.pace.borrow().due_in();
+        if !due_in.is_zero() {
+            drop(this);
+            time::sleep(due_in).await;
+            continue;
+        }
+        if this.paths.is_at_rest() {
+            path.is_recovering.set(false);
+            return;
+        }
+        path.pace.borrow_mut().next();
+        let has_others = this.paths.live().next().is_some();
+        let limit = match path.ghost() {
+            Some(_) if has_others => QUIET.min(this.paths.login_limit()),
+            _ => this.paths.login_limit(),
+        };
+        let failed = this.bring_up(path, limit).await.err();
+        let is_back = failed.is_none();
+        if is_back {
+            let (target_name, address) = (&this.config().target_name, path.config.address);
+            tracing::info!(target_name, %address, "logged in again");
+            path.loss_is_told.set(false);
+            path.is_recovering.set(false);
+        }
+        this.paths.attempted(path, failed);
+        if is_back {
+            // It may have been lost again before anybody could see to it.
+            if path.live().is_none() {
+                this.bring_back();
+            }
+            return;
+        }
+        if let Some(lost) = path.ghost() {
+            this.fence(path, &lost, true).await;
+        }
+    }
+}

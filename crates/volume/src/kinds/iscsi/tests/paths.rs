@@ -1,0 +1,272 @@
+//! Several paths to one disk: which are taken, and what a target can do to them.
+
+use engine::{Buf, spawn};
+
+use super::*;
+use crate::kinds::iscsi::{PathConfig, Policy};
+
+/// NAA 6h, of a logical unit, with this last byte.
+fn designators(last: u8) -> Vec<u8> {
+    let mut designators = vec![1, 3, 0, 16, 0x60, 1, 2, 3];
+    designators.resize(19, 0);
+    designators.push(last);
+    designators
+}
+
+fn named() -> Claims {
+    Claims {
+        designators: designators(1),
+        ..Claims::default()
+    }
+}
+
+fn path(address: SocketAddr, qualifier: u16) -> PathConfig {
+    PathConfig {
+        address,
+        source: None,
+        isid: Isid::random([1, 2, 3], qualifier),
+    }
+}
+
+/// The disk of `site` with a second path, to `address`.
+fn with_second(site: &Site, address: SocketAddr) -> IscsiConfig {
+    IscsiConfig {
+        multipath: Multipath {
+            more: vec![path(address, 2)],
+            policy: Policy::RoundRobin,
+            ..Multipath::default()
+        },
+        ..site.config()
+    }
+}
+
+/// Runs `test` with a disk on both portal groups.
+fn with_two_paths(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
+    let site = Site::new(Foreign::new(named()));
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        assert_eq!(disk.live_paths(), 2);
+        test(&disk, &site.foreign).await;
+        disk.close().await;
+    });
+}
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 512]).into()
+}
+
+#[test]
+fn commands_go_over_every_path() {
+    with_two_paths(async |disk, _| {
+        for _ in 0..10 {
+            disk.read(0, 512).await.expect("a read");
+        }
+        let beside = disk.path_counts().beside_first;
+        assert!((5..=20).contains(&beside), "{beside}");
+    });
+}
+
+#[test]
+fn a_path_to_another_disk_is_refused() {
+    const THIRD_PORT: u16 = 3262;
+    for last in [Some(2), None] {
+        let site = Site::new(Foreign::new(named()));
+        let other = Rc::new(Foreign::new(Claims {
+            designators: last.map(designators).unwrap_or_default(),
+            ..Claims::default()
+        }));
+        let address = site.host.addr(THIRD_PORT);
+        site.host.spawn(async move {
+            let listener = TcpListener::bind(address).expect("a free port");
+            other.serve(listener, Group(1));
+        });
+        site.world.run_for(Duration::from_millis(10));
+        site.world.block_on(&site.client, async {
+            let opened = IscsiDisk::open(with_second(&site, address)).await;
+            let error = opened.err().expect("they are two");
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+            let said = "is another disk: it calls itself ";
+            assert!(error.to_string().contains(said), "{error}");
+        });
+    }
+}
+
+/// A target that takes logins on one path only, again and again lost.
+#[test]
+fn a_path_that_is_refused_leaves_the_other_one_alone() {
+    with_two_paths(async |disk, foreign| {
+        foreign.at_login(|Group(tag)| match tag {
+            1 => AtLogin::LetIn,
+            _ => AtLogin::Refuse(iscsi::LoginStatus::AUTHORIZATION_FAILURE),
+        });
+        for round in 0..20 {
+            foreign.drop_connections();
+            let written = disk.write(0, block(round), Durability::Cached).await;
+            written.expect("over the first path");
+            disk.read(0, 512).await.expect("over the first path");
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!((disk.live_paths(), foreign.first_byte(0)), (1, 19));
+        foreign.at_login(|_| AtLogin::LetIn);
+        while disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+/// The write is with the target when its path is lost, and the target does not take the initiator port
+/// in again: only the reset over the other path ends it.
+fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Result<()>, u8, u64) {
+    let mut outcome = None;
+    with_two_paths(async |disk, foreign| {
+        const WRITE_10: u8 = 0x2a;
+        let first = Cell::new(true);
+        foreign.reset_response.set(reset_response);
+        foreign.answer(move |cdb| {
+            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+        });
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        // The path that has the write is the one whose connection is silent: ours gives it up.
+        foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+        let newer = disk.write(0, block(2), Durability::Cached).await;
+        let written = writing.await;
+        foreign.land();
+        outcome = Some((written, newer, foreign.first_byte(0), foreign.resets.get()));
+        foreign.at_login(|_| AtLogin::LetIn);
+    });
+    outcome.expect("the test has run")
+}
+
+#[test]
+fn a_write_is_sent_again_when_a_reset_over_another_path_has_ended_it() {
+    let (written, newer, holds, resets) = lost_with_a_late_write(0);
+    written.expect("it was sent again");
+    newer.expect("the other path works");
+    assert_eq!(resets, 1);
+    assert_ne!(holds, 0);
+}
+
+#[test]
+fn nothing_is_written_over_another_path_while_a_lost_write_may_land() {
+    const NOT_SUPPORTED: u8 = 5;
+    let (written, _, _, resets) = lost_with_a_late_write(NOT_SUPPORTED);
+    let error = written.expect_err("it may still happen");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(resets >= 1);
+}
+
+/// A restart that both paths are told of, one long after the other, is one.
+#[test]
+fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
+    with_two_paths(async |disk, foreign| {
+        foreign.at_login(|Group(tag)| match tag {
+            1 => AtLogin::LetIn,
+            _ => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+        });
+        foreign.drop_connections();
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        // As tgt does, whatever nexus is new is told of a power on.
+        foreign.answer(once([UNIT_ATTENTION, 0x29, 0x00]));
+        foreign.at_login(|_| AtLogin::LetIn);
+        while disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        disk.flush().await.expect("nothing was lost");
+    });
+}
+
+#[test]
+fn attentions_to_every_command_are_an_error_in_time_over_any_number_of_paths() {
+    for qualifier in [0x00, 0x03] {
+        with_two_paths(async |disk, foreign| {
+            foreign.answer(move |_| Some(Instead::Sense([UNIT_ATTENTION, 0x29, qualifier])));
+            let before = foreign.commands.get();
+            for lost in [false, true] {
+                if lost {
+                    foreign.drop_connections();
+                }
+                let read = time::timeout(2 * RECONNECT, disk.read(0, 512)).await;
+                read.expect("it ends").expect_err("there is no answer");
+            }
+            let commands = foreign.commands.get() - before;
+            assert!(commands < 2500, "{commands}");
+            foreign.answer(|_| None);
+            disk.read(0, 512).await.expect("the target answers again");
+        });
+    }
+}
+
+#[test]
+fn connections_that_are_dropped_over_and_over_cost_time_and_nothing_else() {
+    with_two_paths(async |disk, foreign| {
+        let before = foreign.logins.get();
+        for round in 0..40 {
+            foreign.drop_connections();
+            let written = disk.write(0, block(round), Durability::Cached).await;
+            written.expect("a path comes back");
+            assert_eq!(foreign.first_byte(0), round);
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        // Two paths that log in once a second at most.
+        let logins = foreign.logins.get() - before;
+        assert!(logins < 120, "{logins}");
+    });
+}
+
+const ACTIVE: u8 = 0;
+const NON_OPTIMIZED: u8 = 1;
+const STANDBY: u8 = 2;
+
+/// How many commands of ten reads go over the second path, once the states are known.
+async fn over_second(disk: &IscsiDisk) -> u64 {
+    time::sleep(Duration::from_secs(5)).await;
+    let before = disk.path_counts().beside_first;
+    for _ in 0..10 {
+        disk.read(0, 512).await.expect("a path may be used");
+    }
+    disk.path_counts().beside_first - before
+}
+
+#[test]
+fn a_path_is_used_as_its_target_port_group_allows() {
+    const STATE_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x06];
+    let site = Site::new(Foreign::new(named()));
+    let foreign = site.foreign.clone();
+    let states = |first, second| {
+        *foreign.access.borrow_mut() = [(1, first), (2, second)].into();
+    };
+    // The first path is on standby: the second one opens the disk.
+    states(STANDBY, ACTIVE);
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("one path is active");
+        assert_eq!(over_second(&disk).await, 10);
+        // They change places, which nobody is told: the path refuses.
+        states(ACTIVE, STANDBY);
+        disk.read(0, 512)
+            .await
+            .expect("over the other one, when it is known");
+        assert_eq!(over_second(&disk).await, 0);
+        // Now they are told.
+        states(NON_OPTIMIZED, ACTIVE);
+        site.foreign.answer(once(STATE_CHANGED));
+        disk.read(0, 512).await.expect("it is sent again");
+        assert_eq!(over_second(&disk).await, 10);
+        // None may be used for a while.
+        states(STANDBY, STANDBY);
+        let reading = {
+            let disk = disk.clone();
+            spawn(async move { disk.read(0, 512).await })
+        };
+        time::sleep(Duration::from_secs(5)).await;
+        states(ACTIVE, ACTIVE);
+        reading.await.expect("it waited");
+        disk.close().await;
+    });
+}

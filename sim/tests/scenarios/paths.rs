@@ -1,0 +1,316 @@
+//! A disk over two networks. One of them fails, also in one direction only, with writes in flight: nobody
+//! above notices, no write lands after a newer one was answered, and a flush covers both paths. When both
+//! fail, requests fail in time.
+
+use std::{rc::Rc, time::Duration};
+
+use engine::{
+    sim::{Direction, Host, Occurred, Random, seeds},
+    spawn, time,
+};
+use sim::{
+    Setup, Site, assert_occurred,
+    target_machine::Networks,
+    workload::{self, Load, check_all, random_time},
+};
+use volume::{
+    PathCounts,
+    layer::fault::{Action, Operation, Rule},
+};
+
+use crate::MS;
+
+/// What the paths of many worlds have met.
+#[derive(Default)]
+struct Met {
+    occurred: Occurred,
+    paths: PathCounts,
+    flushes: u64,
+}
+
+impl Met {
+    fn add(&mut self, site: &Site) {
+        self.occurred += site.world.occurred();
+        for counts in site.path_counts() {
+            let paths = &mut self.paths;
+            paths.lost += counts.lost;
+            paths.lost_with_writes += counts.lost_with_writes;
+            paths.resets += counts.resets;
+            paths.reinstated_elsewhere += counts.reinstated_elsewhere;
+            paths.resent += counts.resent;
+            paths.writes_resent += counts.writes_resent;
+            paths.beside_first += counts.beside_first;
+        }
+    }
+}
+
+/// How a network fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// Connections are reset, and new ones are made at once.
+    Reset,
+    /// Nothing passes in these directions, and nobody is told.
+    Cut(&'static [Direction]),
+}
+
+const FAILURES: [Failure; 4] = [
+    Failure::Reset,
+    Failure::Cut(&[Direction::To]),
+    Failure::Cut(&[Direction::From]),
+    Failure::Cut(&[Direction::To, Direction::From]),
+];
+
+fn setup(seed: u64, networks: Networks) -> Setup {
+    let mut setup = Setup::draw(seed).on(networks);
+    setup.world.net.split_probability = 0.05;
+    setup
+}
+
+/// One network of a target fails for a time; the other one works.
+async fn fail_one(site: &Site, random: &mut Random) {
+    let target = &site.targets[random.index(site.targets.len())];
+    let ips = [target.host.ip(), target.second_ip.expect("two networks")];
+    let ip = ips[random.index(2)];
+    match FAILURES[random.index(FAILURES.len())] {
+        Failure::Reset => {
+            for _ in 0..1 + random.index(4) {
+                target.host.reset_at(ip);
+                time::sleep(100 * MS).await;
+            }
+        }
+        Failure::Cut(directions) => {
+            for &direction in directions {
+                target.host.cut(ip, direction);
+            }
+            time::sleep(random_time(random, 8000 * MS)).await;
+            target.host.mend(ip);
+        }
+    }
+}
+
+/// Fails networks of `site` in turn while a load runs that must not notice.
+fn one_after_the_other(seed: u64, networks: Networks, met: &mut Met) {
+    let site = Site::new(seed, setup(seed, networks));
+    site.run(async {
+        let volume = site.open().await;
+        site.paths_are_back().await;
+        let failing = {
+            let (site, mut random) = (site.clone(), site.world.random());
+            spawn(async move {
+                for _ in 0..4 {
+                    time::sleep(random_time(&mut random, 40 * MS)).await;
+                    fail_one(&site, &mut random).await;
+                    site.paths_are_back().await;
+                }
+            })
+        };
+        let load = Load {
+            requests: 60,
+            pause_max: 10 * MS,
+            ..Load::default()
+        };
+        let tally = workload::run(&site, &volume, load).await;
+        assert_eq!(tally.good, 360);
+        failing.await;
+        workload::flush(&site, &volume).await.expect("a flush");
+        check_all(&site, &volume).await;
+        met.flushes += 1;
+        met.add(&site);
+    });
+}
+
+fn assert_met(met: &Met, resets: bool) {
+    let paths = met.paths;
+    assert_occurred([
+        ("packets cut off", met.occurred.packets_parted),
+        (
+            "connections thrown away with data held",
+            met.occurred.aborts_of_held,
+        ),
+        ("paths lost", paths.lost),
+        ("with writes in flight", paths.lost_with_writes),
+        ("writes sent again", paths.writes_resent),
+        ("reads sent again", paths.resent - paths.writes_resent),
+        ("commands over the second path", paths.beside_first),
+        match resets {
+            true => ("logical unit resets", paths.resets),
+            false => (
+                "reinstatements over the other path",
+                paths.reinstated_elsewhere,
+            ),
+        },
+    ]);
+}
+
+#[test]
+fn a_path_that_fails_is_not_noticed_when_its_portals_are_one_group() {
+    let mut met = Met::default();
+    seeds(150, |seed| {
+        one_after_the_other(seed, Networks::TwoOfOneGroup, &mut met)
+    });
+    assert_met(&met, false);
+}
+
+#[test]
+fn a_path_that_fails_is_not_noticed_when_its_portals_are_two_groups() {
+    let mut met = Met::default();
+    seeds(150, |seed| {
+        one_after_the_other(seed, Networks::TwoGroups, &mut met)
+    });
+    assert_met(&met, true);
+}
+
+/// Writes that are late, on the network or within the target, when their path is lost.
+#[test]
+fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
+    let (mut met, mut held) = (Met::default(), 0);
+    for networks in [Networks::TwoOfOneGroup, Networks::TwoGroups] {
+        seeds(60, |seed| {
+            let mut setup = setup(seed, networks).behind_faults();
+            setup.world.net.latency_ns = 50_000..60_000_000;
+            let site = Site::new(seed, setup);
+            site.run(async {
+                let volume = site.open().await;
+                site.paths_are_back().await;
+                let failing = {
+                    let (site, mut random) = (site.clone(), site.world.random());
+                    spawn(async move {
+                        for _ in 0..4 {
+                            let target = &site.targets[random.index(2)];
+                            target.add_rule(Rule {
+                                on: Some(Operation::Write),
+                                times: Some(3),
+                                ..Rule::always(Action::Delay(random_time(&mut random, 1800 * MS)))
+                            });
+                            time::sleep(random_time(&mut random, 400 * MS)).await;
+                            let ips = [target.host.ip(), target.second_ip.expect("two")];
+                            target.host.reset_at(ips[random.index(2)]);
+                            site.paths_are_back().await;
+                        }
+                    })
+                };
+                let load = Load {
+                    workers: 12,
+                    requests: 25,
+                    ..Load::default()
+                };
+                let tally = workload::run(&site, &volume, load).await;
+                assert_eq!(tally.good, 300);
+                failing.await;
+                check_all(&site, &volume).await;
+                held += site
+                    .targets
+                    .iter()
+                    .map(|target| target.acted())
+                    .sum::<u64>();
+                met.add(&site);
+            });
+        });
+    }
+    assert_occurred([
+        ("writes held in the target", held),
+        ("lost with writes in flight", met.paths.lost_with_writes),
+        ("writes sent again", met.paths.writes_resent),
+        ("logical unit resets", met.paths.resets),
+    ]);
+}
+
+/// Power cuts between flushes, so that one that covers a single path is seen.
+#[test]
+fn a_flush_covers_what_went_over_every_path() {
+    let (mut flushed, mut beside_first) = (0, 0);
+    seeds(100, |seed| {
+        let site = Site::new(seed, setup(seed, Networks::TwoOfOneGroup).volatile());
+        site.run(async {
+            let mut volume = site.open().await;
+            for _ in 0..3 {
+                let load = Load {
+                    requests: 15,
+                    ..Load::default()
+                };
+                workload::run(&site, &volume, load).await;
+                workload::flush(&site, &volume).await.expect("a flush");
+                flushed += 1;
+                beside_first += site.path_counts()[0].beside_first;
+                for index in 0..site.targets.len() {
+                    site.power_cut(index);
+                    site.targets[index].restart();
+                    site.targets[index].ready().await;
+                }
+                volume = site.reopen(volume).await;
+                check_all(&site, &volume).await;
+            }
+        });
+    });
+    assert_occurred([
+        ("flushes", flushed),
+        ("commands over the second path", beside_first),
+    ]);
+}
+
+/// Both networks of a target fail for longer than requests wait.
+#[test]
+fn requests_end_in_time_when_every_path_fails() {
+    const RETRY_FOR: Duration = Duration::from_secs(5);
+    let (mut failed, mut met) = (0, Met::default());
+    for networks in [Networks::TwoOfOneGroup, Networks::TwoGroups] {
+        seeds(60, |seed| {
+            let mut setup = setup(seed, networks);
+            setup.reconnect_timeout = RETRY_FOR;
+            let site = Site::new(seed, setup);
+            site.run(async {
+                let volume = site.open().await;
+                let failing = {
+                    let (site, mut random) = (site.clone(), site.world.random());
+                    spawn(async move {
+                        for _ in 0..3 {
+                            time::sleep(random_time(&mut random, 40 * MS)).await;
+                            fail_both(&site, &mut random).await;
+                        }
+                    })
+                };
+                let load = Load {
+                    requests: 30,
+                    errors: true,
+                    ..Load::default()
+                };
+                let tally = workload::run(&site, &volume, load).await;
+                failing.await;
+                failed += tally.failed.len() as u64;
+                // To see that the path is lost, to come back, and for what had begun by then; pieces
+                // of a request follow each other.
+                let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
+                assert!(tally.longest < limit, "{:?}", tally.longest);
+                site.paths_are_back().await;
+                check_all(&site, &volume).await;
+                met.add(&site);
+            });
+        });
+    }
+    assert_occurred([
+        ("requests failed", failed),
+        ("lost with writes in flight", met.paths.lost_with_writes),
+        ("thrown away with data held", met.occurred.aborts_of_held),
+    ]);
+}
+
+async fn fail_both(site: &Rc<Site>, random: &mut Random) {
+    let target = &site.targets[random.index(site.targets.len())];
+    let ips = [target.host.ip(), target.second_ip.expect("two networks")];
+    let cut = |host: &Host, ip, random: &mut Random| {
+        let Failure::Cut(directions) = FAILURES[1 + random.index(FAILURES.len() - 1)] else {
+            unreachable!("resets are the first");
+        };
+        directions.iter().for_each(|&way| host.cut(ip, way));
+    };
+    for ip in ips {
+        cut(&target.host, ip, random);
+        time::sleep(random_time(random, 1000 * MS)).await;
+    }
+    time::sleep(random_time(random, 12_000 * MS)).await;
+    let first = random.index(2);
+    for ip in [ips[first], ips[1 - first]] {
+        target.host.mend(ip);
+        time::sleep(random_time(random, 2000 * MS)).await;
+    }
+}

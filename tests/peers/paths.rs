@@ -1,0 +1,128 @@
+//! Two paths to one disk of a target that others wrote. One breaks, or lets nothing through, with writes
+//! in flight; requests go on over the other one, nothing is lost, and the path comes back.
+
+use engine::{Buf, Duration, Payload, task, time};
+use harness::disk::{Disk, Target};
+use harness::forwarder::Forwarder;
+use harness::initiator::{at_url, on_lane};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use volume::{Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig, Volume};
+
+const SLOT_BYTES: usize = 16 << 10;
+const SLOTS: u64 = 64;
+const WRITERS: u64 = 8;
+
+/// The disk by both forwarders, one session each.
+fn by(forwarders: &[Forwarder; 2], url: &str) -> IscsiConfig {
+    let mut config = at_url(url);
+    config.address = forwarders[0].address();
+    config.request_timeout = Duration::from_secs(4);
+    config.connect_timeout = Duration::from_secs(4);
+    config.reconnect_timeout = Duration::from_secs(120);
+    config.multipath = Multipath {
+        more: vec![PathConfig {
+            address: forwarders[1].address(),
+            source: None,
+            isid: volume::next_isid(),
+        }],
+        ..Multipath::default()
+    };
+    config
+}
+
+/// Waits until so many paths can be used.
+async fn paths(disk: &IscsiDisk, count: usize) {
+    let deadline = time::now() + Duration::from_secs(180);
+    while disk.live_paths() != count {
+        assert!(
+            time::now() < deadline,
+            "{} of {count} paths",
+            disk.live_paths()
+        );
+        time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Writes each slot of its own again and again until it is told to end; gives what each holds then.
+async fn write(disk: Rc<IscsiDisk>, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<(u64, u8)> {
+    let own: Vec<u64> = (0..SLOTS).filter(|slot| slot % WRITERS == writer).collect();
+    let mut held = Vec::new();
+    for round in 1u8.. {
+        held.clear();
+        for &slot in &own {
+            let data: Payload = Buf::copy_of(&[round; SLOT_BYTES]).into();
+            let written = disk.write(slot * SLOT_BYTES as u64, data, Durability::Cached);
+            written.await.expect("a path is there");
+            held.push((slot, round));
+        }
+        if is_over.get() {
+            return held;
+        }
+        if round == u8::MAX {
+            break;
+        }
+        time::sleep(Duration::from_millis(50)).await;
+    }
+    held
+}
+
+fn one_path_is_enough(target: Target) {
+    let Some(served) = Disk::on(target, 16 << 20) else {
+        return harness::skip(format_args!("{} is not installed here", target.name()));
+    };
+    let to: SocketAddr = served
+        .portal
+        .trim_start_matches("iscsi://")
+        .parse()
+        .expect("an address");
+    let forwarders = ["127.0.0.1"; 2].map(|ip| Forwarder::new(ip, to));
+    on_lane(async {
+        let disk = IscsiDisk::open(by(&forwarders, &served.url)).await;
+        let disk = disk.expect("two logins");
+        paths(&disk, 2).await;
+        let is_over = Rc::new(Cell::new(false));
+        let writers =
+            (0..WRITERS).map(|writer| task::spawn(write(disk.clone(), writer, is_over.clone())));
+        let writers: Vec<_> = writers.collect();
+        for forwarder in &forwarders {
+            forwarder.break_oldest();
+            paths(&disk, 1).await;
+            forwarder.mend();
+            paths(&disk, 2).await;
+            forwarder.stall();
+            paths(&disk, 1).await;
+            forwarder.mend();
+            paths(&disk, 2).await;
+        }
+        is_over.set(true);
+        for writer in task::join_all(writers).await {
+            for (slot, round) in writer {
+                let read = disk.read(slot * SLOT_BYTES as u64, SLOT_BYTES).await;
+                let read = read.expect("a read").to_vec();
+                assert!(read.iter().all(|&byte| byte == round), "slot {slot}");
+            }
+        }
+        disk.flush().await.expect("nothing was lost");
+        let counts = disk.path_counts();
+        println!("{counts:?}");
+        assert!(counts.lost >= 4, "{counts:?}");
+        disk.close().await;
+    });
+}
+
+#[test]
+fn one_path_of_tgt_is_enough() {
+    one_path_is_enough(Target::Tgt);
+}
+
+#[test]
+fn one_path_of_istgt_is_enough() {
+    one_path_is_enough(Target::Istgt);
+}
+
+#[test]
+fn one_path_of_our_own_target_is_enough() {
+    one_path_is_enough(Target::Sanstone);
+}
