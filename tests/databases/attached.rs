@@ -20,6 +20,15 @@ pub(crate) enum FileSystem {
     Xfs,
 }
 
+/// Whether a volume can be attached here; if not, the test is skipped.
+pub(crate) fn can_attach() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        harness::skip("it needs root, and /dev/fuse");
+    }
+    can
+}
+
 /// A mounted volume. Dropping it takes all of it away, whatever state it is in.
 pub(crate) struct Attached {
     directory: Directory,
@@ -57,6 +66,19 @@ impl Attached {
     /// Where the file system is.
     pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
+    }
+
+    /// Unmounts the file system and has its own checker look at all of it.
+    pub(crate) fn check(&mut self, file_system: FileSystem) {
+        let device = self.loop_device.take().expect("it is attached");
+        self.unmount();
+        let (checker, arguments): (_, &[&str]) = match file_system {
+            FileSystem::Ext4 => ("e2fsck", &["-f", "-n"]),
+            FileSystem::Xfs => ("xfs_repair", &["-n"]),
+        };
+        let mut check = Command::new(program(checker, "e2fsprogs and xfsprogs"));
+        run(check.args(arguments).arg(&device), LIMIT).success();
+        self.loop_device = Some(device);
     }
 
     /// Kills the attachment without a warning.

@@ -7,6 +7,7 @@
 
 mod attached;
 mod database;
+mod fsx;
 mod kills;
 mod ledger;
 mod load;
