@@ -65,14 +65,27 @@ impl Forwarder {
     /// # Panics
     /// If there is none.
     pub fn break_oldest(&self) {
-        self.way.with(|state| state.refusing = true);
-        // The listener looks up for it.
-        let _ = TcpStream::connect(self.address);
-        drop(self.way.wait_while(|state| state.listening));
+        self.refuse();
         self.way.with(|state| {
             let oldest = state.connections.pop_first();
             close(&oldest.expect("somebody is connected").1);
         });
+    }
+
+    /// Breaks all connections and refuses new ones.
+    pub fn break_all(&self) {
+        self.refuse();
+        self.way.with(|state| {
+            let all = std::mem::take(&mut state.connections);
+            all.values().for_each(close);
+        });
+    }
+
+    fn refuse(&self) {
+        self.way.with(|state| state.refusing = true);
+        // The listener looks up for it.
+        let _ = TcpStream::connect(self.address);
+        drop(self.way.wait_while(|state| state.listening));
     }
 
     /// Lets everything through again.

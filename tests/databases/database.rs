@@ -1,0 +1,81 @@
+//! What these tests want of a database.
+
+use harness::process::{Daemon, signal};
+use harness::run::run;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A database server with its data in one directory. Its processes run as `nobody`.
+pub(crate) trait Database: Sized {
+    /// Makes an empty one in `data`, which is on the volume; `run` is a directory beside it, for
+    /// sockets and logs.
+    fn create(data: &Path, run: &Path) -> Self;
+
+    /// Starts it and waits until it answers: after a crash, until it has recovered.
+    fn start(&mut self);
+
+    /// Kills it without a warning, with all its processes.
+    fn kill(&mut self);
+
+    /// A client that reads SQL from its standard input and prints the rows of each answer, one a line,
+    /// as soon as it has them; it ends at the first error.
+    fn client(&self) -> Command;
+
+    /// How sysbench reaches it.
+    fn sysbench(&self) -> Vec<String>;
+
+    /// Looks at every table and index with the database's own checker.
+    fn check(&self);
+}
+
+/// The command, as `nobody`.
+pub(crate) fn as_nobody(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    // Another user is no child that dies with its parent, unless that is said again.
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.arg(program);
+    command
+}
+
+/// Gives the directory and what is in it to `nobody`.
+pub(crate) fn give_to_nobody(path: &Path) {
+    let mut command = Command::new("chown");
+    run(command.args(["-R", "65534:65534"]).arg(path), LIMIT).success();
+}
+
+/// Kills a server and what it has started: PostgreSQL's processes outlive their parent for a moment, in
+/// which they have the directory `data`, where all of them work.
+pub(crate) fn kill_with_children(server: &mut Daemon, data: &Path) {
+    server.signal("KILL");
+    let ended = server.wait(LIMIT);
+    ended.expect("who is killed ends, also in the middle of an I/O");
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left = who_works_in(data);
+        if left.is_empty() {
+            return;
+        }
+        for pid in &left {
+            signal(*pid, "KILL");
+        }
+        assert!(Instant::now() < deadline, "{left:?} do not end");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn who_works_in(data: &Path) -> Vec<i64> {
+    let processes = std::fs::read_dir("/proc").expect("it is mounted").flatten();
+    let works_there = processes.filter(|process| {
+        let at = std::fs::read_link(process.path().join("cwd"));
+        at.is_ok_and(|at| at == data)
+    });
+    let names = works_there.map(|process| process.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}

@@ -1,0 +1,100 @@
+//! MariaDB, from Debian's packages.
+
+use crate::database::{Database, as_nobody, give_to_nobody, kill_with_children};
+use harness::process::{Daemon, program};
+use harness::run::run;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(crate) struct MariaDb {
+    data: PathBuf,
+    run: PathBuf,
+    server: Option<Daemon>,
+}
+
+impl MariaDb {
+    fn socket(&self) -> PathBuf {
+        self.run.join("socket")
+    }
+}
+
+impl Database for MariaDb {
+    fn create(data: &Path, run_in: &Path) -> MariaDb {
+        let data = data.join("mariadb");
+        std::fs::create_dir(&data).expect("an empty file system");
+        give_to_nobody(&data);
+        give_to_nobody(run_in);
+        let mut install = as_nobody(&program("mariadb-install-db", "mariadb-server-core"));
+        install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
+        install.args(["--skip-test-db", "--innodb-log-file-size=32M"]);
+        install.arg(format!("--datadir={}", data.display()));
+        run(&mut install, LIMIT).success();
+        let mut database = MariaDb {
+            data,
+            run: run_in.to_owned(),
+            server: None,
+        };
+        database.start();
+        let mut client = Command::new(program("mariadb", "mariadb-client"));
+        client.arg("--no-defaults").arg("--user=root");
+        client.arg(format!("--socket={}", database.socket().display()));
+        run(client.args(["-e", "CREATE DATABASE bench"]), LIMIT).success();
+        database
+    }
+
+    fn start(&mut self) {
+        let mut command = as_nobody(&program("mariadbd", "mariadb-server-core"));
+        command.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
+        command.args([
+            "--innodb-log-file-size=32M",
+            "--innodb-buffer-pool-size=64M",
+        ]);
+        // Each commit is durable before it is acknowledged: the default, and what this is about.
+        command.args(["--innodb-flush-log-at-trx-commit=1"]);
+        command.arg(format!("--datadir={}", self.data.display()));
+        command.arg(format!("--socket={}", self.socket().display()));
+        command.arg(format!("--pid-file={}", self.run.join("pid").display()));
+        let socket = self.socket();
+        let _ = std::fs::remove_file(&socket);
+        let mut server = Daemon::start(&command, self.run.join("server.log"));
+        server.wait_for_socket(&socket);
+        self.server = Some(server);
+    }
+
+    fn kill(&mut self) {
+        let mut server = self.server.take().expect("it was started");
+        kill_with_children(&mut server, &self.data);
+    }
+
+    fn client(&self) -> Command {
+        let mut client = Command::new(program("mariadb", "mariadb-client"));
+        client.args(["--no-defaults", "--user=root", "--batch", "--unbuffered"]);
+        client.arg("--skip-column-names");
+        client.arg(format!("--socket={}", self.socket().display()));
+        client.arg("bench");
+        client
+    }
+
+    fn sysbench(&self) -> Vec<String> {
+        vec![
+            "--db-driver=mysql".into(),
+            "--mysql-user=root".into(),
+            "--mysql-db=bench".into(),
+            "--mysql-ignore-errors=all".into(),
+            format!("--mysql-socket={}", self.socket().display()),
+        ]
+    }
+
+    fn check(&self) {
+        let mut check = Command::new(program("mysqlcheck", "mariadb-client"));
+        check.args(["--no-defaults", "--user=root", "--check", "--extended"]);
+        check.arg(format!("--socket={}", self.socket().display()));
+        let ran = run(check.arg("bench"), LIMIT).success();
+        let tables = ran.stdout.lines().count();
+        let sound = ran.stdout.lines().filter(|line| line.ends_with(" OK"));
+        assert!(tables > 0 && sound.count() == tables, "{ran}");
+    }
+}

@@ -1,0 +1,103 @@
+//! PostgreSQL, from Debian's packages.
+
+use crate::database::{Database, as_nobody, give_to_nobody, kill_with_children};
+use harness::process::Daemon;
+use harness::run::run;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(crate) struct PostgreSql {
+    data: PathBuf,
+    run: PathBuf,
+    server: Option<Daemon>,
+}
+
+/// A program of PostgreSQL: Debian keeps those of each version in a directory.
+fn pg(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let found = versions
+        .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
+        .find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        panic!("{name} is not here: it comes with Debian's package postgresql, which `make test` installs")
+    })
+}
+
+impl PostgreSql {
+    fn reach(&self, program: &str) -> Command {
+        let mut command = Command::new(pg(program));
+        command.arg("-h").arg(&self.run).args(["-U", "postgres"]);
+        command
+    }
+
+    fn answers(&self) -> bool {
+        let mut ask = self.reach("psql");
+        ask.args(["-X", "-c", "SELECT 1", "postgres"]);
+        run(&mut ask, LIMIT).code() == Some(0)
+    }
+}
+
+impl Database for PostgreSql {
+    fn create(data: &Path, run_in: &Path) -> PostgreSql {
+        let data = data.join("postgresql");
+        std::fs::create_dir(&data).expect("an empty file system");
+        give_to_nobody(&data);
+        give_to_nobody(run_in);
+        let mut init = as_nobody(&pg("initdb"));
+        // Page checksums: what was torn or lost shows at the next read.
+        init.args(["-U", "postgres", "-A", "trust", "--data-checksums", "-D"]);
+        run(init.arg(&data), LIMIT).success();
+        let mut database = PostgreSql {
+            data,
+            run: run_in.to_owned(),
+            server: None,
+        };
+        database.start();
+        let mut create = database.reach("createdb");
+        run(create.arg("bench"), LIMIT).success();
+        database
+    }
+
+    fn start(&mut self) {
+        let mut command = as_nobody(&pg("postgres"));
+        command.arg("-D").arg(&self.data);
+        command.args(["-c", "listen_addresses=", "-c", "shared_buffers=32MB"]);
+        command.arg("-c");
+        command.arg(format!("unix_socket_directories={}", self.run.display()));
+        let mut server = Daemon::start(&command, self.run.join("server.log"));
+        server.wait_until(|| self.answers());
+        self.server = Some(server);
+    }
+
+    fn kill(&mut self) {
+        let mut server = self.server.take().expect("it was started");
+        kill_with_children(&mut server, &self.data);
+    }
+
+    fn client(&self) -> Command {
+        let mut client = self.reach("psql");
+        client.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "bench"]);
+        client
+    }
+
+    fn sysbench(&self) -> Vec<String> {
+        vec![
+            "--db-driver=pgsql".into(),
+            "--pgsql-user=postgres".into(),
+            "--pgsql-db=bench".into(),
+            format!("--pgsql-host={}", self.run.display()),
+        ]
+    }
+
+    fn check(&self) {
+        let mut check = self.reach("pg_amcheck");
+        check.args(["--install-missing", "--heapallindexed", "--rootdescend"]);
+        let ran = run(check.args(["--parent-check", "bench"]), LIMIT).success();
+        assert!(ran.stdout.is_empty(), "{ran}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Four shares from two daemons, the first of them behind a way that can fail.
+
+use harness::directory::Directory;
+use harness::forwarder::Forwarder;
+use harness::free_port;
+use harness::sanstone::Sanstone;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Of each share, in MiB.
+const SHARE_MIB: u32 = 256;
+const SHARES_EACH: usize = 2;
+
+/// Two daemons with two shares each.
+pub(crate) struct Shares {
+    servers: Vec<Server>,
+    /// The way to the first daemon: nothing else leads there.
+    pub(crate) way: Forwarder,
+}
+
+struct Server {
+    directory: Directory,
+    port: u16,
+    daemon: Option<Sanstone>,
+}
+
+impl Server {
+    fn start(&mut self) {
+        let names: Vec<String> = (0..SHARES_EACH)
+            .map(|number| format!("share{number}"))
+            .collect();
+        let mut volumes = "state = \"state\"\n".to_owned();
+        for name in &names {
+            let file = format!("{{ path = \"{name}.img\", size = \"{SHARE_MIB}MiB\" }}");
+            writeln!(volumes, "[volume.{name}]\nfile = {file}").expect("room");
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.daemon = Some(Sanstone::serve_on(
+            self.port,
+            self.directory.path(),
+            &volumes,
+            &names,
+        ));
+    }
+}
+
+impl Shares {
+    /// Serves them.
+    pub(crate) fn serve() -> Shares {
+        let servers = (0..2).map(|_| {
+            let mut server = Server {
+                directory: Directory::new(),
+                port: free_port(),
+                daemon: None,
+            };
+            server.start();
+            server
+        });
+        let servers: Vec<Server> = servers.collect();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, servers[0].port));
+        Shares {
+            servers,
+            way: Forwarder::new("127.0.0.1", to),
+        }
+    }
+
+    /// The volumes `stripe` over all shares and `db`, a cache over it, for whoever attaches them.
+    pub(crate) fn volumes(&self) -> String {
+        let ports = [self.way.address().port(), self.servers[1].port];
+        let urls = ports.iter().flat_map(|port| {
+            let iqn = harness::sanstone::IQN;
+            (0..SHARES_EACH).map(move |lun| format!("iscsi://127.0.0.1:{port}/{iqn}/{lun}"))
+        });
+        let children = urls.map(|url| format!("  {{ iscsi = {{ url = \"{url}\" }} }},\n"));
+        let children: String = children.collect();
+        format!(
+            "[volume.stripe]\nstripe = {{ unit = \"64KiB\", of = [\n{children}] }}\n\
+             [volume.db]\ncache = {{ size = \"64MiB\", of = \"stripe\" }}\n"
+        )
+    }
+
+    /// Kills the second daemon without a warning and starts it again.
+    pub(crate) fn kill_one(&mut self) {
+        let server = self.servers.last_mut().expect("there are two");
+        let mut daemon = server.daemon.take().expect("it runs");
+        daemon.daemon().signal("KILL");
+        let limit = std::time::Duration::from_secs(60);
+        daemon.daemon().wait(limit).expect("it is dead");
+        server.start();
+    }
+}
