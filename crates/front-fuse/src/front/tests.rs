@@ -131,7 +131,14 @@ async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFn
     };
     let (greet, greeted) = channel();
     let (_stop, stopped) = channel();
-    let serving = serve((units.clone(), transfer), session, its, greet, stopped);
+    let crew = Crew::of(1).remove(0);
+    let serving = serve(
+        (units.clone(), transfer),
+        session,
+        (its, crew),
+        greet,
+        stopped,
+    );
     let served = spawn(serving);
     let kernel = Kernel {
         device: ours.on_lane(),
