@@ -17,6 +17,7 @@ use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
 use crate::{
     abi::MINOR_PARALLEL_WRITES,
+    crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
     mount,
     place::Place,
@@ -98,7 +99,7 @@ impl Front {
             ended,
         };
         let mut own = Some(device);
-        for lane in 0..units.lanes() {
+        for (lane, crew) in Crew::of(units.lanes()).into_iter().enumerate() {
             let Some(device) = device_of(&mut own, lane + 1 == units.lanes()) else {
                 continue;
             };
@@ -107,7 +108,9 @@ impl Front {
             let (spec, ends, greet) = (spec.clone(), ends.clone(), greet.clone());
             units.enter(lane, move |units| async move {
                 let end = match enter(&spec, &units, lane) {
-                    Ok(transfer) => serve((units, transfer), session, device, greet, stopped).await,
+                    Ok(transfer) => {
+                        serve((units, transfer), session, (device, crew), greet, stopped).await
+                    }
                     Err(error) => End::Failed(io::Error::other(error)),
                 };
                 let _ = ends.send(end);
@@ -261,12 +264,12 @@ fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, St
 async fn serve(
     (units, transfer): (Rc<LaneUnits>, Transfer),
     session: Session,
-    device: SharedDevice,
+    (device, crew): (SharedDevice, crew::Place),
     greet: Sender<Greeting>,
     stop: Receiver<()>,
 ) -> End {
     let nexus = transfer.nexus.clone();
-    let front = LaneFront::new(device.on_lane(), session, transfer, greet);
+    let front = LaneFront::new(device.on_lane(), session, transfer, crew, greet);
     drop(device);
     let end = front.serve(stop).await;
     units.leave(&nexus).await;

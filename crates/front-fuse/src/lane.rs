@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use unit::{BlockError, CommandId, Permits};
 
 use crate::{
+    crew,
     reply::Reply,
     request::{HEAD_BYTES, Operation, Request},
     session::{Session, Step, Work},
@@ -59,6 +60,7 @@ pub(crate) struct LaneFront {
     transfer: Transfer,
     /// One for each request that is worked on.
     places: Rc<Budget>,
+    crew: crew::Place,
     greet: Sender<Greeting>,
 }
 
@@ -67,6 +69,7 @@ impl LaneFront {
         device: Device,
         session: Session,
         transfer: Transfer,
+        crew: crew::Place,
         greet: Sender<Greeting>,
     ) -> Rc<LaneFront> {
         Rc::new(LaneFront {
@@ -74,6 +77,7 @@ impl LaneFront {
             session,
             transfer,
             places: Budget::new(REQUESTS_MAX),
+            crew,
             greet,
         })
     }
@@ -90,8 +94,18 @@ impl LaneFront {
         let mut stopped = pin!(stop.receive());
         let room = self.session.io_max_bytes as usize;
         let (mut head, mut body) = (Buf::new(HEAD_BYTES), Buf::new(room));
+        let mut idle = 0;
         loop {
             let place = self.places.take(1).await;
+            idle = match self.in_hand() {
+                1 => idle + 1,
+                _ => 0,
+            };
+            match unless(stopped.as_mut(), self.crew.rest(idle)).await {
+                Some(true) => idle = 0,
+                Some(false) => {}
+                None => return End::Stopped,
+            }
             let taken = unless(stopped.as_mut(), self.device.take(head, body)).await;
             let result;
             (result, head, body) = match taken {
@@ -110,6 +124,7 @@ impl LaneFront {
                     _ => return End::Failed(error),
                 },
             };
+            self.crew.took(self.in_hand());
             let (first, rest) = (len.min(HEAD_BYTES), len.saturating_sub(HEAD_BYTES));
             let request = match Request::parse(&head[..first], &body[..rest]) {
                 Ok(request) => request,
@@ -156,6 +171,11 @@ impl LaneFront {
         let paid = memory.take(room).await;
         let data = Payload::from(body).slice(0..len);
         ((data, paid), Buf::new(room))
+    }
+
+    /// Requests that are worked on, with the one that there is room for now.
+    fn in_hand(&self) -> usize {
+        REQUESTS_MAX - self.places.left()
     }
 
     fn len_bytes(&self) -> u64 {

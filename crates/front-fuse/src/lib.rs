@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod crew;
 mod front;
 mod fusermount;
 mod lane;

@@ -3,12 +3,13 @@
 
 use std::{cell::Cell, os::fd::OwnedFd, sync::Arc};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, device::Device, spawn};
+use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, device::Device, spawn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use unit::{DiskSpec, Limits, UnitsConfig};
 use volume::{
     SharedVolume,
-    leaf::ram::{Ram, Region},
+    layer::fault::{Action, Fault, FaultHandle, Operation, Rule},
+    leaf::ram::Region,
 };
 
 use super::*;
@@ -25,6 +26,8 @@ const PUNCH_HOLE: u32 = 3;
 struct Kernel {
     device: Device,
     unique: Cell<u64>,
+    /// What happens to the disk's requests.
+    faults: FaultHandle,
 }
 
 /// An answer: minus an errno or 0, and what follows.
@@ -80,11 +83,14 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     let region = Region::new(LEN_BYTES, BLOCK_BYTES).expect("memory for a small disk");
+    let faults = FaultHandle::new();
+    let handle_of_faults = faults.clone();
     let disk = DiskSpec {
         name: "disk".into(),
         uuid: [1; 16],
         open: Arc::new(move || {
-            let disk: Ram = region.on_lane();
+            let disk: SharedVolume = Rc::new(region.on_lane());
+            let disk = Fault::new(disk, handle_of_faults.clone());
             LaneFuture::new(async move { Ok(Rc::new(disk) as SharedVolume) })
         }),
         kept: None,
@@ -98,14 +104,14 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
         let units = Units::open(config, &[handle]).await.expect("its disk");
         let (done, ended) = oneshot();
         units.enter(0, move |units| async move {
-            serve_to(&units, test).await;
+            serve_to(&units, faults, test).await;
             done.send(());
         });
         ended.await.expect("the test has passed");
     });
 }
 
-async fn serve_to(units: &Rc<LaneUnits>, test: impl AsyncFnOnce(&Kernel)) {
+async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFnOnce(&Kernel)) {
     let (ours, its) = pair();
     let spec = Spec {
         volume: "disk".to_owned(),
@@ -125,11 +131,19 @@ async fn serve_to(units: &Rc<LaneUnits>, test: impl AsyncFnOnce(&Kernel)) {
     };
     let (greet, greeted) = channel();
     let (_stop, stopped) = channel();
-    let serving = serve((units.clone(), transfer), session, its, greet, stopped);
+    let crew = Crew::of(1).remove(0);
+    let serving = serve(
+        (units.clone(), transfer),
+        session,
+        (its, crew),
+        greet,
+        stopped,
+    );
     let served = spawn(serving);
     let kernel = Kernel {
         device: ours.on_lane(),
         unique: Cell::new(2),
+        faults,
     };
     let (error, _) = kernel.ask(|unique| greeting(unique, init::MAX_PAGES)).await;
     assert_eq!(error, 0);
@@ -200,6 +214,11 @@ fn any_range_is_read_as_it_was_written() {
 fn writes_of_parts_of_a_block_at_once_all_count() {
     with_kernel(async |kernel| {
         const PART: usize = 16;
+        // Time for others between the read of a block and its write.
+        kernel.faults.add(Rule {
+            on: Some(Operation::Write),
+            ..Rule::always(Action::Delay(Duration::from_micros(100)))
+        });
         for round in 0..20 {
             let parts = (0..BLOCK_BYTES as usize / PART).map(|part| {
                 let data = bytes(round + part, PART);
