@@ -82,7 +82,10 @@ fn option(input: &mut Input<'_>, option: u32, stream: &mut Vec<u8>) {
                 string(queries[input.below(3)], &mut data);
             }
         }
-        _ => data.extend_from_slice(input.bytes(usize::from(input.u8() & 15))),
+        _ => {
+            let len = usize::from(input.u8() & 15);
+            data.extend_from_slice(input.bytes(len));
+        }
     }
     let len = match input.u8() {
         0..=0xef => data.len() as u32,
