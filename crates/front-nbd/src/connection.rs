@@ -10,10 +10,7 @@ use engine::{Instant, Payload, net::TcpStream, sync::Notify, time};
 use nbd::{BlockSizes, Export};
 use unit::{CommandId, Kind, Nexus, Permits, Times, no_commands};
 
-use crate::{
-    front::{LUN, Service},
-    server::Newcomer,
-};
+use crate::service::{LUN, Newcomer, Service};
 
 /// How far a connection is on its way to its end. It never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

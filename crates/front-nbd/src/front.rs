@@ -8,28 +8,15 @@ use std::{
 };
 
 use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
-use unit::{LaneUnits, Luns, TargetPort};
+use unit::{LaneUnits, TargetPort};
 
 use crate::{
-    config::{Config, Limits},
+    config::Config,
     connection::Connection,
     reader,
-    server::{Everywhere, Newcomer, Request},
+    service::{Everywhere, LUN, Newcomer, Request, Service},
     watchdog, writer,
 };
-
-/// The number of the unit for every nexus.
-pub(crate) const LUN: u32 = 0;
-
-/// What the connections of a lane have in common.
-pub(crate) struct Service {
-    pub(crate) units: Rc<LaneUnits>,
-    pub(crate) luns: Rc<Luns>,
-    pub(crate) volume: String,
-    pub(crate) read_only: bool,
-    pub(crate) limits: Limits,
-    pub(crate) everywhere: Arc<Everywhere>,
-}
 
 /// One lane's connections.
 pub(crate) struct Front {

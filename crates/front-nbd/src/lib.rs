@@ -18,6 +18,7 @@ mod notices;
 mod reader;
 mod request;
 mod server;
+mod service;
 mod watchdog;
 mod writer;
 

@@ -7,7 +7,10 @@ use engine::{Instant, Payload, spend, time};
 use nbd::{Command, ErrorCode, Extent, Request};
 use unit::{BlockError, Kind, Nexus, Permits, Times};
 
-use crate::connection::{Connection, Outgoing};
+use crate::{
+    connection::{Connection, Outgoing},
+    service::LUN,
+};
 
 /// Looks at the volume for one block status; the client asks for the rest again.
 const LOOKS_MAX: usize = 256;
@@ -141,7 +144,7 @@ async fn extents(
     (mut at, len): (u64, u32),
     one: bool,
 ) -> Result<Vec<Extent>, BlockError> {
-    let shape = connection.service.luns[&crate::front::LUN].shape();
+    let shape = connection.service.luns[&LUN].shape();
     let holes_are_zero = shape.discard.is_some_and(|discard| discard.reads_zeroes);
     let end = at + u64::from(len);
     let mut extents: Vec<Extent> = Vec::new();

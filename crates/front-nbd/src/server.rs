@@ -6,17 +6,14 @@ use std::{
     io::{self, ErrorKind},
     pin::pin,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::Poll,
 };
 
 use engine::{
     Duration,
-    cross::{OneshotSender, Sender, channel, oneshot},
-    net::{DetachedStream, TcpListener, TcpStream, UnixListener},
+    cross::{Sender, channel, oneshot},
+    net::{TcpListener, TcpStream, UnixListener},
     spawn,
     sync::Notify,
     time,
@@ -26,7 +23,7 @@ use unit::{Units, answered};
 use crate::{
     config::{Address, Config},
     front::Front,
-    notices::Notices,
+    service::{Everywhere, Newcomer, Request},
 };
 
 /// Before the next try after a connection could not be accepted.
@@ -48,30 +45,6 @@ pub enum StartError {
     /// The volume could not be shown on a lane.
     #[error("{0}")]
     Unit(String),
-}
-
-/// What all lanes share of a server; touched when connections come and go.
-#[derive(Default)]
-pub(crate) struct Everywhere {
-    pub(crate) connections: AtomicUsize,
-    next_id: AtomicU64,
-    pub(crate) notices: Notices,
-}
-
-/// What a lane is asked.
-pub(crate) enum Request {
-    /// Serve this connection.
-    Serve(Newcomer),
-    /// Answer what was accepted, then end all connections.
-    Stop(OneshotSender<()>),
-}
-
-/// A connection that has been let in.
-pub(crate) struct Newcomer {
-    pub(crate) id: u64,
-    /// For people: who it is.
-    pub(crate) peer: String,
-    pub(crate) stream: DetachedStream,
 }
 
 /// A running server. Connections are accepted on the lane that started it.

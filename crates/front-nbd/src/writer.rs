@@ -7,7 +7,7 @@ use engine::{Gather, time};
 
 use crate::{
     connection::{Connection, Outgoing},
-    front::LUN,
+    service::LUN,
 };
 
 /// A send takes further replies until it has so many bytes or pieces. The first after a pause takes fewer, each
