@@ -5,13 +5,16 @@ use std::{collections::HashSet, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use engine::{blocking::look_up, net::Source};
 use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
 
 use super::{
-    config::{Multipath, PathConfig, next_isid},
-    settings::Iscsi,
-    url::split_portal,
+    config::{Multipath, PathConfig, Policy, next_isid},
+    url::{IscsiUrl, split_portal},
 };
-use crate::{Error, ErrorKind, Result, values::ConfigError};
+use crate::{
+    Error, ErrorKind, Result,
+    values::{ConfigError, Time},
+};
 
 /// The most sessions with one disk.
 const SESSIONS_MAX: usize = 16;
@@ -111,10 +114,20 @@ impl PathSettings {
     }
 }
 
-impl Iscsi {
+/// What the settings say of a disk's sessions.
+pub(super) struct SessionSettings<'a> {
+    pub(super) url: &'a IscsiUrl,
+    pub(super) paths: Option<&'a Spanned<Vec<PathSettings>>>,
+    pub(super) sessions: Option<&'a Spanned<usize>>,
+    pub(super) policy: Policy,
+    pub(super) congestion: Option<&'a str>,
+    pub(super) user_timeout: Option<&'a Spanned<Time>>,
+}
+
+impl SessionSettings<'_> {
     /// The paths as they are written; without any, the one that the URL names.
     fn written_paths(&self) -> Vec<PathSettings> {
-        let url = self.url.get_ref();
+        let url = self.url;
         let of_url = || PathSettings {
             portal: Portal {
                 host: url.host.clone(),
@@ -122,7 +135,7 @@ impl Iscsi {
             },
             from: None,
         };
-        match &self.paths {
+        match self.paths {
             Some(paths) => paths.get_ref().clone(),
             None => vec![of_url()],
         }
@@ -130,7 +143,7 @@ impl Iscsi {
 
     /// How many sessions there are: at least one for each path.
     fn session_count(&self, paths: usize) -> usize {
-        let asked = self.sessions.as_ref().map_or(1, |count| *count.get_ref());
+        let asked = self.sessions.map_or(1, |count| *count.get_ref());
         asked.max(paths)
     }
 
@@ -138,14 +151,14 @@ impl Iscsi {
     ///
     /// # Errors
     /// When a portal's name cannot be looked up within `limit`.
-    pub(super) async fn sessions(&self, limit: Duration) -> Result<(PathConfig, Multipath)> {
+    pub(super) async fn resolve(&self, limit: Duration) -> Result<(PathConfig, Multipath)> {
         let mut ways = Vec::new();
         for path in self.written_paths() {
             let Portal { host, port } = &path.portal;
             let address = look_up(host, *port, limit).await.map_err(|error| {
                 let message = format!(
                     "{}: \"{host}\" cannot be looked up: {error}; write its address instead",
-                    self.url.get_ref()
+                    self.url
                 );
                 Error::new(ErrorKind::Configuration, message)
             })?;
@@ -164,18 +177,15 @@ impl Iscsi {
             source: first.source.clone(),
             more: sessions.map(session).collect(),
             policy: self.policy,
-            congestion: self.congestion.clone(),
-            user_timeout: self
-                .user_timeout
-                .as_ref()
-                .map(|time| time.get_ref().duration()),
+            congestion: self.congestion.map(str::to_owned),
+            user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
         };
         Ok((first, multipath))
     }
 
     /// Refuses what cannot be meant.
-    pub(super) fn check_paths(&self) -> std::result::Result<(), ConfigError> {
-        if let Some(paths) = &self.paths {
+    pub(super) fn check(&self) -> std::result::Result<(), ConfigError> {
+        if let Some(paths) = self.paths {
             let (written, mut seen) = (paths.get_ref(), HashSet::new());
             let twice = written
                 .iter()
@@ -197,7 +207,7 @@ impl Iscsi {
                 return Err(ConfigError::at(paths, wrong));
             }
         }
-        if let Some(sessions) = &self.sessions {
+        if let Some(sessions) = self.sessions {
             let (count, paths) = (*sessions.get_ref(), self.written_paths().len());
             if !(paths..=SESSIONS_MAX).contains(&count) || count == 0 {
                 return Err(ConfigError::at(
@@ -208,7 +218,7 @@ impl Iscsi {
                 ));
             }
         }
-        match &self.user_timeout {
+        match self.user_timeout {
             Some(time) if time.get_ref().duration().as_millis() == 0 => Err(ConfigError::at(
                 time,
                 "user_timeout is a millisecond or more; write 10s, or leave it out",
@@ -223,7 +233,7 @@ const SESSIONS_TOO_MANY: usize = SESSIONS_MAX + 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::Settings;
+    use crate::kinds::{Settings, iscsi::settings::Iscsi};
 
     fn parsed(more: &str) -> std::result::Result<Iscsi, String> {
         let text = format!("url = \"iscsi://127.0.0.1/iqn.2026-11.example:a/0\"\n{more}");
@@ -235,7 +245,7 @@ mod tests {
     fn sessions(more: &str) -> Vec<PathConfig> {
         let settings = parsed(more).expect("it can be meant");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
-        let sessions = lane.block_on(settings.sessions(Duration::from_secs(1)));
+        let sessions = lane.block_on(settings.session_settings().resolve(Duration::from_secs(1)));
         let (first, multipath) = sessions.expect("addresses are not looked up");
         std::iter::once(first).chain(multipath.more).collect()
     }

@@ -17,7 +17,7 @@ use super::{
     IscsiConfig, IscsiDisk,
     config::{Policy, own_name},
     disks::{Disks, normalised},
-    path_settings::PathSettings,
+    path_settings::{PathSettings, SessionSettings},
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
@@ -86,12 +86,24 @@ impl Iscsi {
         }
     }
 
+    /// How many sessions there are, and over which paths.
+    pub(super) fn session_settings(&self) -> SessionSettings<'_> {
+        SessionSettings {
+            url: self.url.get_ref(),
+            paths: self.paths.as_ref(),
+            sessions: self.sessions.as_ref(),
+            policy: self.policy,
+            congestion: self.congestion.as_deref(),
+            user_timeout: self.user_timeout.as_ref(),
+        }
+    }
+
     /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
     /// for as long as a connection may take.
     async fn resolve(&self, base: &Path) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
-        let (first, multipath) = self.sessions(limit).await?;
+        let (first, multipath) = self.session_settings().resolve(limit).await?;
         let chap = self
             .chap()
             .read(base)
@@ -187,7 +199,7 @@ impl Settings for Iscsi {
                 ));
             }
         }
-        self.check_paths()?;
+        self.session_settings().check()?;
         match &self.initiator {
             Some(name) if !is_iscsi_name(name.get_ref()) => Err(ConfigError::at(
                 name,
