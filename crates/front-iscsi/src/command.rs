@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 use engine::{Buf, Payload, begin as begin_task, spawn, time};
 use iscsi::{CommandRequest, Direction, Outcome, TaskId};
-use scsi::{Action, Asc, Change, Ending, MediumOp, Sense, SenseKey, Status};
+use scsi::{Action, Asc, Change, Ending, MediumOp, Sense, SenseKey, Status, absent};
 use smallvec::smallvec;
 use unit::{Io, Kind, LaneUnits, Mark, Nexus, Permits, Times, Unit};
 
@@ -41,6 +41,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     };
     let lun = scsi::Lun::decode(request.lun.0.to_be_bytes()).map_or(NO_UNIT, scsi::Lun::number);
     let unit = nexus.unit(lun);
+    let unit = unit.as_ref();
     let offer = Offer {
         task: request.task,
         lun,
@@ -65,14 +66,14 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     };
     connection.power_on.acknowledge(
         |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
-        |lun| nexus.luns[&lun].logical.borrow().power_on_heard(nexus.id),
+        |lun| nexus.power_on_heard(lun),
     );
     let action = match unit {
         Some(unit) => unit.logical.borrow_mut().begin(nexus.id, &request.cdb),
         None => connection
             .target()
             .map_or(Action::End(Ending::BUSY), |target| {
-                scsi::absent::begin(&target.bare, &request.cdb)
+                absent::begin(&target.bare, &request.cdb)
             }),
     };
     connection.power_on.answered(lun, offer.task, &action);
@@ -105,8 +106,8 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         data,
         permits,
     };
-    let Some(unit) = nexus.unit(lun) else {
-        return;
+    let Some(unit) = &nexus.unit(lun) else {
+        return respond(connection, task, None, &absent::TAKEN_AWAY, transfer_len);
     };
     let list = match pending {
         Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),
@@ -145,15 +146,13 @@ fn act(
         (Action::End(ending), _) => refuse(connection, offer, unit, &ending, 0),
         (Action::Reply(data), _) => reply(connection, offer, &data),
         (Action::ReportLuns(request), _) => {
-            let luns = nexus.luns.keys();
-            let luns: Vec<_> = luns.filter_map(|&n| scsi::Lun::new(n).ok()).collect();
+            let luns = nexus.luns();
+            let numbers = luns.keys().filter_map(|&n| scsi::Lun::new(n).ok());
+            let luns: Vec<_> = numbers.collect();
             act(connection, nexus, unit, offer, request.reply(&luns));
         }
         (action, Some(unit)) => act_on(connection, nexus, unit, offer, action),
-        (action, None) => {
-            tracing::error!(?action, "a LUN without a unit asked for work");
-            refuse(connection, offer, None, &Ending::BUSY, 0);
-        }
+        (_, None) => refuse(connection, offer, None, &absent::TAKEN_AWAY, 0),
     }
 }
 
@@ -244,6 +243,7 @@ fn begin_in_order(
     attribute: Attribute,
 ) {
     let unit = nexus.unit(offer.lun);
+    let unit = unit.as_ref();
     if action.is_attention() {
         // At once: nobody would be told if it waited and was aborted.
         return act(connection, nexus, unit, offer, action);
@@ -267,7 +267,8 @@ fn begin_in_order(
         connection.open.order.take(task, turn).await;
         // Unless it was aborted meanwhile.
         if connection.open.is_open(task) {
-            act(&connection, &nexus, nexus.unit(offer.lun), offer, action);
+            let unit = nexus.unit(offer.lun);
+            act(&connection, &nexus, unit.as_ref(), offer, action);
             connection.transmit.notify();
         }
     });

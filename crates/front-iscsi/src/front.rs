@@ -7,6 +7,7 @@ use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time}
 use iscsi::LoginStatus;
 
 use crate::{
+    change,
     connection::{Connection, Ending},
     login,
     notices::Notice,
@@ -60,13 +61,32 @@ impl Front {
                         done.send(());
                     });
                 }
+                Request::Report { done } => {
+                    let lane = self.service.lane;
+                    let sessions = self.all().into_iter();
+                    done.send(sessions.filter_map(|it| it.report(lane)).collect());
+                }
                 Request::EndTarget { target } => {
                     for connection in self.all() {
-                        if connection.target().is_some_and(|t| t.index == target) {
+                        if connection.target().is_some_and(|t| t.name() == target) {
                             // The answer to who asked for it may still be on its way.
                             connection.close_when_sent();
                         }
                     }
+                }
+                Request::Prepare { config, done } => {
+                    done.send(change::prepare(&self.service, &config));
+                }
+                Request::Forget { done } => {
+                    change::forget(&self.service);
+                    done.send(());
+                }
+                Request::Commit { done } => {
+                    let over = change::commit(&self.service, &self.all());
+                    spawn(async move {
+                        over.await;
+                        done.send(());
+                    });
                 }
                 Request::Stop { done } => {
                     let front = self.clone();
@@ -90,7 +110,7 @@ impl Front {
     async fn stop(&self) {
         self.service.stopping.set(true);
         for connection in self.all() {
-            watchdog::finish(connection);
+            watchdog::finish(connection, "the target stops");
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))

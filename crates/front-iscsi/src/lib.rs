@@ -14,6 +14,7 @@
 
 mod aborting;
 mod admission;
+mod change;
 mod command;
 mod config;
 mod connection;
@@ -30,6 +31,7 @@ mod portals;
 mod power_on;
 mod prefix;
 mod reader;
+mod report;
 mod request;
 mod server;
 mod service;
@@ -42,4 +44,5 @@ mod writer;
 pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, TargetSpec};
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
+pub use report::SessionReport;
 pub use server::{IN_USE_LIMIT, Server, StartError};

@@ -53,7 +53,7 @@ impl Everywhere {
 pub struct LaneUnits {
     own: usize,
     lanes: Vec<Sender<Message>>,
-    disks: BTreeMap<String, Rc<Disk>>,
+    disks: RefCell<BTreeMap<String, Rc<Disk>>>,
     nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
     pub(crate) memory: Rc<LaneMemory>,
     /// See [`Steps`].
@@ -74,7 +74,7 @@ impl LaneUnits {
         Rc::new(LaneUnits {
             own,
             lanes,
-            disks,
+            disks: RefCell::new(disks),
             nexuses: RefCell::default(),
             memory,
             steps: Steps::of_lane(in_steps),
@@ -90,8 +90,18 @@ impl LaneUnits {
         }
     }
 
-    pub(crate) fn disks(&self) -> impl Iterator<Item = &Rc<Disk>> {
-        self.disks.values()
+    pub(crate) fn disks(&self) -> Vec<Rc<Disk>> {
+        self.disks.borrow().values().cloned().collect()
+    }
+
+    pub(crate) fn add_disk(&self, disk: Rc<Disk>) {
+        let mut disks = self.disks.borrow_mut();
+        disks.insert(disk.name().to_owned(), disk);
+    }
+
+    pub(crate) fn take_disk(&self, name: &str) -> Option<Rc<Disk>> {
+        self.shown.borrow_mut().remove(name);
+        self.disks.borrow_mut().remove(name)
     }
 
     /// Shows the disk called `name` behind a port.
@@ -105,7 +115,7 @@ impl LaneUnits {
         read_only: bool,
         removable: bool,
     ) -> Result<Rc<Unit>, String> {
-        let disk = self.disks.get(name);
+        let disk = self.disk(name);
         let disk = disk.ok_or_else(|| format!("there is no disk called {name}"))?;
         let transfer_max_bytes = self.everywhere.transfer_max_bytes;
         let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
@@ -144,7 +154,7 @@ impl LaneUnits {
     pub async fn leave(&self, nexus: &Nexus) {
         nexus.is_leaving.set(true);
         nexus.wait_idle().await;
-        for unit in nexus.luns.values() {
+        for unit in nexus.luns().values() {
             unit.logical.borrow_mut().forget(nexus.id);
         }
         nexus.end_counts(&self.everywhere.stages);
@@ -170,9 +180,10 @@ impl LaneUnits {
         self.memory.take(len).await
     }
 
-    /// Counts a command for the unit at `lun` whose answer was sent at `sent`.
-    pub fn count(&self, nexus: &Nexus, lun: u32, kind: Kind, times: &Times, sent: Instant) {
-        nexus.count(&self.everywhere.stages, lun, (kind, times), sent);
+    /// Counts a command for the unit at `lun` that had to move so many bytes and whose answer was sent
+    /// at `sent`.
+    pub fn count(&self, nexus: &Nexus, lun: u32, moved: (Kind, u64), times: &Times, sent: Instant) {
+        nexus.count(&self.everywhere.stages, lun, moved, times, sent);
     }
 
     /// Has every lane, this one too, do what `ask` makes for it; gives an answer for each.
@@ -215,8 +226,8 @@ impl LaneUnits {
             .map(|(_, lane)| lane)
     }
 
-    pub(crate) fn disk(&self, name: &str) -> Option<&Rc<Disk>> {
-        self.disks.get(name)
+    pub(crate) fn disk(&self, name: &str) -> Option<Rc<Disk>> {
+        self.disks.borrow().get(name).cloned()
     }
 
     /// One unit of each disk that is shown.

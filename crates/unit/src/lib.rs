@@ -15,6 +15,7 @@
 mod abort;
 mod answer;
 mod block;
+mod change;
 mod copy;
 mod disk;
 mod eject;
@@ -40,7 +41,7 @@ pub use medium::shortened;
 pub use memory::{Limits, NexusMemory, Permits, WINDOW_STEP};
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
-pub use scsi::NexusId;
+pub use scsi::{NexusId, RegistrationReport, ReservationReport, SanitizeReport, UnitReport};
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::Keep;
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};

@@ -7,6 +7,7 @@
 //!  claim     whose the disk is: the mark and the fence, established again on each session
 //!  nexus     one session at a time, another when it is lost; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
+//!  status    what the session does right now, for whoever looks from another thread
 //! ```
 //!
 //! Requests that were in flight when a session was lost are sent again over the next one, so that a
@@ -29,6 +30,7 @@ mod patience;
 mod sense;
 mod session;
 pub mod settings;
+mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -39,3 +41,4 @@ pub mod url;
 pub use config::{IscsiConfig, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
+pub use status::{SessionState, SessionStatus};

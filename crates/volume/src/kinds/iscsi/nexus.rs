@@ -9,7 +9,7 @@
 //! were in flight have failed.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     rc::Rc,
 };
 
@@ -23,6 +23,7 @@ use super::{
     patience::{AT_ONCE_MAX, Pace, Patience},
     sense::{Sense, Verdict},
     session::{Data, Reply, Session, Unused},
+    status::SessionStatus,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -46,6 +47,7 @@ pub(super) struct Nexus {
     loss_is_told: Cell<bool>,
     /// A reset that was to end the writes of an earlier session has failed.
     past_is_alive: Cell<bool>,
+    status: OnceCell<SessionStatus>,
 }
 
 impl Nexus {
@@ -68,11 +70,18 @@ impl Nexus {
             pace: RefCell::new(pace),
             loss_is_told: Cell::new(false),
             past_is_alive: Cell::new(false),
+            status: OnceCell::new(),
         })
     }
 
     pub(super) fn config(&self) -> &IscsiConfig {
         &self.config
+    }
+
+    /// Says from now on in `status` what the session does.
+    pub(super) fn report_to(&self, status: &SessionStatus) {
+        status.logged_in(self.session().port().address());
+        let _ = self.status.set(status.clone());
     }
 
     pub(super) fn lun(&self) -> LunField {
@@ -132,6 +141,9 @@ impl Nexus {
             let _attempt = Attempt(self);
             let target_name = &self.config.target_name;
             if !self.loss_is_told.replace(true) {
+                if let Some(status) = self.status.get() {
+                    status.lost(error.to_string());
+                }
                 tracing::warn!(target_name, %error, "session lost; logging in again");
             }
             let due_in = self.pace.borrow().due_in();
@@ -146,6 +158,9 @@ impl Nexus {
                 Ok(session) => {
                     tracing::info!(target_name, "logged in again");
                     self.loss_is_told.set(false);
+                    if let Some(status) = self.status.get() {
+                        status.logged_in(session.port().address());
+                    }
                     *self.session.borrow_mut() = session;
                 }
                 Err(refused)

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    IscsiConfig, IscsiDisk,
+    IscsiConfig, IscsiDisk, SessionStatus,
     config::own_name,
     disks::{Disks, normalised},
     next_isid,
@@ -128,12 +128,14 @@ impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let config = self.resolve(opening.base()).await?;
+            let status: SessionStatus = opening.handle();
             let identity = Arc::new(OnceLock::new());
             let told = identity.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
                         let disk = IscsiDisk::open(config).await?;
+                        disk.unit.nexus.report_to(&status);
                         let _ = told.set(disk.identity().clone());
                         Ok(disk as _)
                     })
