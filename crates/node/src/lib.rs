@@ -10,13 +10,16 @@
 mod config;
 mod create;
 mod daemon;
+pub mod description;
 mod device;
+mod difference;
 mod error;
 mod identity;
 mod open;
 mod record;
 mod state;
 mod survey;
+mod view;
 
 use std::path::Path;
 
@@ -29,6 +32,7 @@ pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use state::State;
+pub use view::View;
 
 /// What is to be served, and where what belongs to it lies.
 #[derive(Clone, Copy, Debug)]
