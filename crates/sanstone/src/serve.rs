@@ -1,6 +1,7 @@
 //! `sanstone serve`: starts a daemon, and on SIGTERM or SIGINT (or, supervised, when standard input
 //! closes) has it finish what was accepted before it ends; on a second one it ends at once.
-//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
+//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went. What others
+//! want to know of it they ask over the admin socket.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -13,7 +14,7 @@ use std::{
 use anyhow::Context;
 use engine::{
     LaneHandle,
-    cross::{Receiver, channel},
+    cross::{Receiver, Sender, channel},
 };
 use node::{Config, Daemon, Process};
 use signal_hook::{
@@ -21,12 +22,19 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::{descriptors, failure::Failure, lanes::Lanes, log, probe};
+use crate::{
+    admin::{self, Ask},
+    descriptors,
+    failure::Failure,
+    lanes::Lanes,
+    log, probe,
+};
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // First of all: until then a SIGHUP ends the process.
-    let told = listen(supervised)?;
+    let (teller, told) = channel();
+    listen(&teller, supervised)?;
     let (config, _) = Config::load_to_serve(path, supervised, |note| {
         log::say(format_args!("note: {note}"));
     })?;
@@ -53,7 +61,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     let lanes = Lanes::start(config.lanes())?;
     let served = lanes
         .first
-        .block_on(serve(config, &lanes.handles(), &told, supervised));
+        .block_on(serve(config, &lanes.handles(), (teller, &told), supervised));
     lanes.stop();
     served
 }
@@ -62,11 +70,12 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
 async fn serve(
     config: Config,
     lanes: &[LaneHandle],
-    told: &Receiver<Told>,
+    (teller, told): (Sender<Told>, &Receiver<Told>),
     supervised: bool,
 ) -> Result<(), Failure> {
     let process = Process::this(config.path());
-    let daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let admin = open_admin(&daemon, teller);
     for portal in daemon.portals() {
         tracing::info!(%portal, "serving");
     }
@@ -76,10 +85,13 @@ async fn serve(
         Ok(())
     };
     if announced.is_ok() {
-        attend(&daemon, told).await;
+        attend(&mut daemon, told).await;
         tracing::info!(
             "stopping: finishing the commands that were accepted; a second SIGTERM or SIGINT ends at once"
         );
+    }
+    if let Some(admin) = admin {
+        admin.stop();
     }
     // However it went: what is claimed is given up.
     daemon.stop().await?;
@@ -88,8 +100,25 @@ async fn serve(
     Ok(())
 }
 
+/// Opens the admin socket. Without it the daemon serves all the same.
+fn open_admin(daemon: &Daemon, teller: Sender<Told>) -> Option<admin::Server> {
+    let state = daemon.state_directory();
+    let hand = move |ask| teller.send(Told::Asked(ask)).is_ok();
+    let server = admin::Server::start(&state, hand);
+    server
+        .inspect_err(|error| {
+            let state = state.display();
+            tracing::error!(
+                %state,
+                %error,
+                "there is no admin socket: `sanstone show`, `top` and `apply` cannot reach this daemon"
+            );
+        })
+        .ok()
+}
+
 /// Does what `daemon` is told to, until that is to stop.
-async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
+async fn attend(daemon: &mut Daemon, told: &Receiver<Told>) {
     loop {
         match told.receive().await {
             Some(Told::Report) => {
@@ -100,7 +129,38 @@ async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
                     tracing::info!("SIGHUP: no file has changed its length");
                 }
             }
+            Some(Told::Asked(Ask::View(answer))) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(daemon.view().await);
+            }
+            Some(Told::Asked(Ask::Apply {
+                config,
+                is_dry_run,
+                answer,
+            })) => {
+                let path = config.path().display().to_string();
+                let applied = daemon.apply(*config, is_dry_run).await;
+                tell_applied(&path, is_dry_run, &applied);
+                let _ = answer.send(applied);
+            }
             Some(Told::Stop) | None => return,
+        }
+    }
+}
+
+/// Logs what another configuration has changed.
+fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node::Failure>) {
+    match applied {
+        Ok(_) if is_dry_run => {}
+        Ok(changes) => {
+            for change in changes {
+                tracing::info!(path, "applied: {change}");
+            }
+        }
+        Err(failure) => {
+            for line in failure.to_string().lines() {
+                tracing::warn!(path, "not applied: {line}");
+            }
         }
     }
 }
@@ -110,16 +170,16 @@ async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 /// What whoever started us can want.
-#[derive(Clone, Copy)]
 enum Told {
     Stop,
     Report,
     LookAgain,
+    Asked(Ask),
 }
 
 /// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
-fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
-    let (teller, told) = channel();
+fn listen(teller: &Sender<Told>, supervised: bool) -> Result<(), Failure> {
+    let teller = teller.clone();
     if supervised {
         let teller = teller.clone();
         let watch = move || {
@@ -156,7 +216,7 @@ fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
-    Ok(told)
+    Ok(())
 }
 
 /// Tells whoever started us where we serve.
