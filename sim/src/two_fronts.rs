@@ -260,7 +260,9 @@ impl BlockFront {
         };
         let (command, lun) = self.operation();
         let io = Io::begin(&self.nexus, command, lun);
-        let changed = self.units.change(io, unit, &change, Mark::default, || true);
+        let changed = self
+            .units
+            .change(io, &unit, &change, Mark::default, || true);
         changed.await.expect("it is wanted").status
     }
 

@@ -7,7 +7,9 @@ fn help_is_a_command_like_the_others() {
     for (arguments, words) in [
         (
             &["help"][..],
-            &["serve", "attach", "check", "volume", "demo", "lab"][..],
+            &[
+                "serve", "attach", "check", "apply", "show", "top", "volume", "demo", "lab",
+            ][..],
         ),
         (
             &["help", "serve"],

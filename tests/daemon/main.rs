@@ -1,5 +1,6 @@
 //! `sanstone serve` as an administrator meets it: its messages, its end, its appetite.
 
+mod apply;
 mod atomic;
 mod both_ways;
 mod configuration;
@@ -18,5 +19,6 @@ mod removable;
 mod reservations;
 mod sanitize;
 mod secrets;
+mod show;
 mod sigterm;
 mod stages;

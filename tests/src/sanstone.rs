@@ -107,6 +107,21 @@ impl Sanstone {
         }
     }
 
+    /// Waits until it answers what it is asked over the socket in its state directory, `state`: it has that
+    /// a moment after its portals.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn answering(mut self, state: &Path) -> Sanstone {
+        let answers = || {
+            let mut show = Command::new(binary());
+            let shown = show.args(["show", "--state"]).arg(state).output();
+            shown.is_ok_and(|shown| shown.status.success())
+        };
+        self.daemon.wait_until(answers);
+        self
+    }
+
     /// Keeps the directory for as long as the server runs.
     pub fn owning(mut self, directory: Directory) -> Sanstone {
         self._directory = Some(directory);

@@ -18,7 +18,7 @@ use std::{
 
 use engine::{Duration, Instant};
 
-use crate::peer::Peer;
+use crate::{config::Limits, peer::Peer};
 
 /// The most hosts that are remembered for having logged in; the one that did so longest ago is forgotten.
 const KNOWN_PEERS_MAX: usize = 1024;
@@ -34,6 +34,18 @@ pub(crate) struct Places {
     pub(crate) logins: usize,
     /// Of these, from one host.
     pub(crate) logins_per_peer: usize,
+}
+
+impl Places {
+    /// Those that a configuration has.
+    pub(crate) fn of(limits: &Limits) -> Places {
+        Places {
+            sessions: limits.connections_max,
+            reserved: limits.reserved.min(limits.connections_max),
+            logins: limits.logins_max,
+            logins_per_peer: limits.logins_per_peer_max,
+        }
+    }
 }
 
 /// Which limit made a connection leave.
@@ -117,6 +129,13 @@ impl<T> Admission<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has other places from now on. Who has one keeps it.
+    pub(crate) fn set_places(&self, places: Places) {
+        let mut state = self.lock();
+        state.places = places;
+        state.kept.keep_at_most(places.reserved);
+    }
+
     /// Lets a connection in and gives it its number, and the connection that has to leave for it.
     pub(crate) fn arrive(&self, from: IpAddr, entry: T) -> (u64, Option<Displaced<T>>) {
         let mut state = self.lock();
@@ -186,7 +205,9 @@ impl<T> Admission<T> {
         if !state.guests.contains_key(&id) {
             return false;
         }
-        let free = state.places.sessions - state.sessions.len() - state.kept.total;
+        // Fewer than none, where there are fewer places than there were.
+        let taken = state.sessions.len() + state.kept.total;
+        let free = state.places.sessions.saturating_sub(taken);
         let kept = state.kept.take(initiator);
         if kept.is_none() && free == 0 {
             return false;
@@ -300,6 +321,10 @@ impl Kept {
         }
         self.by_merit.insert(merit, initiator.clone());
         self.places.insert(initiator, KeptFor { places, merit });
+        self.keep_at_most(max);
+    }
+
+    fn keep_at_most(&mut self, max: usize) {
         while self.total > max {
             let Some(least) = self.by_merit.values().next().cloned() else {
                 return;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Payload, spawn};
 use iscsi::{CommandRequest, Direction};
-use scsi::{Action, Asc, Ending, Sense, SenseKey};
+use scsi::{Action, Asc, Ending, Sense, SenseKey, absent};
 use unit::{Nexus, Permits, Unit};
 
 use crate::{
@@ -28,6 +28,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     };
     let lun = scsi::Lun::decode(request.lun.0.to_be_bytes()).map_or(NO_UNIT, scsi::Lun::number);
     let unit = nexus.unit(lun);
+    let unit = unit.as_ref();
     let offer = Offer {
         task: request.task,
         lun,
@@ -52,14 +53,14 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
     };
     connection.power_on.acknowledge(
         |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
-        |lun| nexus.luns[&lun].logical.borrow().power_on_heard(nexus.id),
+        |lun| nexus.power_on_heard(lun),
     );
     let action = match unit {
         Some(unit) => unit.logical.borrow_mut().begin(nexus.id, &request.cdb),
         None => connection
             .target()
             .map_or(Action::End(Ending::BUSY), |target| {
-                scsi::absent::begin(&target.bare, &request.cdb)
+                absent::begin(&target.bare, &request.cdb)
             }),
     };
     connection.power_on.answered(lun, offer.task, &action);
@@ -86,15 +87,13 @@ fn act(
         (Action::End(ending), _) => refuse(connection, offer, unit, &ending, 0),
         (Action::Reply(data), _) => reply(connection, offer, &data),
         (Action::ReportLuns(request), _) => {
-            let luns = nexus.luns.keys();
-            let luns: Vec<_> = luns.filter_map(|&n| scsi::Lun::new(n).ok()).collect();
+            let luns = nexus.luns();
+            let numbers = luns.keys().filter_map(|&n| scsi::Lun::new(n).ok());
+            let luns: Vec<_> = numbers.collect();
             act(connection, nexus, unit, offer, request.reply(&luns));
         }
         (action, Some(unit)) => act_on(connection, nexus, unit, offer, action),
-        (action, None) => {
-            tracing::error!(?action, "a LUN without a unit asked for work");
-            refuse(connection, offer, None, &Ending::BUSY, 0);
-        }
+        (_, None) => refuse(connection, offer, None, &absent::TAKEN_AWAY, 0),
     }
 }
 
@@ -185,6 +184,7 @@ fn begin_in_order(
     attribute: Attribute,
 ) {
     let unit = nexus.unit(offer.lun);
+    let unit = unit.as_ref();
     if action.is_attention() {
         // At once: nobody would be told if it waited and was aborted.
         return act(connection, nexus, unit, offer, action);
@@ -208,7 +208,8 @@ fn begin_in_order(
         connection.open.order.take(task, signal).await;
         // Unless it was aborted meanwhile.
         if connection.open.is_open(task) {
-            act(&connection, &nexus, nexus.unit(offer.lun), offer, action);
+            let unit = nexus.unit(offer.lun);
+            act(&connection, &nexus, unit.as_ref(), offer, action);
             connection.transmit.notify();
         }
     });

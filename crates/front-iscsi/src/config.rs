@@ -20,7 +20,7 @@ pub struct ServerConfig {
 }
 
 /// One target: a name, its portals, and its logical units or where they have gone.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetSpec {
     /// iSCSI name.
     pub name: String,
@@ -71,7 +71,7 @@ pub struct Redirect {
 }
 
 /// One logical unit.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LunSpec {
     /// The name of its disk among the [units](unit::Units).
     pub volume: String,
@@ -101,7 +101,7 @@ impl Allow {
 }
 
 /// Bounds on what initiators can make the server do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sessions at a time, over all lanes.
     pub connections_max: usize,

@@ -18,9 +18,11 @@ use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId};
 use unit::{Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
+    config::Limits,
     notices::{Notice, Suppressed},
     open::{OpenCommands, Sent, task_of},
     power_on::PowerOnReports,
+    report::SessionReport,
     request::Newcomer,
     service::Service,
     sessions::SessionKey,
@@ -71,11 +73,15 @@ pub(crate) struct Connection {
     /// The portal's address as the peer knows it.
     pub(crate) local: SocketAddr,
     pub(crate) service: Rc<Service>,
+    /// Those of when it came.
+    pub(crate) limits: Rc<Limits>,
     pub(crate) stream: TcpStream,
     pub(crate) machine: RefCell<TargetConnection>,
     login: RefCell<Login>,
     /// Of its session, from the end of the login on; `None` inside: a discovery session has none.
     session: OnceCell<Option<Rc<Nexus>>>,
+    /// When its session began.
+    logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
     pub(crate) power_on: PowerOnReports,
     /// What pays for the width of its command window.
@@ -103,11 +109,11 @@ impl Connection {
             local,
             stream,
         } = newcomer;
-        let limits = &service.limits;
+        let limits = service.limits.borrow().clone();
         let config = TargetConfig {
             operational: OperationalConfig {
-                header_digest: service.digests,
-                data_digest: service.digests,
+                header_digest: service.digests.get(),
+                data_digest: service.digests.get(),
                 max_recv_data_segment_length: limits.data_segment_max_bytes,
                 ..OperationalConfig::default()
             },
@@ -127,6 +133,7 @@ impl Connection {
             machine: RefCell::new(TargetConnection::new(config)),
             login: RefCell::default(),
             session: OnceCell::new(),
+            logged_in_at: Cell::new(time::now()),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             power_on: PowerOnReports::default(),
@@ -139,6 +146,7 @@ impl Connection {
             phase: Cell::new(phase),
             ending: RefCell::new(None),
             changed: Notify::new(),
+            limits,
             service,
         }
     }
@@ -166,6 +174,11 @@ impl Connection {
         self.login.borrow_mut().key = Some(key);
     }
 
+    /// The session that it is entered as.
+    pub(crate) fn key(&self) -> Option<SessionKey> {
+        self.login.borrow().key.clone()
+    }
+
     pub(crate) fn take_key(&self) -> Option<SessionKey> {
         self.login.borrow_mut().key.take()
     }
@@ -184,6 +197,7 @@ impl Connection {
 
     /// Its session begins; one for discovery has no `nexus`.
     pub(crate) fn begin_session(&self, nexus: Option<Rc<Nexus>>) {
+        self.logged_in_at.set(time::now());
         let begun = self.session.set(nexus);
         debug_assert!(begun.is_ok(), "a connection has one session");
     }
@@ -232,11 +246,6 @@ impl Connection {
             self.transmit.notify();
             self.sent.notify();
         }
-    }
-
-    /// The server stops, and this connection with it.
-    pub(crate) fn note_stop(&self) {
-        self.note_ending(|| Ending::Lost("the target stops".to_owned()));
     }
 
     pub(crate) fn note_ending(&self, ending: impl FnOnce() -> Ending) {
@@ -307,9 +316,9 @@ impl Connection {
         };
         let now = time::now();
         for command in sent.drain(..) {
-            let (kind, times) = (command.kind, &command.times);
+            let moved = (command.kind, command.transfer_len);
             let units = &self.service.units;
-            units.count(nexus, command.lun, kind, times, now);
+            units.count(nexus, command.lun, moved, &command.times, now);
         }
     }
 
@@ -347,13 +356,33 @@ impl Connection {
     pub(crate) fn widen_window(&self) {
         let mut machine = self.machine.borrow_mut();
         let may_be_wider = self.windows.borrow().len() * usize::from(WINDOW_STEP)
-            < usize::from(self.service.limits.command_window);
+            < usize::from(self.limits.command_window);
         if may_be_wider && machine.is_window_full() {
             if let Some(permit) = self.service.units.take_window() {
                 machine.widen_window(WINDOW_STEP);
                 self.windows.borrow_mut().push(permit);
             }
         }
+    }
+
+    /// Its session, for people; `None` while there is none.
+    pub(crate) fn report(&self, lane: usize) -> Option<SessionReport> {
+        self.session.get()?;
+        let machine = self.machine.borrow();
+        let digests = machine.parameters().digests;
+        let target = self.target();
+        Some(SessionReport {
+            initiator: self.initiator(),
+            peer: self.peer,
+            portal: self.local,
+            target: target.as_ref().map(|target| target.name().to_owned()),
+            portal_group_tag: target.map_or(0, |target| target.portals.tag),
+            lane,
+            header_digest: digests.header,
+            data_digest: digests.data,
+            age: time::now() - self.logged_in_at.get(),
+            outstanding: machine.tasks_len(),
+        })
     }
 
     /// Tells the initiator that its session has begun.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, begin as begin_task, time};
 use iscsi::TaskId;
-use scsi::{Action, Ending};
+use scsi::{Action, Ending, absent};
 use unit::Nexus;
 
 use crate::{
@@ -133,8 +133,8 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         data,
         permits,
     };
-    let Some(unit) = nexus.unit(lun) else {
-        return;
+    let Some(unit) = &nexus.unit(lun) else {
+        return respond(connection, task, None, &absent::TAKEN_AWAY, transfer_len);
     };
     let list = match pending {
         Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),

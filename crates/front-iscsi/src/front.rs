@@ -8,6 +8,7 @@ use iscsi::LoginStatus;
 use unit::Nexus;
 
 use crate::{
+    change,
     connection::{Connection, Ending},
     login,
     notices::Notice,
@@ -64,13 +65,32 @@ impl Front {
                         done.send(());
                     });
                 }
+                Request::Report { done } => {
+                    let lane = self.service.lane;
+                    let sessions = self.all().into_iter();
+                    done.send(sessions.filter_map(|it| it.report(lane)).collect());
+                }
                 Request::EndTarget { target } => {
                     for connection in self.all() {
-                        if connection.target().is_some_and(|t| t.index == target) {
+                        if connection.target().is_some_and(|t| t.name() == target) {
                             // The response to the function may still have to leave.
                             connection.close_when_sent();
                         }
                     }
+                }
+                Request::Prepare { config, done } => {
+                    done.send(change::prepare(&self.service, &config));
+                }
+                Request::Forget { done } => {
+                    change::forget(&self.service);
+                    done.send(());
+                }
+                Request::Commit { done } => {
+                    let over = change::commit(&self.service, &self.all());
+                    spawn(async move {
+                        over.await;
+                        done.send(());
+                    });
                 }
                 Request::Stop { done } => {
                     let front = self.clone();
@@ -94,7 +114,7 @@ impl Front {
     async fn stop(&self) {
         self.service.stopping.set(true);
         for connection in self.all() {
-            watchdog::finish(connection);
+            watchdog::finish(connection, "the target stops");
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))
@@ -118,7 +138,7 @@ impl Front {
     /// ends a new login of the same initiator port is refused.
     async fn leave_units(&self, connection: &Connection, nexus: &Nexus) {
         let mut left = pin!(self.service.units.leave(nexus));
-        let patience = self.service.limits.login_timeout / 2;
+        let patience = connection.limits.login_timeout / 2;
         if time::timeout(patience, left.as_mut()).await.is_some() {
             return;
         }
@@ -169,7 +189,8 @@ fn hung(nexus: &Nexus) -> String {
         *by_lun.entry(lun).or_default() += 1;
     }
     let shown = by_lun.iter().take(HUNG_MAX).map(|(lun, ios)| {
-        let volume = nexus.unit(*lun).map_or("-", |unit| unit.disk().name());
+        let unit = nexus.unit(*lun);
+        let volume = unit.as_ref().map_or("-", |unit| unit.disk().name());
         format!("{ios} of its I/Os on LUN {lun} (volume {volume})")
     });
     let shown: Vec<String> = shown.collect();

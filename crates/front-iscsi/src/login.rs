@@ -11,7 +11,7 @@ use std::{
 
 use engine::{Duration, cross::OneshotReceiver, random, time};
 use iscsi::{
-    Authentication, Chap, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
+    Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
 use unit::{Commands, answered};
 
@@ -42,7 +42,7 @@ pub(crate) async fn begin(connection: &Rc<Connection>, request: LoginRequest) {
     let name = &request.initiator_name;
     sessions.admission.begin(connection.id, name);
     connection.set_initiator(name);
-    let patience = connection.service.limits.login_timeout;
+    let patience = connection.limits.login_timeout;
     let mut checked = check(connection, &request);
     let wait = match checked {
         Ok(Some(_)) => sessions.failures.wait(peer, name, time::now(), patience),
@@ -99,7 +99,8 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     };
     // Which of the two it was is not in the status.
     let not_allowed = visible(&connection.service, connection.local)
-        .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name == target)
+        .into_iter()
+        .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name() == target)
         .and_then(|target| target.refusal_of(initiator, peer.ip()));
     if let Some(to) = target_address {
         tracing::info!(%peer, ?initiator, ?target, to, suppressed, "login redirected: {status}");
@@ -155,7 +156,7 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
         %peer,
         suppressed,
         initiator = ?connection.initiator(),
-        target = target.as_ref().map_or("-", |target| &target.name),
+        target = target.as_ref().map_or("-", |target| target.name()),
         user = ?user.unwrap_or("-"),
         count,
         "authentication failed: {why}"
@@ -170,7 +171,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
     if request.session_type == SessionType::Discovery {
         // These sessions are not entered anywhere, so none can be joined.
         return match request.tsih {
-            0 => Ok(connection.service.discovery.clone()),
+            0 => Ok(connection.service.discovery.borrow().clone()),
             _ => Err(LoginStatus::SESSION_DOES_NOT_EXIST.into()),
         };
     }
@@ -178,13 +179,14 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
         .target_name
         .as_deref()
         .ok_or(LoginStatus::MISSING_PARAMETER)?;
-    let target = visible(&connection.service, connection.local)
-        .find(|target| target.name == name)
+    let target = &visible(&connection.service, connection.local)
+        .into_iter()
+        .find(|target| target.name() == name)
         .ok_or(LoginStatus::NOT_FOUND)?;
     if !target.admits(&request.initiator_name, connection.peer.ip()) {
         return Err(LoginStatus::AUTHORIZATION_FAILURE.into());
     }
-    if let Some(Redirect { to, permanently }) = target.redirect {
+    if let Some(Redirect { to, permanently }) = target.spec.redirect {
         let status = match permanently {
             true => LoginStatus::MOVED_PERMANENTLY,
             false => LoginStatus::MOVED_TEMPORARILY,
@@ -204,20 +206,23 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
         return Err(refusal.into());
     }
     connection.set_target(target.clone());
-    Ok(target.chap.clone())
+    Ok(target.spec.chap.clone())
 }
 
 /// The targets that are reached at `local`, each through one of its portal groups.
-fn visible(service: &Service, local: SocketAddr) -> impl Iterator<Item = &Rc<Target>> {
-    let targets = service.targets.iter();
-    targets.filter(move |target| target.portals.contains(local))
+fn visible(service: &Service, local: SocketAddr) -> Vec<Rc<Target>> {
+    let targets = service.targets.borrow();
+    let here = targets.iter();
+    here.filter(|target| target.portals.contains(local))
+        .cloned()
+        .collect()
 }
 
 fn session_key(target: &Target, request: &LoginRequest) -> SessionKey {
     SessionKey {
         initiator_name: request.initiator_name.clone(),
         isid: request.isid,
-        target_name: target.name.clone(),
+        target_name: target.name().to_owned(),
         portal_group_tag: target.portals.tag,
     }
 }
@@ -255,7 +260,7 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
         tracing::info!(
             peer = %connection.peer,
             initiator = request.initiator_name,
-            target = target.name,
+            target = target.name(),
             suppressed,
             "logged in"
         );
@@ -275,9 +280,7 @@ fn begin_session(
         let commands: Weak<dyn Commands> = Rc::downgrade(connection) as Weak<Connection>;
         let initiator = &request.initiator_name;
         let nexus = service.units.enter(initiator, &target.luns, commands);
-        // The initiator port, as reservations know it (RFC 7143 §4.4.4).
-        let isid = request.isid.0.map(|byte| format!("{byte:02x}")).concat();
-        let port = format!("{initiator},i,0x{isid}");
+        let port = initiator_port(initiator, request.isid);
         for (&lun, unit) in &*target.luns {
             if !unit.logical.borrow().establish(nexus.id, &port) {
                 connection.power_on.begin(lun);
@@ -286,12 +289,21 @@ fn begin_session(
         nexus
     });
     connection.begin_session(nexus);
-    let demanded = target.map_or(service.discovery.is_some(), |target| target.chap.is_some());
+    let demanded = match target {
+        Some(target) => target.spec.chap.is_some(),
+        None => service.discovery.borrow().is_some(),
+    };
     if demanded {
         let (peer, initiator) = (connection.peer.ip(), &request.initiator_name);
         service.sessions.failures.forgive(peer, initiator);
     }
     connection.accept_login(tsih);
+}
+
+/// The initiator port, as reservations know it (RFC 7143 §4.4.4).
+pub(crate) fn initiator_port(initiator: &str, isid: Isid) -> String {
+    let isid = isid.0.map(|byte| format!("{byte:02x}")).concat();
+    format!("{initiator},i,0x{isid}")
 }
 
 /// Waits for an older session's end, for as long as a login may take and while the new connection
@@ -307,7 +319,7 @@ async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option
         }
         over.as_mut().poll(cx)
     });
-    time::timeout(connection.service.limits.login_timeout, either).await
+    time::timeout(connection.limits.login_timeout, either).await
 }
 
 /// Answers a discovery request.
@@ -315,16 +327,17 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
     let own = connection.target();
     let (initiator, peer) = (connection.initiator(), connection.peer.ip());
     let records: Vec<TargetRecord> = visible(&connection.service, connection.local)
+        .into_iter()
         // The list is of those that the initiator may use (RFC 7143 Appendix C).
         .filter(|target| target.admits(&initiator, peer))
         .filter(|target| match which {
             SendTargets::All => true,
-            SendTargets::Named(name) => *name == target.name,
-            SendTargets::Session => own.as_ref().is_some_and(|own| own.name == target.name),
+            SendTargets::Named(name) => name == target.name(),
+            SendTargets::Session => own.as_ref().is_some_and(|own| own.name() == target.name()),
         })
         .map(|target| TargetRecord {
-            name: target.name.clone(),
-            addresses: addresses(target, connection),
+            name: target.name().to_owned(),
+            addresses: addresses(&target, connection),
         })
         .collect();
     if records.is_empty() {
@@ -337,21 +350,25 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
 fn tell_hidden(connection: &Connection, which: &SendTargets) {
     let (initiator, peer) = (connection.initiator(), connection.peer);
     let hidden = visible(&connection.service, connection.local)
-        .filter(|target| !matches!(which, SendTargets::Named(name) if *name != target.name))
-        .find_map(|target| Some((target, target.refusal_of(&initiator, peer.ip())?)));
+        .into_iter()
+        .filter(|target| !matches!(which, SendTargets::Named(name) if name != target.name()))
+        .find_map(|target| {
+            let why = target.refusal_of(&initiator, peer.ip())?;
+            Some((target, why))
+        });
     let Some((target, why)) = hidden else {
         return;
     };
     if let Some(suppressed) = connection.may_say(Notice::Refused) {
-        let target = &target.name;
+        let target = target.name();
         tracing::warn!(%peer, ?initiator, ?target, suppressed, "discovery lists no target: {why}");
     }
 }
 
 /// Where a target is reached: the portals of all its groups.
 fn addresses(target: &Target, connection: &Connection) -> Vec<String> {
-    let groups = connection.service.targets.iter();
-    let groups = groups.filter(|group| group.index == target.index);
+    let groups = connection.service.targets.borrow();
+    let groups = groups.iter().filter(|group| group.name() == target.name());
     groups
         .flat_map(|group| group.portals.addresses(connection.local))
         .collect()

@@ -38,6 +38,7 @@ pub(crate) fn task_of(command: CommandId) -> TaskId {
 pub(crate) struct Sent {
     pub(crate) lun: u32,
     pub(crate) kind: Kind,
+    pub(crate) transfer_len: u64,
     pub(crate) times: Times,
 }
 
@@ -142,6 +143,7 @@ impl OpenCommands {
             let sent = command.kind.map(|kind| Sent {
                 lun: command.lun,
                 kind,
+                transfer_len: command.transfer_len,
                 times: command.times,
             });
             (std::mem::take(&mut command.permits), sent)

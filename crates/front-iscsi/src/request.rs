@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use engine::{cross::OneshotSender, net::DetachedStream};
 
+use crate::{config::ServerConfig, report::SessionReport};
+
 /// What other lanes ask of this one.
 pub(crate) enum Request {
     /// Serve this connection.
@@ -15,8 +17,21 @@ pub(crate) enum Request {
         connection: u64,
         done: OneshotSender<()>,
     },
+    /// Describe all sessions.
+    Report {
+        done: OneshotSender<Vec<SessionReport>>,
+    },
     /// End all sessions of a target.
-    EndTarget { target: usize },
+    EndTarget { target: String },
+    /// Make ready to serve what `config` says, and say whether that can be.
+    Prepare {
+        config: ServerConfig,
+        done: OneshotSender<Result<(), String>>,
+    },
+    /// Do not serve what was made ready.
+    Forget { done: OneshotSender<()> },
+    /// Serve what was made ready, and say so when what is served no more has ended.
+    Commit { done: OneshotSender<()> },
     /// Finish what was accepted, then end all connections.
     Stop { done: OneshotSender<()> },
 }

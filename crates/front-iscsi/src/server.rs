@@ -7,7 +7,7 @@ use std::{
 
 use engine::{
     Duration,
-    cross::{Sender, channel, oneshot},
+    cross::{OneshotReceiver, OneshotSender, Sender, channel, oneshot},
     net::TcpListener,
     net::TcpStream,
     spawn,
@@ -18,10 +18,11 @@ use unit::{Units, answered};
 
 use crate::{
     admission::{Displaced, Limit, Places},
-    config::ServerConfig,
+    config::{ServerConfig, TargetSpec},
     front::Front,
     notices::{Notice, Suppressed},
     portals,
+    report::SessionReport,
     request::{Newcomer, Request},
     service::Service,
     sessions::{Arrival, Sessions},
@@ -65,9 +66,18 @@ impl StartError {
 
 /// A running server. Its portals are accepted on the lane that started it.
 pub struct Server {
+    targets: Vec<TargetSpec>,
     portals: Vec<SocketAddr>,
     lanes: Vec<Sender<Request>>,
     sessions: Arc<Sessions>,
+    /// By the addresses that were asked for.
+    listening: BTreeMap<SocketAddr, Listening>,
+}
+
+/// A portal's address that is listened on.
+struct Listening {
+    /// With the port that the system chose.
+    address: SocketAddr,
     stop: Rc<Notify>,
 }
 
@@ -77,14 +87,8 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing is served then.
     pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
-        let listeners = bind(&mut config).await?;
-        let limits = &config.limits;
-        let sessions = Arc::new(Sessions::new(Places {
-            sessions: limits.connections_max,
-            reserved: limits.reserved.min(limits.connections_max),
-            logins: limits.logins_max,
-            logins_per_peer: limits.logins_per_peer_max,
-        }));
+        let bound = bind(&mut config, &BTreeMap::new()).await?;
+        let sessions = Arc::new(Sessions::new(Places::of(&config.limits)));
         let lanes = 0..units.lanes();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.map(|_| channel()).unzip();
         for (own, requests) in receivers.into_iter().enumerate() {
@@ -105,27 +109,123 @@ impl Server {
                 .unwrap_or_else(ended)
                 .map_err(StartError::Unit)?;
         }
-        let stop = Rc::new(Notify::new());
-        let portals = listeners.iter().map(TcpListener::local_addr).collect();
-        for listener in listeners {
-            let door = Door {
-                lanes: senders.clone(),
-                sessions: sessions.clone(),
-                next_lane: Cell::new(0),
-            };
-            spawn(door.accept(listener, stop.clone()));
-        }
-        Ok(Server {
-            portals,
+        let mut server = Server {
+            targets: config.targets,
+            portals: Vec::new(),
             lanes: senders,
             sessions,
-            stop,
-        })
+            listening: BTreeMap::new(),
+        };
+        server.listen(bound);
+        Ok(server)
+    }
+
+    /// Serves what `config` says from now on: its targets, and what discovery has to prove. Digests and
+    /// limits are for the connections that come. Returns when what is served no more has ended: the sessions
+    /// of targets that are gone and of initiators that may not use theirs any more, and the I/O of LUNs
+    /// that are gone.
+    ///
+    /// # Errors
+    /// [`StartError`]; all is served as before then.
+    pub async fn change(&mut self, mut config: ServerConfig) -> Result<(), StartError> {
+        let bound = bind(&mut config, &self.listening).await?;
+        for lane in &self.lanes {
+            let (done, answer) = oneshot();
+            let config = config.clone();
+            if lane.send(Request::Prepare { config, done }).is_ok() {
+                let ready = answered(answer, "make another configuration ready").await;
+                if let Some(Err(error)) = ready {
+                    self.forget_ready().await;
+                    return Err(StartError::Unit(error));
+                }
+            }
+        }
+        let over = self.ask(|done| Request::Commit { done });
+        // Behind that: a lane serves the new targets when their first connection comes.
+        self.sessions
+            .admission
+            .set_places(Places::of(&config.limits));
+        self.targets = config.targets;
+        self.listen(bound);
+        for over in over {
+            // A lane that has ended has no sessions.
+            answered(over, "end what is served no more").await;
+        }
+        Ok(())
+    }
+
+    /// Has no lane keep what was made ready.
+    async fn forget_ready(&self) {
+        for forgotten in self.ask(|done| Request::Forget { done }) {
+            answered(forgotten, "forget another configuration").await;
+        }
+    }
+
+    /// Asks every lane.
+    fn ask<T>(&self, request: impl Fn(OneshotSender<T>) -> Request) -> Vec<OneshotReceiver<T>> {
+        let lanes = self.lanes.iter();
+        lanes
+            .filter_map(|lane| {
+                let (done, answer) = oneshot();
+                lane.send(request(done)).is_ok().then_some(answer)
+            })
+            .collect()
+    }
+
+    /// Accepts connections where `bound` says, and nowhere else.
+    fn listen(&mut self, bound: Bound) {
+        let Bound { asked, new } = bound;
+        self.listening.retain(|address, listening| {
+            let stays = asked.contains(address);
+            if !stays {
+                listening.stop.notify();
+            }
+            stays
+        });
+        for (address, listener) in new {
+            let listening = Listening {
+                address: listener.local_addr(),
+                stop: Rc::new(Notify::new()),
+            };
+            let door = Door {
+                lanes: self.lanes.clone(),
+                sessions: self.sessions.clone(),
+                next_lane: Cell::new(0),
+            };
+            spawn(door.accept(listener, listening.stop.clone()));
+            self.listening.insert(address, listening);
+        }
+        let asked = asked
+            .iter()
+            .filter_map(|address| self.listening.get(address));
+        self.portals = asked.map(|listening| listening.address).collect();
+    }
+
+    /// The targets that it serves, with the ports that the system chose.
+    pub fn targets(&self) -> &[TargetSpec] {
+        &self.targets
     }
 
     /// The addresses that are listened on, with the ports that the system chose.
     pub fn portals(&self) -> &[SocketAddr] {
         &self.portals
+    }
+
+    /// All sessions, those for discovery too, in the order of their initiators' names.
+    pub async fn sessions(&self) -> Vec<SessionReport> {
+        let mut sessions = Vec::new();
+        for answer in self.ask(|done| Request::Report { done }) {
+            // A lane that has ended has no sessions.
+            sessions.extend(
+                answered(answer, "describe its sessions")
+                    .await
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+        sessions
+            .sort_by(|one, other| (&one.initiator, one.peer).cmp(&(&other.initiator, other.peer)));
+        sessions
     }
 
     /// Logins that failed because the initiator could not prove who it is, since the start.
@@ -136,25 +236,34 @@ impl Server {
     /// Takes no new connections and commands, answers what was accepted, and ends all connections. What
     /// they wrote is [flushed](Units::flush) by whoever holds the units.
     pub async fn stop(self) {
-        self.stop.notify();
-        let mut answers = Vec::new();
-        for lane in &self.lanes {
-            let (done, answer) = oneshot();
-            if lane.send(Request::Stop { done }).is_ok() {
-                answers.push(answer);
-            }
+        for listening in self.listening.values() {
+            listening.stop.notify();
         }
-        for answer in answers {
+        for answer in self.ask(|done| Request::Stop { done }) {
             // A lane that has ended has no connections.
             answered(answer, "end all connections").await;
         }
     }
 }
 
-/// Binds each address once, and writes the ports that the system chose into the configuration.
-async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError> {
-    let mut bound: BTreeMap<SocketAddr, SocketAddr> = BTreeMap::new();
-    let mut listeners = Vec::new();
+/// The addresses that a configuration asks for, each once.
+struct Bound {
+    asked: Vec<SocketAddr>,
+    /// Those that nobody listened on before.
+    new: Vec<(SocketAddr, TcpListener)>,
+}
+
+/// Binds each address once that is not listened on already, and writes the ports that the system chose
+/// into the configuration.
+async fn bind(
+    config: &mut ServerConfig,
+    listening: &BTreeMap<SocketAddr, Listening>,
+) -> Result<Bound, StartError> {
+    let known = listening.iter();
+    let mut bound: BTreeMap<_, _> = known
+        .map(|(asked, known)| (*asked, known.address))
+        .collect();
+    let (mut all, mut new) = (Vec::new(), Vec::new());
     for portal in config
         .targets
         .iter_mut()
@@ -162,6 +271,9 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
         .flat_map(|group| &mut group.portals)
     {
         let asked = *portal;
+        if !all.contains(&asked) {
+            all.push(asked);
+        }
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
@@ -169,12 +281,12 @@ async fn bind(config: &mut ServerConfig) -> Result<Vec<TcpListener>, StartError>
                 let listener = listener.map_err(|error| StartError::portal(asked, &error))?;
                 let address = listener.local_addr();
                 bound.insert(asked, address);
-                listeners.push(listener);
+                new.push((asked, listener));
                 address
             }
         };
     }
-    Ok(listeners)
+    Ok(Bound { asked: all, new })
 }
 
 /// What helps against a portal that cannot be bound.

@@ -1,7 +1,11 @@
 //! What the connections of one lane have in common: the targets, their limits, and what all lanes
 //! share of sessions.
 
-use std::{cell::Cell, rc::Rc, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
 
 use engine::cross::Sender;
 use iscsi::Chap;
@@ -14,18 +18,30 @@ use crate::{
     target::Target,
 };
 
+/// What a lane has made ready to serve.
+pub(crate) struct Ready {
+    pub(crate) targets: Vec<Rc<Target>>,
+    pub(crate) discovery: Option<Arc<Chap>>,
+    pub(crate) limits: Limits,
+    pub(crate) digests: bool,
+}
+
 /// What the connections of one lane have in common.
 pub(crate) struct Service {
-    pub(crate) targets: Vec<Rc<Target>>,
-    pub(crate) limits: Limits,
+    pub(crate) targets: RefCell<Vec<Rc<Target>>>,
+    /// What is to be served next.
+    pub(crate) ready: RefCell<Option<Ready>>,
+    /// For the connections that come.
+    pub(crate) limits: RefCell<Rc<Limits>>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) units: Rc<LaneUnits>,
-    /// This lane's own address, and those of all.
+    /// This lane's place among all, its address, and those of all.
+    pub(crate) lane: usize,
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
     /// What a discovery session has to prove.
-    pub(crate) discovery: Option<Arc<Chap>>,
-    pub(crate) digests: bool,
+    pub(crate) discovery: RefCell<Option<Arc<Chap>>>,
+    pub(crate) digests: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
 }
 
@@ -41,23 +57,41 @@ impl Service {
         own: usize,
         lanes: Vec<Sender<Request>>,
     ) -> Result<Service, String> {
-        let mut targets = Vec::new();
-        for (index, spec) in config.targets.iter().enumerate() {
-            for group in &spec.portal_groups {
-                let target = Target::open(index, spec, group, &units)?;
-                targets.push(Rc::new(target));
-            }
-        }
+        let targets = open_targets(config, &units, &[])?;
         Ok(Service {
-            targets,
-            limits: config.limits.clone(),
+            targets: RefCell::new(targets),
+            ready: RefCell::default(),
+            limits: RefCell::new(Rc::new(config.limits.clone())),
             sessions,
             units,
+            lane: own,
             own: lanes[own].clone(),
             lanes,
-            discovery: config.discovery.clone(),
-            digests: config.digests,
+            discovery: RefCell::new(config.discovery.clone()),
+            digests: Cell::new(config.digests),
             stopping: Cell::new(false),
         })
     }
+}
+
+/// Shows the targets of `config`, with what has not changed since there were those of `before`.
+///
+/// # Errors
+/// Why a unit cannot be shown.
+pub(crate) fn open_targets(
+    config: &ServerConfig,
+    units: &LaneUnits,
+    before: &[Rc<Target>],
+) -> Result<Vec<Rc<Target>>, String> {
+    let mut targets = Vec::new();
+    for spec in &config.targets {
+        for group in &spec.portal_groups {
+            let mut before = before.iter();
+            let is_it = |target: &&Rc<Target>| {
+                target.name() == spec.name && target.portals.tag == group.tag
+            };
+            targets.push(Target::open(spec, group, units, before.find(is_it))?);
+        }
+    }
+    Ok(targets)
 }

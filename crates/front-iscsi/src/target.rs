@@ -1,42 +1,41 @@
-//! A target as one lane sees it through one of its portal groups: a SCSI target port, with its units.
+//! A target as one lane sees it through one of its portal groups: a SCSI target port, with its units. It
+//! does not change; where its configuration does, another one takes its place, with the units that stay.
 
-use std::{net::IpAddr, rc::Rc, sync::Arc};
+use std::{net::IpAddr, rc::Rc};
 
-use iscsi::Chap;
 use scsi::{Identity, TargetPort};
 use unit::{LaneUnits, Luns};
 
-use crate::{
-    config::{Allow, PortalGroup, Redirect, TargetSpec},
-    prefix::Prefix,
-};
+use crate::config::{PortalGroup, TargetSpec};
 
 /// A target through one of its portal groups.
 pub(crate) struct Target {
-    /// The same for all groups of a target.
-    pub(crate) index: usize,
-    pub(crate) name: String,
+    pub(crate) spec: TargetSpec,
     pub(crate) portals: PortalGroup,
-    pub(crate) redirect: Option<Redirect>,
-    pub(crate) allow: Allow,
-    pub(crate) allow_from: Vec<Prefix>,
-    pub(crate) chap: Option<Arc<Chap>>,
     pub(crate) luns: Rc<Luns>,
     /// Names this target in answers for LUNs that do not exist.
     pub(crate) bare: Identity,
 }
 
 impl Target {
-    /// Shows the units of a target through a group of its portals.
+    /// Shows the units of a target through a group of its portals. Of `before`, which was the same target
+    /// port, it takes over what has not changed: all of it, or units.
     ///
     /// # Errors
     /// Why a unit cannot be shown.
     pub(crate) fn open(
-        index: usize,
         spec: &TargetSpec,
         portals: &PortalGroup,
         units: &LaneUnits,
-    ) -> Result<Target, String> {
+        before: Option<&Rc<Target>>,
+    ) -> Result<Rc<Target>, String> {
+        let before = before.filter(|before| before.portals.relative_port == portals.relative_port);
+        if let Some(before) = before {
+            if before.spec == *spec && before.portals == *portals {
+                return Ok(before.clone());
+            }
+        }
+        let stays = before.filter(|before| before.spec.luns == spec.luns);
         let port = TargetPort {
             target_name: spec.name.clone(),
             portal_group_tag: portals.tag,
@@ -44,21 +43,30 @@ impl Target {
             port_group: 1,
         };
         let mut luns = Luns::new();
-        for (&number, lun) in &spec.luns {
-            let unit = units.unit(&lun.volume, port.clone(), lun.read_only, lun.removable)?;
+        for (&number, lun) in spec.luns.iter().filter(|_| stays.is_none()) {
+            let known = before.filter(|before| before.spec.luns.get(&number) == Some(lun));
+            let known = known.and_then(|before| before.luns.get(&number).cloned());
+            let unit = match known {
+                Some(unit) => unit,
+                None => units.unit(&lun.volume, port.clone(), lun.read_only, lun.removable)?,
+            };
             luns.insert(number, unit);
         }
-        Ok(Target {
-            index,
-            name: spec.name.clone(),
+        Ok(Rc::new(Target {
+            spec: spec.clone(),
             portals: portals.clone(),
-            redirect: spec.redirect,
-            allow: spec.allow.clone(),
-            allow_from: spec.allow_from.clone(),
-            chap: spec.chap.clone(),
-            luns: Rc::new(luns),
+            luns: stays.map_or_else(|| Rc::new(luns), |before| before.luns.clone()),
             bare: unit::identity([0; 16], port),
-        })
+        }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Whether `other` is the same target port.
+    pub(crate) fn is_same_port(&self, other: &Target) -> bool {
+        self.name() == other.name() && self.portals.tag == other.portals.tag
     }
 
     /// Whether this initiator may log in from there.
@@ -68,9 +76,9 @@ impl Target {
 
     /// Why this initiator may not log in from there: what its name or its address is not in.
     pub(crate) fn refusal_of(&self, initiator_name: &str, peer: IpAddr) -> Option<&'static str> {
-        let from = &self.allow_from;
+        let from = &self.spec.allow_from;
         let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));
-        match (self.allow.allows(initiator_name), may_come) {
+        match (self.spec.allow.allows(initiator_name), may_come) {
             (true, true) => None,
             (false, true) => Some("its name is not in `allow`"),
             (true, false) => Some("its address is not in `allow_from`"),

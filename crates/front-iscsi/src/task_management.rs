@@ -70,7 +70,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
         (TARGET_COLD_RESET, _) => {
             units.reset(nexus, None, before).await;
             for lane in &connection.service.lanes {
-                let target = target.index;
+                let target = target.name().to_owned();
                 // A lane that has ended has no sessions.
                 let _ = lane.send(Request::EndTarget { target });
             }

@@ -21,7 +21,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the connection until it ends.
 pub(crate) async fn watch(connection: Rc<Connection>) {
-    let limits = connection.service.limits.clone();
+    let limits = connection.limits.clone();
     let began = time::now();
     let mut unsent = Vec::new();
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
@@ -105,8 +105,9 @@ pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
 }
 
 /// Takes no further commands, and ends the connection when those that are open have been answered:
-/// at once when there are none, and after a short time when they only wait for a silent peer.
-pub(crate) fn finish(connection: Rc<Connection>) {
+/// at once when there are none, and after a short time when they only wait for a silent peer. `why` is
+/// for the log.
+pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
     connection.set_finishing();
     if !connection.is_logged_in() {
         return dismiss(&connection, LoginStatus::SERVICE_UNAVAILABLE);
@@ -120,7 +121,7 @@ pub(crate) fn finish(connection: Rc<Connection>) {
     connection.transmit.notify();
     spawn(async move {
         let began = time::now();
-        let latest = began + connection.service.limits.peer_timeout;
+        let latest = began + connection.limits.peer_timeout;
         loop {
             let heard = connection.last_heard.get().max(began);
             // What a volume works on ends by itself.
@@ -138,7 +139,7 @@ pub(crate) fn finish(connection: Rc<Connection>) {
                 return;
             }
         }
-        connection.note_stop();
+        connection.note_ending(|| Ending::Lost(why.to_owned()));
         connection.close_in_time();
     });
 }

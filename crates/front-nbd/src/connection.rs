@@ -32,8 +32,8 @@ pub(crate) struct Outgoing {
     /// What pays for it.
     #[expect(dead_code, reason = "it is kept to be dropped")]
     pub(crate) permits: Permits,
-    /// What there is to count when it has been sent.
-    pub(crate) counted: Option<(Kind, Times)>,
+    /// What there is to count when it has been sent: of which kind it was, how many bytes it moved, and when.
+    pub(crate) counted: Option<((Kind, u64), Times)>,
 }
 
 pub(crate) struct Connection {

@@ -41,10 +41,10 @@ pub(crate) fn begin_write(
         let nexus = connection
             .nexus()
             .expect("requests come after the handshake");
-        let kind = match request.command() {
-            Command::Read { .. } => Kind::Read,
-            Command::Write { .. } => Kind::Write,
-            _ => Kind::Other,
+        let moved = match request.command() {
+            Command::Read { len, .. } => (Kind::Read, len.into()),
+            Command::Write { len, .. } => (Kind::Write, len.into()),
+            _ => (Kind::Other, 0),
         };
         let mut outgoing = perform(&connection, nexus, request, data).await;
         let times = Times {
@@ -53,7 +53,7 @@ pub(crate) fn begin_write(
             started: complete,
             ended: time::now(),
         };
-        outgoing.counted = Some((kind, times));
+        outgoing.counted = Some((moved, times));
         connection.answer(outgoing);
     });
 }

@@ -60,8 +60,8 @@ fn count(connection: &Connection, sent: &[Outgoing]) {
         return;
     };
     let now = time::now();
-    for (kind, times) in sent.iter().filter_map(|reply| reply.counted.as_ref()) {
+    for (moved, times) in sent.iter().filter_map(|reply| reply.counted.as_ref()) {
         let units = &connection.service.units;
-        units.count(nexus, LUN, *kind, times, now);
+        units.count(nexus, LUN, *moved, times, now);
     }
 }

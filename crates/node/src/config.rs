@@ -125,7 +125,7 @@ impl Target {
 }
 
 /// A target as the daemon serves it.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TargetTable {
     pub(crate) name: String,
     pub(crate) portal_groups: Vec<PortalGroup>,
@@ -147,6 +147,14 @@ impl Config {
         let (config, errors) = Config::read(path)?;
         config.refuse(errors)?;
         Ok(config)
+    }
+
+    /// The state directory that `path` names, whatever else is wrong with it.
+    ///
+    /// # Errors
+    /// It cannot be read at all.
+    pub fn state_directory_of(path: &Path) -> Result<PathBuf, Failure> {
+        Ok(Config::read(path)?.0.state_directory())
     }
 
     /// Reads and checks `path`, and looks whether the volumes would open, without touching them. Unless
@@ -417,6 +425,16 @@ impl Config {
             volumes: &self.file.volume,
             served,
         }
+    }
+
+    /// All its volumes.
+    pub(crate) fn volumes(&self) -> &Volumes {
+        &self.file.volume
+    }
+
+    /// What its volumes are called.
+    pub(crate) fn volume_names(&self) -> impl Iterator<Item = &String> {
+        self.file.volume.0.keys()
     }
 
     /// The volumes, ready to be opened.

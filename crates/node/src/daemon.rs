@@ -3,26 +3,29 @@
 //! system, and no process: signals, descriptors and the terminal are for whoever starts it.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use engine::{LaneFuture, LaneHandle, blocking};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
-use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
+use unit::{DiskSpec, FlushError, Keep, OpenVolume, SanitizeReport, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
-    config::ConfigError,
+    config::{ConfigError, Volumes},
     graph::{Graph, Tree},
 };
 
 use crate::{
     Failure,
     config::Config,
+    difference::{Difference, Served},
     open::{self, Disk},
     state::State,
+    view::View,
 };
 
 /// The process that a daemon is, as others learn of it who want a stripe that it has claimed.
@@ -47,7 +50,8 @@ impl Process {
 
 /// A daemon that serves, until [`Daemon::stop`]; what it has put on its lanes ends with them.
 pub struct Daemon {
-    config: Config,
+    served: Served,
+    lanes: Vec<LaneHandle>,
     graph: Graph,
     disks: Vec<Disk>,
     units: Units,
@@ -68,10 +72,11 @@ impl Daemon {
         lanes: &[LaneHandle],
         with_parents: bool,
     ) -> Result<Daemon, Failure> {
-        let mut graph = config.graph()?;
+        let served = Served::new(config)?;
+        let mut graph = served.config.graph()?;
         let mut disks = Vec::new();
         match serve(
-            &config,
+            &served,
             process,
             &mut graph,
             &mut disks,
@@ -85,7 +90,8 @@ impl Daemon {
                 server,
                 state,
             }) => Ok(Daemon {
-                config,
+                served,
+                lanes: lanes.to_vec(),
                 graph,
                 disks,
                 units,
@@ -106,6 +112,15 @@ impl Daemon {
         self.server.portals()
     }
 
+    /// Where it keeps what outlives a restart; nobody else does there.
+    pub fn state_directory(&self) -> PathBuf {
+        self.config().state_directory()
+    }
+
+    fn config(&self) -> &Config {
+        &self.served.config
+    }
+
     /// The disks that it serves.
     pub fn disks(&self) -> &[Disk] {
         &self.disks
@@ -116,6 +131,23 @@ impl Daemon {
         format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
+    /// What there is to see of it now.
+    pub async fn view(&self) -> View {
+        let names = self.config().volume_names();
+        let trees = names.filter_map(|name| Some((name.clone(), self.graph.view(name)?)));
+        let disks = self.disks.iter();
+        let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
+        View {
+            configuration: self.config().path().to_owned(),
+            state: self.state_directory(),
+            trees: trees.collect(),
+            disks: disks.collect(),
+            targets: self.server.targets().to_vec(),
+            sessions: self.server.sessions().await,
+            units: self.units.clone(),
+        }
+    }
+
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
     /// files, which its disks follow, and their paths. Whether a file has another length.
     pub fn look_again(&self) -> bool {
@@ -124,6 +156,132 @@ impl Daemon {
         self.tell_lost_paths();
         self.units.tell_lengths();
         has_grown
+    }
+
+    /// Serves `config` from now on, which was [loaded to be served](Config::load_to_serve), and gives
+    /// what that changes, a line each. Sessions that it does not concern see nothing of it. Returns when what
+    /// is served no more has ended, been flushed and been given up. A dry run changes nothing.
+    ///
+    /// # Errors
+    /// What cannot be changed while it is served, or did not work; all is as before then.
+    pub async fn apply(
+        &mut self,
+        config: Config,
+        is_dry_run: bool,
+    ) -> Result<Vec<String>, Failure> {
+        let next = Served::new(config)?;
+        let Difference { lines, mut refused } = Difference::between(&self.served, &next);
+        refused.extend(self.sanitized_and_gone(&next));
+        if !refused.is_empty() {
+            let path = next.config.path().display();
+            let refused = refused.iter().map(|refused| format!("{path}: {refused}"));
+            return Err(Failure::Wrong(refused.collect::<Vec<_>>().join("\n")));
+        }
+        if is_dry_run {
+            return Ok(lines);
+        }
+        let before = self.graph.replace_volumes(next.config.volumes().clone());
+        let before = before.map_err(|error| next.config.wrong(&error))?;
+        let known = match self.change_to(&next).await {
+            Ok(disks) => std::mem::replace(&mut self.disks, disks),
+            Err(failure) => {
+                self.go_back(before).await;
+                return Err(failure);
+            }
+        };
+        let disks = self.disks.iter();
+        let served: BTreeMap<_, _> = disks
+            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
+            .collect();
+        let gone: Vec<String> = known
+            .iter()
+            .map(|disk| disk.tree.name().to_owned())
+            .filter(|name| !served.contains_key(name))
+            .collect();
+        self.units.remove(&gone).await;
+        for failed in self.graph.close_all_but(&next.open()).await {
+            tracing::warn!("{failed}");
+        }
+        // What nobody has any more would not have been closed.
+        drop(known);
+        lock(&self.state).served = served;
+        self.served = next;
+        Ok(lines)
+    }
+
+    /// Opens what is new in `next` and serves all of it. What is served no more is still open.
+    async fn change_to(&mut self, next: &Served) -> Result<Vec<Disk>, Failure> {
+        let config = &next.config;
+        let served: Vec<String> = next.volumes().into_iter().collect();
+        let directory = config.state_directory();
+        let site = config.site(&directory, &served);
+        let refused = |refusal| config.refused(refusal);
+        let records = lock(&self.state).records.clone();
+        let opened = open::open_all(&site, &records, &mut self.graph, &self.lanes).await;
+        let opened = opened.map_err(refused)?;
+        let known = lock(&self.state).served.clone();
+        for disk in &opened.disks {
+            let name = disk.tree.name();
+            if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
+                let message =
+                    format!("volume \"{name}\" would be another disk: restart to apply it");
+                return Err(Failure::Failed(message));
+            }
+        }
+        let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
+        let mut specs = Vec::new();
+        for disk in opened.disks.iter().filter(is_new) {
+            specs.push(disk_spec(disk, &lock(&self.state))?);
+        }
+        // What is served no more has its identity until it is gone.
+        let disks = {
+            let mut state = lock(&self.state);
+            let disks = state.keep_opened(&site, opened).map_err(refused)?;
+            state.served.extend(known);
+            disks
+        };
+        let server_config = server_config(next, &self.state)?;
+        let added = self.units.add(&specs).await;
+        added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
+        if let Err(error) = self.server.change(server_config).await {
+            let added: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
+            self.units.remove(&added).await;
+            return Err(config.not_started(&error));
+        }
+        Ok(disks)
+    }
+
+    /// Why disks that `next` does not serve cannot go now.
+    fn sanitized_and_gone(&self, next: &Served) -> Vec<String> {
+        let stays = next.volumes();
+        let reports = self.units.reports().into_iter();
+        let gone = reports.filter(|(name, _)| !stays.contains(name));
+        gone.filter(|(_, report)| matches!(report.sanitize, Some(SanitizeReport::Running { .. })))
+            .map(|(name, _)| {
+                format!("volume \"{name}\" is being sanitized: wait until that has ended")
+            })
+            .collect()
+    }
+
+    /// A change did not work: all is as it was. What was recorded of new disks stays, as after a start that
+    /// did not work: they have their identities.
+    async fn go_back(&mut self, volumes: Volumes) {
+        for failed in self.graph.close_all_but(&self.served.open()).await {
+            tracing::warn!("{failed}");
+        }
+        if self.graph.replace_volumes(volumes).is_err() {
+            tracing::error!("the configuration that is served is wrong now");
+        }
+        let disks = self.disks.iter();
+        let served = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
+        let names: Vec<String> = self.served.volumes().into_iter().collect();
+        let directory = self.state_directory();
+        let site = self.config().site(&directory, &names);
+        let mut state = lock(&self.state);
+        state.served = served.collect();
+        if let Err(error) = state.serves(&site) {
+            tracing::warn!(%error, "the state directory names the other configuration");
+        }
     }
 
     /// Takes no new connections and commands, answers what was accepted, flushes the volumes and gives
@@ -152,8 +310,8 @@ impl Daemon {
 
     /// Says when the configuration is another one than that which is served, and what is wrong with it.
     fn tell_changed_configuration(&self) {
-        let path = self.config.path().display();
-        match self.config.changed() {
+        let path = self.config().path().display();
+        match self.config().changed() {
             Ok(None) => {}
             Ok(Some(Ok(()))) => tracing::warn!(
                 %path,
@@ -214,22 +372,23 @@ struct Serving {
 }
 
 async fn serve(
-    config: &Config,
+    served: &Served,
     process: &Process,
     graph: &mut Graph,
     disks: &mut Vec<Disk>,
     lanes: &[LaneHandle],
     with_parents: bool,
 ) -> Result<Serving, Failure> {
-    let served = config.served()?;
+    let config = &served.config;
+    let volumes: Vec<String> = served.volumes().into_iter().collect();
     let directory = config.state_directory();
-    let site = config.site(&directory, &served);
+    let site = config.site(&directory, &volumes);
     let refused = |refusal| config.refused(refusal);
     let mut state = open::prepare(&site, with_parents).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
-    let server_config = server_config(config, &state)?;
+    let server_config = server_config(served, &state)?;
     let units = Units::open(units_config(config, &state, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
@@ -257,13 +416,7 @@ pub(crate) fn units_config(
 ) -> Result<UnitsConfig, Failure> {
     let mut specs = Vec::new();
     for disk in disks {
-        let name = disk.tree.name().to_owned();
-        specs.push(DiskSpec {
-            kept: lock(state).kept(&name)?,
-            name,
-            uuid: *disk.uuid.as_bytes(),
-            open: open_on_lane(&disk.tree),
-        });
+        specs.push(disk_spec(disk, &lock(state))?);
     }
     Ok(UnitsConfig {
         disks: specs,
@@ -272,11 +425,22 @@ pub(crate) fn units_config(
     })
 }
 
-/// What the front is to serve: the targets of `config`.
-fn server_config(config: &Config, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
-    let wrong = |error| config.wrong(&error);
+/// A disk with what was kept of it.
+fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
+    let name = disk.tree.name().to_owned();
+    Ok(DiskSpec {
+        kept: state.kept_of(&disk.uuid, &name)?,
+        name,
+        uuid: *disk.uuid.as_bytes(),
+        open: open_on_lane(&disk.tree),
+    })
+}
+
+/// What the front is to serve.
+fn server_config(served: &Served, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
+    let config = &served.config;
     let mut targets = Vec::new();
-    for table in config.targets().map_err(wrong)? {
+    for table in served.targets.iter().cloned() {
         let luns = table.luns.into_iter().map(|(number, lun)| {
             let spec = LunSpec {
                 volume: lun.volume,
@@ -303,7 +467,7 @@ fn server_config(config: &Config, state: &Arc<Mutex<State>>) -> Result<ServerCon
     }
     Ok(ServerConfig {
         targets,
-        discovery: config.discovery().map_err(wrong)?,
+        discovery: served.discovery.clone(),
         digests: config.digests(),
         limits: config.limits().clone(),
     })

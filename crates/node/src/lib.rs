@@ -12,13 +12,16 @@ mod attach;
 mod config;
 mod create;
 mod daemon;
+pub mod description;
 mod device;
+mod difference;
 mod error;
 mod identity;
 mod open;
 mod record;
 mod state;
 mod survey;
+mod view;
 
 use std::path::Path;
 
@@ -32,6 +35,7 @@ pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use state::State;
+pub use view::View;
 
 /// What is to be served, and where what belongs to it lies.
 #[derive(Clone, Copy, Debug)]

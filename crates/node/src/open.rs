@@ -105,11 +105,34 @@ pub async fn open(
     graph: &mut Graph,
     lanes: &[LaneHandle],
 ) -> Result<Vec<Disk>, Refusal> {
-    let records = state.records.clone();
-    let survey = Survey::make(site, &records);
-    let known = survey.known(&records);
-    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
     graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
+    let records = state.records.clone();
+    let opened = open_all(site, &records, graph, lanes).await?;
+    state.keep_opened(site, opened)
+}
+
+/// What a configuration serves, open.
+pub(crate) struct Opened {
+    pub(crate) disks: Vec<Disk>,
+    /// What is known of disks from now on.
+    pub(crate) records: Records,
+    notes: Vec<Note>,
+}
+
+/// Opens what `site` serves, or gives it again where it is open, each volume at home on one of `lanes` in
+/// turn. What is known of disks is in `records`.
+///
+/// # Errors
+/// What keeps it from being served.
+pub(crate) async fn open_all(
+    site: &Site<'_>,
+    records: &Records,
+    graph: &mut Graph,
+    lanes: &[LaneHandle],
+) -> Result<Opened, Refusal> {
+    let survey = Survey::make(site, records);
+    let known = survey.known(records);
+    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
         let tree = graph.open(&asked.volume, home).await;
@@ -134,7 +157,8 @@ pub async fn open(
             }
         }
     }
-    let mut disks = Vec::new();
+    let mut disks = Vec::<Disk>::new();
+    let mut records = records.clone();
     for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(identities) {
         let carried = carried(asked, &tree);
         let identity = match identity {
@@ -174,7 +198,8 @@ pub async fn open(
             record.marked = mark(leaf, uuid)?;
             record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
         }
-        if let Some((other, _)) = state.served.iter().find(|(_, served)| **served == uuid) {
+        if let Some(other) = disks.iter().find(|disk| disk.uuid == uuid) {
+            let other = other.tree.name();
             let message = format!(
                 "volumes \"{other}\" and \"{}\" are one disk, {uuid}: serve one of them",
                 asked.volume
@@ -182,21 +207,47 @@ pub async fn open(
             let error = ConfigError::new(asked.span.clone(), message);
             return Err(Refusal::Volumes(vec![error]));
         }
-        state.served.insert(asked.volume.clone(), uuid);
-        state.records.disks.insert(uuid, record);
+        records.disks.insert(uuid, record);
         disks.push(Disk { tree, uuid });
     }
-    if state.records != records {
-        state.records.save()?;
-    }
-    state.serves(site)?;
-    for note in &notes {
-        match note.level {
-            Level::Info => tracing::info!("{}", note.text),
-            Level::Warn => tracing::warn!("{}", note.text),
+    Ok(Opened {
+        disks,
+        records,
+        notes,
+    })
+}
+
+impl State {
+    /// Keeps what is known of the disks that `site` serves.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn keep_opened(
+        &mut self,
+        site: &Site<'_>,
+        opened: Opened,
+    ) -> Result<Vec<Disk>, Refusal> {
+        let Opened {
+            disks,
+            mut records,
+            notes,
+        } = opened;
+        if self.records != records {
+            records.save()?;
+            self.records = records;
         }
+        self.serves(site)?;
+        let served = disks.iter();
+        let served = served.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
+        self.served = served.collect();
+        for note in &notes {
+            match note.level {
+                Level::Info => tracing::info!("{}", note.text),
+                Level::Warn => tracing::warn!("{}", note.text),
+            }
+        }
+        Ok(disks)
     }
-    Ok(disks)
 }
 
 pub(crate) fn new_identity() -> Result<Uuid, Error> {

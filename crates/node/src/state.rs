@@ -212,9 +212,14 @@ impl State {
     /// # Errors
     /// When it cannot be read.
     pub fn kept(&self, name: &str) -> Result<Option<String>, Error> {
-        let Some(uuid) = self.served.get(name) else {
-            return Ok(None);
-        };
+        match self.served.get(name) {
+            Some(uuid) => self.kept_of(uuid, name),
+            None => Ok(None),
+        }
+    }
+
+    /// The same for the disk `uuid`, whose volume is called `name`.
+    pub(crate) fn kept_of(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
         let file = self.unit_file(uuid);
         let bytes = match store::read(&file) {
             Ok(bytes) => bytes,

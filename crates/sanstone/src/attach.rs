@@ -9,7 +9,10 @@ use std::{
 };
 
 use clap::Args;
-use engine::{LaneHandle, cross::Receiver};
+use engine::{
+    LaneHandle,
+    cross::{Receiver, channel},
+};
 use front_fuse::{Place, Spec};
 use front_nbd::{Address, Server};
 use node::{Attachment, Config, Process};
@@ -120,7 +123,8 @@ impl Front {
 /// Attaches a volume until told to stop.
 pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     // First of all: until then a SIGHUP ends the process.
-    let told = signals::listen(false)?;
+    let (teller, told) = channel();
+    signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
     descriptors::raise(0);
     log::abort_at_panic();

@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 use node::Config;
 use signal_hook::{consts::SIGXFSZ, flag};
 
+mod admin;
+mod apply;
 mod attach;
 mod create;
 mod demo;
@@ -23,9 +25,12 @@ mod lanes;
 mod log;
 mod output;
 mod probe;
+mod quantity;
 mod serve;
+mod show;
 mod signals;
 mod take_over;
+mod top;
 
 use failure::Failure;
 
@@ -72,6 +77,18 @@ enum Verb {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Have a running daemon serve another configuration.
+    ///
+    /// Prints what that changes. Sessions that it does not concern see nothing of it. What cannot be
+    /// changed while it is served is refused before anything is done.
+    Apply(apply::ApplyCall),
+    /// Show what a running daemon serves, to whom, and what was asked of it.
+    Show(show::ShowCall),
+    /// Watch a running daemon: IOPS, MB/s, queue and times of every node and every initiator.
+    ///
+    /// q quits. In the queue of an initiator are its commands that the daemon works on, without those
+    /// whose data it waits for or whose answers it waits to be taken.
+    Top(top::TopCall),
     /// Create volumes.
     Volume {
         #[command(subcommand)]
@@ -145,6 +162,9 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Attach(call) => attach::run(&call),
         Verb::Check { config } => check(&config),
+        Verb::Apply(call) => apply::run(&call),
+        Verb::Show(call) => show::run(&call),
+        Verb::Top(call) => top::run(&call),
         Verb::Volume {
             verb:
                 VolumeVerb::Create {

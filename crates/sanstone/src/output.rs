@@ -17,6 +17,23 @@ use crate::failure::Failure;
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: fs::File,
+    is_begun: bool,
+}
+
+/// A file, or standard output.
+pub(crate) enum Output {
+    File(OutputFile),
+    Standard,
+}
+
+impl Output {
+    /// Writes `text`: the first time in place of what is in the file, then after it.
+    pub(crate) fn append(&mut self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Output::File(file) => file.append(text),
+            Output::Standard => print(text),
+        }
+    }
 }
 
 impl OutputFile {
@@ -30,15 +47,32 @@ impl OutputFile {
             Ok(file) => Ok(OutputFile {
                 path: path.to_owned(),
                 file,
+                is_begun: false,
             }),
             Err(error) => Err(Failure::Wrong(format!("{}: {error}", path.display()))),
         }
     }
 
+    /// The same, where `-` is standard output.
+    pub(crate) fn open_or_standard(path: &Path) -> Result<Output, Failure> {
+        match path == Path::new("-") {
+            true => Ok(Output::Standard),
+            false => OutputFile::open(path).map(Output::File),
+        }
+    }
+
     /// Replaces what is in it.
     pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
-        self.file
-            .set_len(0)
+        self.append(text)
+    }
+
+    fn append(&mut self, text: &str) -> anyhow::Result<()> {
+        let emptied = match self.is_begun {
+            true => Ok(()),
+            false => self.file.set_len(0),
+        };
+        self.is_begun = true;
+        emptied
             .and_then(|()| self.file.write_all(text.as_bytes()))
             .with_context(|| self.path.display().to_string())
     }

@@ -1,16 +1,21 @@
 //! `sanstone serve`: starts a daemon, and on SIGTERM or SIGINT (or, supervised, when standard input
 //! closes) has it finish what was accepted before it ends; on a second one it ends at once.
-//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went.
+//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went. What others
+//! want to know of it they ask over the admin socket.
 
 use std::{
     io::{self, Write},
     path::Path,
 };
 
-use engine::{LaneHandle, cross::Receiver};
+use engine::{
+    LaneHandle,
+    cross::{Receiver, Sender, channel},
+};
 use node::{Config, Daemon, Process};
 
 use crate::{
+    admin::{self, Ask},
     descriptors,
     failure::Failure,
     lanes::Lanes,
@@ -21,7 +26,8 @@ use crate::{
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // First of all: until then a SIGHUP ends the process.
-    let told = signals::listen(supervised)?;
+    let (teller, wanted) = channel();
+    signals::listen(&teller, supervised)?;
     let (config, _) = Config::load_to_serve(path, supervised, |note| {
         log::say(format_args!("note: {note}"));
     })?;
@@ -35,9 +41,12 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     log::abort_at_panic();
     let lanes = Lanes::start(config.lanes())?;
-    let served = lanes
-        .first
-        .block_on(serve(config, &lanes.handles(), &told, supervised));
+    let served = lanes.first.block_on(serve(
+        config,
+        &lanes.handles(),
+        (teller, &wanted),
+        supervised,
+    ));
     lanes.stop();
     served
 }
@@ -46,11 +55,12 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
 async fn serve(
     config: Config,
     lanes: &[LaneHandle],
-    told: &Receiver<Told>,
+    (teller, wanted): (Sender<Wanted>, &Receiver<Wanted>),
     supervised: bool,
 ) -> Result<(), Failure> {
     let process = Process::this(config.path());
-    let daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let admin = open_admin(&daemon, teller);
     for portal in daemon.portals() {
         tracing::info!(%portal, "serving");
     }
@@ -60,10 +70,13 @@ async fn serve(
         Ok(())
     };
     if announced.is_ok() {
-        attend(&daemon, told).await;
+        attend(&mut daemon, wanted).await;
         tracing::info!(
             "stopping: finishing the commands that were accepted; a second SIGTERM or SIGINT ends at once"
         );
+    }
+    if let Some(admin) = admin {
+        admin.stop();
     }
     // However it went: what is claimed is given up.
     daemon.stop().await?;
@@ -72,20 +85,82 @@ async fn serve(
     Ok(())
 }
 
+/// Opens the admin socket. Without it the daemon serves all the same.
+fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> {
+    let state = daemon.state_directory();
+    let hand = move |ask| teller.send(Wanted::Asked(ask)).is_ok();
+    let server = admin::Server::start(&state, hand);
+    server
+        .inspect_err(|error| {
+            let state = state.display();
+            tracing::error!(
+                %state,
+                %error,
+                "there is no admin socket: `sanstone show`, `top` and `apply` cannot reach this daemon"
+            );
+        })
+        .ok()
+}
+
 /// Does what `daemon` is told to, until that is to stop.
-async fn attend(daemon: &Daemon, told: &Receiver<Told>) {
+async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
     loop {
-        match told.receive().await {
-            Some(Told::Report) => {
+        match wanted.receive().await {
+            Some(Wanted::Told(Told::Report)) => {
                 tracing::info!("where the time went\n{}", daemon.report());
             }
-            Some(Told::LookAgain) => {
+            Some(Wanted::Told(Told::LookAgain)) => {
                 if !daemon.look_again() {
                     tracing::info!("SIGHUP: no file has changed its length");
                 }
             }
-            Some(Told::Stop) | None => return,
+            Some(Wanted::Asked(Ask::View(answer))) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(daemon.view().await);
+            }
+            Some(Wanted::Asked(Ask::Apply {
+                config,
+                is_dry_run,
+                answer,
+            })) => {
+                let path = config.path().display().to_string();
+                let applied = daemon.apply(*config, is_dry_run).await;
+                tell_applied(&path, is_dry_run, &applied);
+                let _ = answer.send(applied);
+            }
+            Some(Wanted::Told(Told::Stop)) | None => return,
         }
+    }
+}
+
+/// Logs what another configuration has changed.
+fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node::Failure>) {
+    match applied {
+        Ok(_) if is_dry_run => {}
+        Ok(changes) => {
+            for change in changes {
+                tracing::info!(path, "applied: {change}");
+            }
+        }
+        Err(failure) => {
+            for line in failure.to_string().lines() {
+                tracing::warn!(path, "not applied: {line}");
+            }
+        }
+    }
+}
+
+/// What is wanted of the daemon.
+enum Wanted {
+    /// By who started it.
+    Told(Told),
+    /// By who came over the admin socket.
+    Asked(Ask),
+}
+
+impl From<Told> for Wanted {
+    fn from(told: Told) -> Wanted {
+        Wanted::Told(told)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use engine::cross::{Receiver, channel};
+use engine::cross::Sender;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
@@ -26,15 +26,19 @@ pub(crate) enum Told {
     LookAgain,
 }
 
-/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again).
-pub(crate) fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
-    let (teller, told) = channel();
+/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again), and tells
+/// `teller` of them.
+pub(crate) fn listen<T: From<Told> + Send + 'static>(
+    teller: &Sender<T>,
+    supervised: bool,
+) -> Result<(), Failure> {
+    let teller = teller.clone();
     if supervised {
         let teller = teller.clone();
         let watch = move || {
             // Whatever is written there means nothing; only the end counts.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            let _ = teller.send(Told::Stop);
+            let _ = teller.send(Told::Stop.into());
         };
         thread::Builder::new()
             .name("supervisor".into())
@@ -59,11 +63,11 @@ pub(crate) fn listen(supervised: bool) -> Result<Receiver<Told>, Failure> {
                 log::flush();
                 std::process::exit(1);
             }
-            if teller.send(what).is_err() {
+            if teller.send(what.into()).is_err() {
                 break;
             }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
-    Ok(told)
+    Ok(())
 }

@@ -2,13 +2,19 @@
 //! INQUIRY says so, REPORT LUNS lists the ones there are, REQUEST SENSE explains, and all else is
 //! refused.
 
-use crate::action::{Action, Ending};
+use crate::action::{Action, Ending, Status};
 use crate::commands::Command;
 use crate::identity::Identity;
 use crate::sense::{Asc, Sense, SenseKey};
 
 /// LOGICAL UNIT NOT SUPPORTED.
 const NOT_SUPPORTED: Sense = Sense::new(SenseKey::IllegalRequest, Asc::LOGICAL_UNIT_NOT_SUPPORTED);
+
+/// How a command ends whose logical unit was taken away after it had begun.
+pub const TAKEN_AWAY: Ending = Ending {
+    status: Status::CheckCondition,
+    sense: Some(NOT_SUPPORTED),
+};
 
 /// Answers a command to a LUN without a logical unit. `vendor`, `product` and `revision` of
 /// INQUIRY data come from `target`, the identity of any disk of the same target or a bare one.

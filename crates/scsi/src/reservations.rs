@@ -141,6 +141,11 @@ impl Reservations {
         self.reservation.as_ref().map(|r| r.kind)
     }
 
+    /// The reservation's type, and who made it.
+    pub(crate) fn reservation(&self) -> Option<(Kind, &NexusName)> {
+        self.reservation.as_ref().map(|r| (r.kind, &r.holder))
+    }
+
     /// The reservation's key as READ RESERVATION tells it: 0 if all registrants hold it.
     pub(crate) fn held_key(&self) -> u64 {
         match &self.reservation {

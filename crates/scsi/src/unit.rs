@@ -66,6 +66,12 @@ impl LogicalUnit {
         })
     }
 
+    /// Nobody reaches the disk through this view's target port any more.
+    pub fn leave_port(&self) {
+        let port = self.identity.port.relative_port;
+        self.shared.change(|state| state.ports.remove(&port));
+    }
+
     /// Its names.
     pub fn identity(&self) -> &Identity {
         &self.identity

@@ -66,8 +66,8 @@ impl Abort {
             if !is_concerned {
                 continue;
             }
-            let luns = nexus.luns.iter();
-            for (&lun, unit) in luns.filter(|(_, unit)| self.is_for(unit)) {
+            let luns = nexus.luns();
+            for (&lun, unit) in luns.iter().filter(|(_, unit)| self.is_for(unit)) {
                 taken.push(self.take_of(&nexus, is_own, lun, unit));
             }
         }
@@ -161,7 +161,7 @@ impl LaneUnits {
     /// for it as well (SAM-5 6.3.3). Ends as [`LaneUnits::clear_task_set`] does.
     pub async fn reset(&self, nexus: &Nexus, lun: Option<u32>, before: Mark) {
         self.abort_all(nexus, lun, None, before).await;
-        for (_, unit) in concerned(nexus, lun) {
+        for unit in concerned(nexus, lun) {
             let logical = unit.logical.borrow();
             logical.post(Attention::BusDeviceReset, None);
         }
@@ -177,7 +177,7 @@ impl LaneUnits {
     ) {
         let units = concerned(nexus, lun);
         let abort = Abort {
-            disks: units.map(|(_, unit)| unit.disk.shared.clone()).collect(),
+            disks: units.iter().map(|unit| unit.disk.shared.clone()).collect(),
             of: Whose::All,
             spare: None,
             by: nexus.id,
@@ -218,7 +218,9 @@ impl LaneUnits {
     }
 }
 
-fn concerned(nexus: &Nexus, lun: Option<u32>) -> impl Iterator<Item = (&u32, &Rc<Unit>)> {
-    let units = nexus.luns.iter();
-    units.filter(move |(number, _)| lun.is_none_or(|lun| lun == **number))
+fn concerned(nexus: &Nexus, lun: Option<u32>) -> Vec<Rc<Unit>> {
+    match lun {
+        Some(lun) => nexus.unit(lun).into_iter().collect(),
+        None => nexus.luns().values().cloned().collect(),
+    }
 }

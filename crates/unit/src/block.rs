@@ -279,7 +279,7 @@ impl LaneUnits {
 
 fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, BlockError> {
     let unit = nexus.unit(lun).filter(|_| !nexus.is_leaving.get());
-    unit.cloned().ok_or(BlockError::NoUnit)
+    unit.ok_or(BlockError::NoUnit)
 }
 
 /// The blocks of `len` bytes at byte `at`.

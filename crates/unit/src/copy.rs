@@ -34,8 +34,9 @@ pub(crate) async fn segment(
     nexus: &Nexus,
     segment: &Segment,
 ) -> Result<(), CopyError> {
-    let source = find(&nexus.luns, &segment.source)?;
-    let destination = find(&nexus.luns, &segment.destination)?;
+    let luns = nexus.luns();
+    let source = find(&luns, &segment.source)?;
+    let destination = find(&luns, &segment.destination)?;
     let nexus = nexus.id;
     let from = extent(source, segment.source_lba, segment.blocks)?;
     let to = extent(destination, segment.destination_lba, segment.blocks)?;

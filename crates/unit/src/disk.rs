@@ -15,8 +15,6 @@ pub type Luns = BTreeMap<u32, Rc<Unit>>;
 
 /// What all lanes and ports share of a disk.
 pub(crate) struct Shared {
-    /// Its place among the disks of every lane.
-    pub(crate) index: usize,
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
     /// Whose turn it is to exclude the others from some of its blocks.

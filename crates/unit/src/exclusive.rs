@@ -30,7 +30,11 @@ impl LaneUnits {
         let hold = || {
             let shared = disk.shared.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
-                let gate = units.disk(&shared).gate.clone();
+                // A disk that is not there any more has nothing at work.
+                let Some(disk) = units.disk(&shared) else {
+                    return done.send(());
+                };
+                let gate = disk.gate.clone();
                 gate.hold(serial, extent);
                 engine::spawn(async move {
                     gate.empty(serial).await;
@@ -48,7 +52,11 @@ impl LaneUnits {
         disk.gate.release(serial);
         self.tell_others(|| {
             let shared = disk.shared.clone();
-            move |units: &Rc<LaneUnits>| units.disk(&shared).gate.release(serial)
+            move |units: &Rc<LaneUnits>| {
+                if let Some(disk) = units.disk(&shared) {
+                    disk.gate.release(serial);
+                }
+            }
         });
         // The next in turn sends its own messages behind these.
         drop(turn);

@@ -192,7 +192,7 @@ impl LaneUnits {
 
     /// The units that a copy reads and writes.
     pub fn luns_of_copy(nexus: &Nexus, plan: &Copy) -> BTreeSet<u32> {
-        copy::luns(&nexus.luns, plan)
+        copy::luns(&nexus.luns(), plan)
     }
 
     /// Does an EXTENDED COPY for a command of the unit at `lun`, whose I/O is on that and on

@@ -53,8 +53,7 @@ impl Everywhere {
 pub struct LaneUnits {
     own: usize,
     lanes: Vec<Sender<Message>>,
-    /// Its views of the disks, each at its index.
-    disks: Vec<Rc<Disk>>,
+    disks: RefCell<BTreeMap<String, Rc<Disk>>>,
     nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
     pub(crate) memory: Rc<LaneMemory>,
     /// See [`Steps`].
@@ -67,7 +66,7 @@ pub struct LaneUnits {
 impl LaneUnits {
     pub(crate) fn new(
         (own, lanes): (usize, Vec<Sender<Message>>),
-        disks: Vec<Rc<Disk>>,
+        disks: BTreeMap<String, Rc<Disk>>,
         memory: Rc<LaneMemory>,
         in_steps: usize,
         everywhere: Arc<Everywhere>,
@@ -75,7 +74,7 @@ impl LaneUnits {
         Rc::new(LaneUnits {
             own,
             lanes,
-            disks,
+            disks: RefCell::new(disks),
             nexuses: RefCell::default(),
             memory,
             steps: Steps::of_lane(in_steps),
@@ -91,8 +90,18 @@ impl LaneUnits {
         }
     }
 
-    pub(crate) fn disks(&self) -> impl Iterator<Item = &Rc<Disk>> {
-        self.disks.iter()
+    pub(crate) fn disks(&self) -> Vec<Rc<Disk>> {
+        self.disks.borrow().values().cloned().collect()
+    }
+
+    pub(crate) fn add_disk(&self, disk: Rc<Disk>) {
+        let mut disks = self.disks.borrow_mut();
+        disks.insert(disk.name().to_owned(), disk);
+    }
+
+    pub(crate) fn take_disk(&self, name: &str) -> Option<Rc<Disk>> {
+        self.shown.borrow_mut().remove(name);
+        self.disks.borrow_mut().remove(name)
     }
 
     /// Shows the disk called `name` behind a port.
@@ -106,7 +115,7 @@ impl LaneUnits {
         read_only: bool,
         removable: bool,
     ) -> Result<Rc<Unit>, String> {
-        let disk = self.disks.iter().find(|disk| disk.name() == name);
+        let disk = self.disks.borrow().get(name).cloned();
         let disk = disk.ok_or_else(|| format!("there is no disk called {name}"))?;
         let transfer_max_bytes = self.everywhere.transfer_max_bytes;
         let unit = disk.behind(port, read_only, removable, transfer_max_bytes);
@@ -145,7 +154,7 @@ impl LaneUnits {
     pub async fn leave(&self, nexus: &Nexus) {
         nexus.is_leaving.set(true);
         nexus.wait_idle().await;
-        for unit in nexus.luns.values() {
+        for unit in nexus.luns().values() {
             unit.logical.borrow_mut().forget(nexus.id);
         }
         nexus.end_counts(&self.everywhere.stages);
@@ -171,9 +180,10 @@ impl LaneUnits {
         self.memory.take(len).await
     }
 
-    /// Counts a command for the unit at `lun` whose answer was sent at `sent`.
-    pub fn count(&self, nexus: &Nexus, lun: u32, kind: Kind, times: &Times, sent: Instant) {
-        nexus.count(&self.everywhere.stages, lun, (kind, times), sent);
+    /// Counts a command for the unit at `lun` that had to move so many bytes and whose answer was sent
+    /// at `sent`.
+    pub fn count(&self, nexus: &Nexus, lun: u32, moved: (Kind, u64), times: &Times, sent: Instant) {
+        nexus.count(&self.everywhere.stages, lun, moved, times, sent);
     }
 
     /// Has every lane, this one too, do what `ask` makes for it; gives an answer for each.
@@ -216,9 +226,12 @@ impl LaneUnits {
             .map(|(_, lane)| lane)
     }
 
-    /// This lane's view of a disk.
-    pub(crate) fn disk(&self, shared: &Shared) -> &Rc<Disk> {
-        &self.disks[shared.index]
+    /// This lane's view of a disk, while it has one.
+    pub(crate) fn disk(&self, shared: &Arc<Shared>) -> Option<Rc<Disk>> {
+        let disks = self.disks.borrow();
+        let disk = disks.get(&shared.name);
+        disk.filter(|disk| Arc::ptr_eq(&disk.shared, shared))
+            .cloned()
     }
 
     /// One unit of each disk that is shown.

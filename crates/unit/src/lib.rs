@@ -15,6 +15,7 @@
 mod abort;
 mod answer;
 mod block;
+mod change;
 mod copy;
 mod disk;
 mod exclusion;
@@ -39,7 +40,9 @@ pub use medium::shortened;
 pub use memory::{Limits, NexusMemory, Permits, WINDOW_STEP};
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
-pub use scsi::{NexusId, TargetPort};
+pub use scsi::{
+    NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort, UnitReport,
+};
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::Keep;
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};

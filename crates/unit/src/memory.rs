@@ -31,7 +31,7 @@ use common::CommonPermit;
 pub type Permits = SmallVec<[Paid; 3]>;
 
 /// How much memory commands may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// For the payload of commands, over all nexuses, with the buffers that are kept for the next ones,
     /// in bytes; at least [`Limits::memory_least_bytes`].

@@ -83,8 +83,8 @@ pub fn no_commands() -> Weak<dyn Commands> {
 pub struct Nexus {
     /// Its number.
     pub id: NexusId,
-    /// The units that it reaches.
-    pub luns: Rc<Luns>,
+    /// The units that it reaches. Who goes on over an await may see others then.
+    luns: RefCell<Rc<Luns>>,
     /// What it may hold of the lane's memory.
     pub memory: NexusMemory,
     /// For people: who it is.
@@ -111,7 +111,7 @@ impl Nexus {
     ) -> Nexus {
         Nexus {
             id,
-            luns,
+            luns: RefCell::new(luns),
             memory,
             initiator: initiator.to_owned(),
             steps,
@@ -138,9 +138,26 @@ impl Nexus {
         self.aborts.borrow().get(&lun).copied().unwrap_or_default()
     }
 
+    /// The units that it reaches now.
+    pub fn luns(&self) -> Rc<Luns> {
+        self.luns.borrow().clone()
+    }
+
     /// The unit at `lun`.
-    pub fn unit(&self, lun: u32) -> Option<&Rc<Unit>> {
-        self.luns.get(&lun)
+    pub fn unit(&self, lun: u32) -> Option<Rc<Unit>> {
+        self.luns.borrow().get(&lun).cloned()
+    }
+
+    /// Has it reach these units from now on.
+    pub(crate) fn set_luns(&self, luns: Rc<Luns>) {
+        self.luns.replace(luns);
+    }
+
+    /// It has received the unit attention of the power-on at `lun`.
+    pub fn power_on_heard(&self, lun: u32) {
+        if let Some(unit) = self.unit(lun) {
+            unit.logical.borrow().power_on_heard(self.id);
+        }
     }
 
     /// Takes the unit attention that waits for this nexus at `lun`, for fronts without sense data.
@@ -185,7 +202,8 @@ impl Nexus {
         &self,
         stages: &Stages,
         lun: u32,
-        (kind, times): (Kind, &Times),
+        (kind, bytes): (Kind, u64),
+        times: &Times,
         sent: Instant,
     ) {
         let mut counted = self.counted.borrow_mut();
@@ -199,7 +217,19 @@ impl Nexus {
                 &counted[counted.len() - 1].1
             }
         };
-        counted.record(kind, times, sent);
+        counted.record(kind, bytes, times, sent);
+    }
+
+    /// What it has counted at `lun` goes to what has ended.
+    pub(crate) fn end_count(&self, stages: &Stages, lun: u32) {
+        let mut counted = self.counted.borrow_mut();
+        counted.retain(|(of, counted)| {
+            let is_kept = *of != lun;
+            if !is_kept {
+                stages.end(counted);
+            }
+            is_kept
+        });
     }
 
     pub(crate) fn end_counts(&self, stages: &Stages) {

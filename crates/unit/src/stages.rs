@@ -8,12 +8,15 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use engine::Instant;
 use hdrhistogram::Histogram;
-use volume::histogram::{self, LaneHistogram};
+use volume::histogram::{self, LaneHistogram, add};
 
 /// A part of a command's way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -95,11 +98,13 @@ pub(crate) struct Counted {
     volume: String,
     initiator: String,
     kinds: [OnceLock<[Buckets; STAGES]>; KINDS],
+    bytes: [AtomicU64; KINDS],
 }
 
 impl Counted {
-    /// Counts a command whose answer was sent at `sent`. On the session's lane only.
-    pub(crate) fn record(&self, kind: Kind, times: &Times, sent: Instant) {
+    /// Counts a command for `bytes` whose answer was sent at `sent`. On the session's lane only.
+    pub(crate) fn record(&self, kind: Kind, bytes: u64, times: &Times, sent: Instant) {
+        add(&self.bytes[kind as usize], bytes);
         let stages = self.kinds[kind as usize].get_or_init(Default::default);
         let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
         if kind == Kind::Write {
@@ -112,9 +117,12 @@ impl Counted {
     }
 
     fn add_to(&self, table: &mut StageTable) {
-        for (stages, sums) in self.kinds.iter().zip(&mut table.0) {
+        for (stages, sums) in self.kinds.iter().zip(&mut table.stages) {
             let stages = stages.get().into_iter().flatten();
             stages.zip(sums).for_each(|(stage, sum)| stage.add_to(sum));
+        }
+        for (bytes, sum) in self.bytes.iter().zip(&mut table.bytes) {
+            *sum += bytes.load(Ordering::Relaxed);
         }
     }
 }
@@ -141,6 +149,7 @@ impl Stages {
             volume: volume.into(),
             initiator: initiator.into(),
             kinds: Default::default(),
+            bytes: Default::default(),
         });
         self.lock().sessions.push(counted.clone());
         counted
@@ -180,22 +189,31 @@ pub struct StageReport {
     pub initiators: BTreeMap<String, StageTable>,
 }
 
-/// Times by kind and stage, in nanoseconds.
+/// Times by kind and stage, in nanoseconds, and bytes by kind.
 #[derive(Clone, Debug)]
-pub struct StageTable([[Histogram<u64>; STAGES]; KINDS]);
+pub struct StageTable {
+    stages: [[Histogram<u64>; STAGES]; KINDS],
+    bytes: [u64; KINDS],
+}
 
 impl Default for StageTable {
     fn default() -> Self {
-        StageTable(std::array::from_fn(|_| {
-            std::array::from_fn(|_| histogram::empty())
-        }))
+        StageTable {
+            stages: std::array::from_fn(|_| std::array::from_fn(|_| histogram::empty())),
+            bytes: [0; KINDS],
+        }
     }
 }
 
 impl StageTable {
     /// How long commands of a kind were in a stage.
     pub fn of(&self, kind: Kind, stage: Stage) -> &Histogram<u64> {
-        &self.0[kind as usize][stage as usize]
+        &self.stages[kind as usize][stage as usize]
+    }
+
+    /// What commands of a kind had to move, in bytes.
+    pub fn bytes(&self, kind: Kind) -> u64 {
+        self.bytes[kind as usize]
     }
 }
 

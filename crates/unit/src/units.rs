@@ -1,8 +1,9 @@
 //! All disks on all lanes: what the fronts and the daemon hold.
 
 use std::{
+    collections::BTreeMap,
     rc::Rc,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
 use engine::{
@@ -10,6 +11,7 @@ use engine::{
     cross::{Sender, channel, oneshot},
     spawn,
 };
+use scsi::UnitReport;
 use volume::{ErrorKind, SharedVolume};
 
 use crate::{
@@ -52,7 +54,7 @@ pub struct DiskSpec {
 /// A volume could not be opened on a lane.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct OpenError(String);
+pub struct OpenError(pub(crate) String);
 
 /// A volume could not be flushed at the end: what had been written to it and not been flushed before
 /// may be lost.
@@ -73,6 +75,9 @@ pub struct FlushError {
 pub struct Units {
     lanes: Vec<Sender<Message>>,
     everywhere: Arc<Everywhere>,
+    keep: Option<Keep>,
+    /// What all lanes share of each disk, by the names of their volumes.
+    disks: Arc<Mutex<BTreeMap<String, Arc<Shared>>>>,
 }
 
 impl Units {
@@ -84,20 +89,10 @@ impl Units {
         let everywhere = Arc::new(Everywhere::new(config.limits.transfer_max_bytes));
         let plan = config.limits.plan(lanes.len());
         let common = CommonMemory::new(plan.common);
-        let shared = |index: usize, spec: &DiskSpec| {
-            Arc::new(Shared {
-                index,
-                name: spec.name.clone(),
-                uuid: spec.uuid,
-                turns: Arc::default(),
-                state: State::new(&spec.name, config.keep.clone(), spec.kept.as_deref()),
-            })
-        };
         let disks: Vec<_> = config
             .disks
             .iter()
-            .enumerate()
-            .map(|(index, spec)| (shared(index, spec), spec.open.clone()))
+            .map(|spec| (Arc::new(shared(spec, &config.keep)), spec.open.clone()))
             .collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.iter().map(|_| channel()).unzip();
         for (own, (lane, messages)) in lanes.iter().zip(receivers).enumerate() {
@@ -117,9 +112,13 @@ impl Units {
             let ended = || Err(OpenError("its lane has ended".to_owned()));
             opened.await.unwrap_or_else(ended)?;
         }
+        let disks = disks.into_iter();
+        let by_name = disks.map(|(shared, _)| (shared.name.clone(), shared));
         Ok(Units {
             lanes: senders,
             everywhere,
+            keep: config.keep,
+            disks: Arc::new(Mutex::new(by_name.collect())),
         })
     }
 
@@ -146,6 +145,24 @@ impl Units {
     /// Where the time of commands has gone since the start.
     pub fn stage_times(&self) -> StageReport {
         self.everywhere.stages.report()
+    }
+
+    /// What initiators have made of each disk, by the names of their volumes. No lane is asked.
+    pub fn reports(&self) -> BTreeMap<String, UnitReport> {
+        let disks = self.disks();
+        let reports = disks.iter();
+        reports
+            .map(|(name, shared)| (name.clone(), shared.state.unit.report()))
+            .collect()
+    }
+
+    /// What all lanes share of a new disk.
+    pub(crate) fn shared(&self, spec: &DiskSpec) -> Shared {
+        shared(spec, &self.keep)
+    }
+
+    pub(crate) fn disks(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Shared>>> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
@@ -198,19 +215,13 @@ impl Units {
     }
 }
 
-async fn open_here(disks: Vec<(Arc<Shared>, OpenVolume)>) -> Result<Vec<Rc<Disk>>, OpenError> {
-    let mut opened = Vec::new();
+async fn open_here(
+    disks: Vec<(Arc<Shared>, OpenVolume)>,
+) -> Result<BTreeMap<String, Rc<Disk>>, OpenError> {
+    let mut opened = BTreeMap::new();
     for (shared, open) in disks {
-        let volume = open()
-            .await
-            .map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
-        let gate = Rc::default();
-        let disk = Disk {
-            shared,
-            volume,
-            gate,
-        };
-        opened.push(Rc::new(disk));
+        let name = shared.name.clone();
+        opened.insert(name, Rc::new(Disk::open(shared, &open).await?));
     }
     Ok(opened)
 }
@@ -218,17 +229,49 @@ async fn open_here(disks: Vec<(Arc<Shared>, OpenVolume)>) -> Result<Vec<Rc<Disk>
 async fn flush_here(units: &LaneUnits) -> Result<(), FlushError> {
     let mut result = Ok(());
     for disk in units.disks() {
-        if let Err(error) = disk.volume.flush().await {
-            let volume = disk.name().to_owned();
-            // What was written lies on the disks of the new owner, whose flushes cover it.
-            if error.kind() == ErrorKind::Preempted {
-                tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
-                continue;
-            }
-            tracing::error!(volume, %error, "the last flush of a volume failed");
-            let cause = error.to_string();
-            result = result.and(Err(FlushError { volume, cause }));
-        }
+        result = result.and(flush_disk(&disk).await);
     }
     result
+}
+
+/// Flushes one disk before it goes.
+pub(crate) async fn flush_disk(disk: &Disk) -> Result<(), FlushError> {
+    let Err(error) = disk.volume.flush().await else {
+        return Ok(());
+    };
+    let volume = disk.name().to_owned();
+    // What was written lies on the disks of the new owner, whose flushes cover it.
+    if error.kind() == ErrorKind::Preempted {
+        tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
+        return Ok(());
+    }
+    tracing::error!(volume, %error, "the last flush of a volume failed");
+    let cause = error.to_string();
+    Err(FlushError { volume, cause })
+}
+
+fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {
+    Shared {
+        name: spec.name.clone(),
+        uuid: spec.uuid,
+        turns: Arc::default(),
+        state: State::new(&spec.name, keep.clone(), spec.kept.as_deref()),
+    }
+}
+
+impl Disk {
+    /// The current lane's view of a disk.
+    ///
+    /// # Errors
+    /// Its volume does not open.
+    pub(crate) async fn open(shared: Arc<Shared>, open: &OpenVolume) -> Result<Disk, OpenError> {
+        let opened = open().await;
+        let volume =
+            opened.map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
+        Ok(Disk {
+            shared,
+            volume,
+            gate: Rc::default(),
+        })
+    }
 }

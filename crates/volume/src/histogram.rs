@@ -73,7 +73,7 @@ pub fn empty() -> Histogram<u64> {
 }
 
 /// Adds to a counter that no other thread writes.
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
+pub fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 

@@ -2,6 +2,7 @@
 //! that fail, and functions that abort what runs. `SANSTONE_SEEDS=2000` tries more than the few
 //! of every day; a seed that fails prints the command that replays it.
 
+mod apply;
 mod claims;
 mod crowds;
 mod daemons;

@@ -183,7 +183,7 @@ fn crowd(
 #[test]
 fn what_was_written_is_read_over_every_connection() {
     Bench::each(40, async |bench| {
-        let clients = vec![bench.client().await, bench.client().await];
+        let clients = [bench.client().await, bench.client().await];
         join_all(crowd(bench, &clients, 25)).await;
         let version = bench.version();
         let data = content::bytes(version, 0..8);
@@ -331,7 +331,7 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
         let refused = NbdClient::start(addr, true).await;
         assert!(refused.is_err(), "there are as many as there may be");
         // Others have memory all the while.
-        join_all(crowd(bench, &[quiet.clone()], 10)).await;
+        join_all(crowd(bench, std::slice::from_ref(&quiet), 10)).await;
         time::sleep(3 * LIMITS.peer_time).await;
         for _ in 0..streams.len() {
             bench.client().await.end();
@@ -348,7 +348,7 @@ fn a_server_that_stops_answers_what_it_has_accepted() {
     let answered = Cell::new(0);
     Bench::each(20, async |bench| {
         bench.disk().set_pause_max(5 * MS);
-        let clients = vec![bench.client().await, bench.client().await];
+        let clients = [bench.client().await, bench.client().await];
         let mut writes = Vec::new();
         for n in 0..20u64 {
             let client = clients[n as usize % 2].clone();

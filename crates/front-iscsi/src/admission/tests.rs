@@ -145,6 +145,25 @@ fn places_are_kept_for_the_longest_sessions() {
 }
 
 #[test]
+fn who_has_a_place_keeps_it_when_there_are_fewer() {
+    let admission = admission();
+    let ids: Vec<u64> = (1..=4).map(|n| log_in(&admission, n, "db")).collect();
+    leave(&admission, ids[0]);
+    admission.set_places(Places {
+        sessions: 2,
+        reserved: 0,
+        ..PLACES
+    });
+    // Three are there, and none is kept for the one that left.
+    let (late, _) = arrive(&admission, 5);
+    assert!(!enter(&admission, late, "db"));
+    leave(&admission, ids[1]);
+    assert!(!enter(&admission, late, "db"));
+    leave(&admission, ids[2]);
+    assert!(enter(&admission, late, "db"));
+}
+
+#[test]
 fn accepting_waits_while_too_many_are_still_leaving() {
     let admission = admission();
     let mut told = Vec::new();

@@ -300,7 +300,7 @@ fn an_error_of_the_volume_says_what_it_is() {
 fn a_nexus_that_is_one_too_many_is_served_and_told_nothing() {
     with_nexus(async |units, nexus| {
         const NEXUSES_MAX: usize = 4096;
-        let enter = || units.enter("test", &nexus.luns, no_commands());
+        let enter = || units.enter("test", &nexus.luns(), no_commands());
         let others: Vec<_> = (0..NEXUSES_MAX).map(|_| enter()).collect();
         let power_on = Some(Attention::PowerOnOrReset);
         for other in &others {

@@ -9,11 +9,12 @@
 //! open `Part`.
 
 mod create;
+mod report;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     path::Path,
     sync::{Arc, Weak},
@@ -25,7 +26,7 @@ use crate::{
     Result, Shape, SharedVolume,
     claim::Owner,
     kinds::{
-        Node, Volumes, What,
+        Kind, Node, Volumes, What,
         file::{Grown, OpenFiles},
     },
     part::{Context, Opening, Part},
@@ -33,7 +34,7 @@ use crate::{
     values::ConfigError,
 };
 
-pub use self::create::NewStripe;
+pub use self::{create::NewStripe, report::NodeView};
 pub use crate::{
     kinds::Findings,
     part::{Carried, Handles},
@@ -149,20 +150,46 @@ impl Graph {
         })
     }
 
+    /// Means these volumes from now on, and gives those that it meant before. What is open stays open as
+    /// it is.
+    ///
+    /// # Errors
+    /// As [`Graph::new`].
+    pub fn replace_volumes(
+        &mut self,
+        volumes: Volumes,
+    ) -> std::result::Result<Volumes, ConfigError> {
+        volumes.check()?;
+        Ok(std::mem::replace(&mut self.volumes, volumes))
+    }
+
     /// Closes the open volumes in good order: claims are given up, and sessions logged out. For the
     /// end, when nothing is in flight and all is flushed. Says what could not be given up.
     pub async fn close(&mut self) -> Vec<String> {
+        self.close_all_but(&BTreeSet::new()).await
+    }
+
+    /// The same for all but those whose names are in `kept`, which are in use.
+    pub async fn close_all_but(&mut self, kept: &BTreeSet<String>) -> Vec<String> {
         let mut failed = Vec::new();
-        let named = std::mem::take(&mut self.named).into_iter();
+        let (stays, named) = std::mem::take(&mut self.named)
+            .into_iter()
+            .partition(|(name, _)| kept.contains(name));
+        self.named = stays;
+        let named: BTreeMap<_, Weak<Part>> = named;
+        let named = named.into_iter();
         let named = named.filter_map(|(name, part)| Some((name, part.upgrade()?)));
         let mut parts: Vec<_> = named.collect();
+        let until_closed = std::mem::take(&mut self.context.until_closed);
+        let is_kept = |(path, _): &(String, _)| {
+            let volume = path.split('/').next().unwrap_or_default();
+            kept.contains(volume)
+        };
+        let (stays, until_closed): (Vec<_>, Vec<_>) = until_closed.into_iter().partition(is_kept);
+        self.context.until_closed = stays;
         // What is part of another one is closed with it; what was left of a start that failed is not.
         let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
-        parts.extend(
-            std::mem::take(&mut self.context.until_closed)
-                .into_iter()
-                .filter(left),
-        );
+        parts.extend(until_closed.into_iter().filter(left));
         for (name, part) in parts {
             let closed = match part.on_lane().await {
                 Ok(volume) => volume.close().await,
@@ -222,13 +249,7 @@ impl Graph {
             };
             let path = format!("{path}/{}", kind.name());
             let mut children = Vec::new();
-            let inner = kind.children();
-            for (index, child) in inner.iter().enumerate() {
-                let child_path = if inner.len() > 1 {
-                    format!("{path}/{index}")
-                } else {
-                    path.clone()
-                };
+            for (child, child_path) in child_paths(kind, &path) {
                 children.push(self.open_node(child, &child_path, home).await?);
             }
             let settings = kind.settings();
@@ -240,7 +261,9 @@ impl Graph {
             };
             let opened = settings.open(opening).await;
             if let Ok(part) = &opened {
-                self.context.handles.put(path, part.counters().clone());
+                let handles = &mut self.context.handles;
+                handles.put(path.clone(), part.shape().clone());
+                handles.put(path, part.counters().clone());
             }
             opened.map_err(|error| {
                 let span = settings.span().unwrap_or_else(|| node.span.clone());
@@ -263,4 +286,16 @@ impl Graph {
         self.named.insert(name.to_owned(), Arc::downgrade(&part));
         Ok(part)
     }
+}
+
+/// What `kind` at `path` is made of, with where each is in the graph.
+fn child_paths<'a>(kind: &'a Kind, path: &'a str) -> impl Iterator<Item = (&'a Node, String)> {
+    let children = kind.children();
+    let has_several = children.len() > 1;
+    let path_of = move |index| match has_several {
+        true => format!("{path}/{index}"),
+        false => path.to_owned(),
+    };
+    let children = children.iter().enumerate();
+    children.map(move |(index, child)| (child, path_of(index)))
 }

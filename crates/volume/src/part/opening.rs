@@ -72,6 +72,11 @@ impl Opening<'_> {
         self.context.handles.given(&self.path)
     }
 
+    /// Makes `handle` what reaches into this volume from outside.
+    pub(crate) fn put<H: Send + 'static>(&mut self, handle: H) {
+        self.context.handles.put(self.path.clone(), handle);
+    }
+
     /// The handle that somebody has given to this volume before it is opened.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn existing_handle<H: Clone + 'static>(&self) -> Option<H> {

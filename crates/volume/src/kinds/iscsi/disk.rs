@@ -165,7 +165,7 @@ impl IscsiDisk {
 
 impl Drop for IscsiDisk {
     fn drop(&mut self) {
-        // Their tasks would keep the sessions alive, and answer pings for ever.
+        // At once: an attempt to log in again keeps the unit for a while.
         let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
         self.unit.paths.end(&closed);
     }

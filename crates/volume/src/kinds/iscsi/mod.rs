@@ -10,6 +10,7 @@
 //!  access    which target ports may be used, where a target says so (ALUA)
 //!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
+//!  status    what the session does right now, for whoever looks from another thread
 //! ```
 //!
 //! Requests that were in flight when a session was lost are sent again over another one, so that a
@@ -36,6 +37,7 @@ mod recovery;
 mod sense;
 mod session;
 pub mod settings;
+mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -47,3 +49,4 @@ pub use config::{IscsiConfig, Multipath, PathConfig, Policy, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;
+pub use status::{SessionState, SessionStatus};

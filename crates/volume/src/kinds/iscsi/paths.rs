@@ -5,7 +5,7 @@
 //! of them might be answered, and then be overwritten by the past. Reads go on.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     rc::Rc,
 };
 
@@ -19,6 +19,7 @@ use super::{
     nexus::Nexus,
     patience::{Pace, Patience},
     session::Session,
+    status::SessionStatus,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -74,6 +75,7 @@ pub(super) struct Paths {
     /// Nobody uses the disk any more: what is lost stays so.
     is_at_rest: Cell<bool>,
     changed: Notify,
+    status: OnceCell<SessionStatus>,
     pub(super) counts: RefCell<PathCounts>,
 }
 
@@ -136,6 +138,7 @@ impl Paths {
             attempts: Cell::new(0),
             is_at_rest: Cell::new(false),
             changed: Notify::new(),
+            status: OnceCell::new(),
             counts: RefCell::default(),
         }
     }
@@ -190,7 +193,29 @@ impl Paths {
         nexus.goes_into_use();
         path.error.replace(None);
         path.nexus.replace(Some(nexus.clone()));
+        self.tell_in_use(nexus);
         self.changed.notify();
+    }
+
+    /// Says from now on in `status` whether there is a session.
+    pub(super) fn report_to(&self, status: &SessionStatus) {
+        let _ = self.status.set(status.clone());
+        if let Some(nexus) = self.live().next() {
+            self.tell_in_use(&nexus);
+        }
+    }
+
+    fn tell_in_use(&self, nexus: &Nexus) {
+        if let Some(status) = self.status.get() {
+            status.logged_in(nexus.session().port().address());
+        }
+    }
+
+    /// A session was lost with `error`; with the last one the disk is out of reach.
+    pub(super) fn tell_lost(&self, error: &Error) {
+        if let (Some(status), None) = (self.status.get(), self.live().next()) {
+            status.lost(error.to_string());
+        }
     }
 
     /// Keeps `nexus`, at a target port that may not be used now.
@@ -332,6 +357,16 @@ impl Paths {
 
 /// All commands are kept back.
 pub(super) struct Frozen<'a>(&'a Paths);
+
+impl Drop for Paths {
+    fn drop(&mut self) {
+        // Their tasks would keep the sessions alive, and answer pings for ever.
+        self.end(&Error::new(
+            ErrorKind::Unreachable,
+            "the volume has been closed",
+        ));
+    }
+}
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {

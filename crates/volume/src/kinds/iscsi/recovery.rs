@@ -109,11 +109,16 @@ impl Unit {
             counts.lost_with_writes += u64::from(nexus.haunts());
         }
         self.told_lost(path, error);
+        self.paths.tell_lost(error);
         self.paths.notify();
         if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
             self.look_at_access();
         }
-        self.bring_back();
+        // The only path comes back when it is wanted: two that log in as the same initiator port would end
+        // each other's sessions for ever. What a write in flight may still do is to be ended at once.
+        if self.paths.all().len() > 1 || nexus.haunts() {
+            self.bring_back();
+        }
     }
 
     /// Logs in on `path` within `limit` and takes it into use, once we know what the target has to say

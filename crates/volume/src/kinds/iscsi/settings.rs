@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    IscsiConfig, IscsiDisk,
+    IscsiConfig, IscsiDisk, SessionStatus,
     config::{Policy, own_name},
     disks::{Disks, normalised},
     path_settings::{PathSettings, SessionSettings},
@@ -168,12 +168,14 @@ impl Settings for Iscsi {
         LaneFuture::new(async move {
             let config = self.resolve(opening.base()).await?;
             let wait_at_start = self.wait_at_start.get_ref().duration();
+            let status: SessionStatus = opening.handle();
             let identity = Arc::new(OnceLock::new());
             let told = identity.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
                         let disk = open(config, wait_at_start).await?;
+                        disk.unit.paths.report_to(&status);
                         let _ = told.set(disk.identity().clone());
                         Ok(disk as _)
                     })

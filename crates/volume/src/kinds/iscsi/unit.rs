@@ -136,8 +136,9 @@ impl Unit {
 
     /// Waits until it is worth another look whether there is a path.
     async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
-        // A disk that was closed and is used again has let its paths go.
-        if self.paths.is_at_rest() {
+        // A disk that was closed and is used again has let its paths go, and an only path comes back when
+        // it is wanted.
+        if self.paths.is_at_rest() || self.paths.live().next().is_none() {
             self.bring_back();
         }
         self.paths.wait(writes, patience).await

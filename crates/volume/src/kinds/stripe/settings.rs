@@ -89,6 +89,7 @@ impl Settings for Stripe {
                 .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
                 .await?;
             part.carry(Carried::Stripe(uuid));
+            opening.put(claim);
             opening.keep_until_closed(&part);
             Ok(part)
         })

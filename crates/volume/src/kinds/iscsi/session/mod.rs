@@ -117,6 +117,10 @@ pub(super) struct Port {
 }
 
 impl Port {
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Whether a session at one reinstates ours at the other, as far as we know.
     pub(super) fn is_same(&self, other: &Port) -> bool {
         match (self.group, other.group) {

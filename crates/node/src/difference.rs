@@ -1,0 +1,227 @@
+//! What is different in another configuration, and what of that cannot be changed while it is served.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    sync::Arc,
+};
+
+use engine::store;
+use front_iscsi::Chap;
+use volume::config::ConfigError;
+
+use crate::{
+    Failure,
+    config::{Config, Lun, TargetTable},
+};
+
+/// A configuration as it is served, with the secrets that it had then.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) config: Config,
+    pub(crate) targets: Vec<TargetTable>,
+    pub(crate) discovery: Option<Arc<Chap>>,
+}
+
+impl Served {
+    /// Reads the secrets of `config`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn new(config: Config) -> Result<Served, Failure> {
+        let wrong = |error: ConfigError| config.wrong(&error);
+        let targets = config.targets().map_err(wrong)?;
+        let discovery = config.discovery().map_err(wrong)?;
+        Ok(Served {
+            config,
+            targets,
+            discovery,
+        })
+    }
+
+    /// The volumes that targets serve.
+    pub(crate) fn volumes(&self) -> BTreeSet<String> {
+        let luns = self.targets.iter().flat_map(|table| table.luns.values());
+        luns.map(|lun| lun.volume.clone()).collect()
+    }
+
+    /// Those, and all that they are made of.
+    pub(crate) fn open(&self) -> BTreeSet<String> {
+        let served = self.volumes();
+        let parts = served.iter().flat_map(|name| self.parts(name));
+        parts.collect()
+    }
+
+    fn parts(&self, name: &str) -> BTreeSet<String> {
+        let parts = self.config.volumes().parts(name).into_iter();
+        parts.map(str::to_owned).collect()
+    }
+}
+
+/// From one configuration to another.
+#[derive(Debug, Default)]
+pub(crate) struct Difference {
+    /// For people, a line each.
+    pub(crate) lines: Vec<String>,
+    /// What cannot be changed while it is served, with what to do instead.
+    pub(crate) refused: Vec<String>,
+}
+
+impl Difference {
+    /// What is different in `after`.
+    pub(crate) fn between(before: &Served, after: &Served) -> Difference {
+        let mut difference = Difference::default();
+        difference.settings(before, after);
+        difference.volumes(before, after);
+        difference.targets(before, after);
+        if before.discovery != after.discovery {
+            difference.line("~ discovery: what has to be proved");
+        }
+        difference
+    }
+
+    fn line(&mut self, line: impl Display) {
+        self.lines.push(line.to_string());
+    }
+
+    fn refuse(&mut self, what: impl Display) {
+        self.refused.push(what.to_string());
+    }
+
+    fn settings(&mut self, before: &Served, after: &Served) {
+        let (before, after) = (&before.config, &after.config);
+        let real = |path: &std::path::Path| store::resolve(path).unwrap_or(path.to_owned());
+        let (was, is) = (before.state_directory(), after.state_directory());
+        if real(&was) != real(&is) {
+            self.refuse(format_args!(
+                "the state directory would be {}, and the daemon has {}: write state = \"{}\", or restart \
+                 to apply it",
+                is.display(),
+                was.display(),
+                real(&was).display()
+            ));
+        }
+        if real(before.directory()) != real(after.directory()) {
+            self.refuse(format_args!(
+                "its relative paths would begin in {}, and those that are served begin in {}: put it there, \
+                 or restart to apply it",
+                after.directory().display(),
+                before.directory().display()
+            ));
+        }
+        let memory = |config: &Config| config.unit_limits().ok();
+        for (what, is_other) in [
+            ("lanes", before.lanes() != after.lanes()),
+            ("memory or limits.transfer", memory(before) != memory(after)),
+        ] {
+            if is_other {
+                self.refuse(format_args!(
+                    "{what}: that is set at the start; restart to apply it"
+                ));
+            }
+        }
+        if before.limits() != after.limits() {
+            self.line("~ limits, for connections that come");
+        }
+        if before.digests() != after.digests() {
+            self.line("~ digests, for connections that come");
+        }
+    }
+
+    fn volumes(&mut self, before: &Served, after: &Served) {
+        let (was, is) = (before.config.volumes(), after.config.volumes());
+        let names: BTreeSet<&String> = was.0.keys().chain(is.0.keys()).collect();
+        let (was_open, is_open) = (before.open(), after.open());
+        for name in names {
+            match (was.0.get(name), is.0.get(name)) {
+                (None, _) => self.line(format_args!("+ volume {name}")),
+                (_, None) => self.line(format_args!("- volume {name}")),
+                (Some(was), Some(is)) if was == is => {}
+                (Some(_), Some(_)) => {
+                    self.line(format_args!("~ volume {name}"));
+                    if was_open.contains(name) && is_open.contains(name) {
+                        self.refuse(format_args!(
+                            "volume \"{name}\" has other settings, and is served: restart to apply them"
+                        ));
+                    }
+                }
+            }
+        }
+        let stays = after.volumes();
+        for name in before.volumes().difference(&stays) {
+            // It is closed, and with it what it is made of.
+            let parts = before.parts(name);
+            if let Some(part) = parts.intersection(&is_open).next() {
+                self.refuse(format_args!(
+                    "volume \"{name}\" is served no more, but \"{part}\", which is a part of it, still is: \
+                     restart to apply it"
+                ));
+            }
+        }
+    }
+
+    fn targets(&mut self, before: &Served, after: &Served) {
+        let by_name = |served: &'_ Served| -> BTreeMap<String, TargetTable> {
+            let tables = served.targets.iter();
+            tables
+                .map(|table| (table.name.clone(), table.clone()))
+                .collect()
+        };
+        let (was, is) = (by_name(before), by_name(after));
+        let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+        for name in names {
+            match (was.get(name), is.get(name)) {
+                (None, Some(is)) => {
+                    self.line(format_args!("+ target {name}"));
+                    self.luns(name, &BTreeMap::new(), &is.luns);
+                }
+                (Some(_), None) => {
+                    self.line(format_args!("- target {name}: its sessions end"));
+                }
+                (Some(was), Some(is)) => self.target(was, is),
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn target(&mut self, was: &TargetTable, is: &TargetTable) {
+        let name = &is.name;
+        self.luns(name, &was.luns, &is.luns);
+        for (what, is_other) in [
+            ("portals", was.portal_groups != is.portal_groups),
+            ("allow", was.allow != is.allow),
+            ("allow_from", was.allow_from != is.allow_from),
+            ("what has to be proved", was.chap != is.chap),
+            ("redirect", was.redirect != is.redirect),
+        ] {
+            if is_other {
+                self.line(format_args!("~ target {name}: {what}"));
+            }
+        }
+    }
+
+    fn luns(&mut self, target: &str, was: &BTreeMap<u32, Lun>, is: &BTreeMap<u32, Lun>) {
+        let numbers: BTreeSet<&u32> = was.keys().chain(is.keys()).collect();
+        for number in numbers {
+            match (was.get(number), is.get(number)) {
+                (None, Some(lun)) => {
+                    self.line(format_args!(
+                        "+ target {target}: LUN {number}, {}",
+                        lun.volume
+                    ));
+                }
+                (Some(lun), None) => {
+                    self.line(format_args!(
+                        "- target {target}: LUN {number}, {}",
+                        lun.volume
+                    ));
+                }
+                (Some(was), Some(is)) if was != is => {
+                    let volume = &is.volume;
+                    self.line(format_args!("~ target {target}: LUN {number}, {volume}"));
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A look at a daemon. Its lanes are asked only for what they alone know; a [`View`] is then described
+//! wherever nobody is kept waiting.
+
+use std::{
+    collections::BTreeMap,
+    path::{self, Path, PathBuf},
+};
+
+use front_iscsi::{Allow, SessionReport, TargetSpec};
+use hdrhistogram::Histogram;
+use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
+use uuid::Uuid;
+use volume::{
+    graph::NodeView,
+    kinds::iscsi::SessionState,
+    stats::{RequestKind, Snapshot},
+};
+
+use crate::description::{
+    Claim, Counted, Counters, Description, Lun, Node, NodeSession, PortalGroup, Registration,
+    Requests, Reservation, Session, Target, Unit, VERSION, Volume,
+};
+
+/// A daemon as it is now; what it has counted is read when it is described.
+pub struct View {
+    pub(crate) configuration: PathBuf,
+    pub(crate) state: PathBuf,
+    pub(crate) trees: BTreeMap<String, NodeView>,
+    /// The identities of the volumes that are served.
+    pub(crate) disks: BTreeMap<String, Uuid>,
+    pub(crate) targets: Vec<TargetSpec>,
+    pub(crate) sessions: Vec<SessionReport>,
+    pub(crate) units: Units,
+}
+
+impl View {
+    /// Everything that there is to see.
+    pub fn describe(&self) -> Description {
+        let reports = self.units.reports();
+        let volumes = self.trees.iter().map(|(name, tree)| {
+            let volume = Volume {
+                uuid: self.disks.get(name).map(Uuid::to_string),
+                tree: node(tree),
+                unit: reports.get(name).map(unit),
+            };
+            (name.clone(), volume)
+        });
+        Description {
+            version: VERSION,
+            configuration: absolute(&self.configuration),
+            state: absolute(&self.state),
+            lanes: self.units.lanes(),
+            volumes: volumes.collect(),
+            targets: self
+                .targets
+                .iter()
+                .map(|spec| (spec.name.clone(), target(spec)))
+                .collect(),
+            sessions: self.sessions.iter().map(session).collect(),
+        }
+    }
+
+    /// What was counted since the start.
+    pub fn counters(&self) -> Counters {
+        let stages = self.units.stage_times();
+        let by_kind = |tables: &BTreeMap<String, StageTable>| {
+            let tables = tables.iter();
+            tables
+                .map(|(name, table)| (name.clone(), commands(table)))
+                .collect()
+        };
+        let mut nodes = BTreeMap::new();
+        for tree in self.trees.values() {
+            count(tree, &mut nodes);
+        }
+        Counters {
+            nodes,
+            volumes: by_kind(&stages.volumes),
+            initiators: by_kind(&stages.initiators),
+        }
+    }
+}
+
+/// Where it is, whatever directory the reader is in.
+fn absolute(path: &Path) -> String {
+    let absolute = path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.display().to_string()
+}
+
+fn node(view: &NodeView) -> Node {
+    let shape = view.shape.as_ref();
+    Node {
+        path: view.path.clone(),
+        name: view.name.clone(),
+        kind: view.kind.to_owned(),
+        place: view.place.clone(),
+        open: shape.is_some(),
+        size_bytes: shape.map(|shape| shape.len_bytes()),
+        block_size_bytes: shape.map(|shape| shape.block_size_bytes),
+        memory_bytes: view.memory_bytes,
+        read_only: shape.is_some_and(|shape| shape.read_only),
+        claim: view.claim.as_ref().map(|claim| {
+            let lost = claim.check().err();
+            Claim {
+                held: lost.is_none(),
+                error: lost.map(|error| error.to_string()),
+            }
+        }),
+        session: view.session.as_ref().map(|status| session_of(status.now())),
+        requests: requests(&view.counters.snapshot()),
+        children: view.children.iter().map(node).collect(),
+    }
+}
+
+fn session_of(state: SessionState) -> NodeSession {
+    let (state, address, relogins, error) = match state {
+        SessionState::None => ("none", None, 0, None),
+        SessionState::LoggedIn { address, relogins } => {
+            ("logged in", Some(address), relogins, None)
+        }
+        SessionState::Lost {
+            address,
+            relogins,
+            why,
+        } => ("lost", address, relogins, Some(why)),
+    };
+    NodeSession {
+        state: state.to_owned(),
+        address: address.map(|address| address.to_string()),
+        relogins,
+        error,
+    }
+}
+
+fn name_of(kind: impl std::fmt::Debug) -> String {
+    format!("{kind:?}").to_lowercase()
+}
+
+fn requests(snapshot: &Snapshot) -> BTreeMap<String, Requests> {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
+    let kinds = kinds.into_iter();
+    kinds
+        .filter(|(_, counts)| counts.requests + counts.unanswered > 0)
+        .map(|(kind, counts)| {
+            let times = &counts.latency_ns;
+            let requests = Requests {
+                requests: counts.requests,
+                errors: counts.errors,
+                unanswered: counts.unanswered,
+                bytes: counts.bytes,
+                median_us: us(times.value_at_quantile(0.5)),
+                p99_us: us(times.value_at_quantile(0.99)),
+                max_us: us(times.max()),
+            };
+            (name_of(kind), requests)
+        })
+        .collect()
+}
+
+fn unit(report: &UnitReport) -> Unit {
+    let registrations = report.registrations.iter();
+    let registrations = registrations.map(|registration| Registration {
+        initiator_port: registration.initiator_port.clone(),
+        target_port: registration.target_port,
+        key: format!("{:#018x}", registration.key),
+    });
+    Unit {
+        registrations: registrations.collect(),
+        reservation: report.reservation.as_ref().map(|held| Reservation {
+            r#type: held.kind.to_owned(),
+            holder: held.holder.clone(),
+        }),
+        reserved_by: report.reserved_by.clone(),
+        ejected: report.is_ejected,
+        sanitize: report.sanitize.map(|sanitize| match sanitize {
+            SanitizeReport::Running { percent } => format!("running {percent} %"),
+            SanitizeReport::Failed => "failed".to_owned(),
+        }),
+    }
+}
+
+fn target(spec: &TargetSpec) -> Target {
+    let groups = spec.portal_groups.iter().map(|group| PortalGroup {
+        tag: group.tag,
+        target_port: group.relative_port,
+        portals: group.portals.iter().map(ToString::to_string).collect(),
+    });
+    let luns = spec.luns.iter().map(|(&number, lun)| {
+        let lun = Lun {
+            volume: lun.volume.clone(),
+            read_only: lun.read_only,
+            removable: lun.removable,
+        };
+        (number, lun)
+    });
+    Target {
+        portal_groups: groups.collect(),
+        luns: luns.collect(),
+        allow: match &spec.allow {
+            Allow::Everyone => None,
+            Allow::Names(names) => Some(names.clone()),
+        },
+        allow_from: spec.allow_from.iter().map(ToString::to_string).collect(),
+        chap: spec.chap.is_some(),
+        redirect: spec.redirect.map(|redirect| redirect.to.to_string()),
+    }
+}
+
+fn session(report: &SessionReport) -> Session {
+    Session {
+        initiator: report.initiator.clone(),
+        peer: report.peer.to_string(),
+        portal: report.portal.to_string(),
+        target: report.target.clone(),
+        portal_group_tag: report.portal_group_tag,
+        lane: report.lane,
+        header_digest: report.header_digest,
+        data_digest: report.data_digest,
+        age_s: report.age.as_secs_f64(),
+        outstanding: report.outstanding,
+    }
+}
+
+/// What was asked of a node and of all below it.
+fn count(view: &NodeView, nodes: &mut BTreeMap<String, BTreeMap<String, Counted>>) {
+    let snapshot = view.counters.snapshot();
+    let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
+    let kinds = kinds.into_iter();
+    let counted = kinds
+        .filter(|(_, counts)| counts.requests > 0)
+        .map(|(kind, counts)| {
+            let counted = Counted {
+                errors: counts.errors,
+                bytes: counts.bytes,
+                times_ns: times(&counts.latency_ns),
+                busy_ns: sum(&counts.latency_ns),
+            };
+            (name_of(kind), counted)
+        });
+    nodes.insert(view.path.clone(), counted.collect());
+    for child in &view.children {
+        count(child, nodes);
+    }
+}
+
+fn commands(table: &StageTable) -> BTreeMap<String, Counted> {
+    let kinds = unit::Kind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| !table.of(*kind, Stage::Total).is_empty());
+    kinds
+        .map(|kind| {
+            let ours = [Stage::Queue, Stage::Volume];
+            let counted = Counted {
+                errors: 0,
+                bytes: table.bytes(kind),
+                times_ns: times(table.of(kind, Stage::Total)),
+                busy_ns: ours.map(|stage| sum(table.of(kind, stage))).iter().sum(),
+            };
+            (name_of(kind), counted)
+        })
+        .collect()
+}
+
+fn times(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let recorded = histogram.iter_recorded();
+    recorded
+        .map(|step| (step.value_iterated_to(), step.count_at_value()))
+        .collect()
+}
+
+fn sum(histogram: &Histogram<u64>) -> u64 {
+    let recorded = histogram.iter_recorded();
+    recorded
+        .map(|step| step.value_iterated_to() * step.count_at_value())
+        .sum()
+}

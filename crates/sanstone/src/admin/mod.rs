@@ -1,0 +1,18 @@
+//! A running daemon, asked and told things by another process on the same machine: over a Unix socket
+//! in the state directory, by the user who runs the daemon, or by root.
+//!
+//! ```text
+//!  show, top, apply ──► client ──► admin.sock ──► server (a thread beside the lanes)
+//!                       one line of JSON each way   │ Ask, over the channel that signals use
+//!                                                   ▼
+//!                                                 the daemon, on its lane
+//! ```
+
+mod client;
+mod protocol;
+mod server;
+mod socket;
+
+pub(crate) use client::{Place, ask};
+pub(crate) use protocol::{Applied, Asked, Sample};
+pub(crate) use server::{Ask, Server};

@@ -1,0 +1,247 @@
+//! What client and daemon say to each other: the client one line, the daemon one line, and that is all
+//! of a connection. Both are JSON objects that begin with the version of this protocol.
+
+use std::{
+    io::{self, BufRead, Read, Write},
+    path::PathBuf,
+    time::Duration,
+};
+
+use node::description::Counters;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// How long a daemon may take to say what it knows; it answers nobody while it stops.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long it may take to change: volumes are opened, and what is served no more ends.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Of this protocol.
+const VERSION: u32 = 1;
+
+/// What a daemon is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Asked {
+    /// Everything that there is to see: a [`Description`](node::description::Description).
+    Show,
+    /// What was counted since the start: a [`Sample`].
+    Counters,
+    /// Serve the configuration at `path`, which begins at the root: an [`Applied`].
+    Apply {
+        path: PathBuf,
+        /// Only say what that would change.
+        dry_run: bool,
+    },
+}
+
+/// What was changed, or would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Applied {
+    /// A line each; none: nothing.
+    pub(crate) changes: Vec<String>,
+    /// What works and may not be what was meant.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What was counted until a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// The moment, on a clock that only goes on, in nanoseconds.
+    pub(crate) at_ns: u64,
+    /// What the process has had of the CPUs, in nanoseconds.
+    pub(crate) cpu_ns: u64,
+    pub(crate) counters: Counters,
+}
+
+impl Asked {
+    /// How long the daemon may take to answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        match self {
+            Asked::Show | Asked::Counters => ANSWER_TIMEOUT,
+            Asked::Apply { .. } => CHANGE_TIMEOUT,
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// What was asked is wrong, rather than that it failed.
+    pub(crate) is_wrong: bool,
+    /// The whole message for the user.
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    /// It was right and failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Refusal {
+        Refusal {
+            is_wrong: false,
+            message: message.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    version: u32,
+    #[serde(flatten)]
+    asked: Asked,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+struct Reply<T> {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    answer: Option<T>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    refused: Option<Refusal>,
+}
+
+/// The line that asks for something.
+pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
+    line(&Request {
+        version: VERSION,
+        asked,
+    })
+}
+
+/// What a line asks for.
+///
+/// # Errors
+/// It is no request of this version.
+pub(crate) fn asked(line: &[u8]) -> Result<Asked, Refusal> {
+    let request: Request = versioned(line).map_err(|message| Refusal {
+        is_wrong: true,
+        message,
+    })?;
+    Ok(request.asked)
+}
+
+/// The line that answers.
+pub(crate) fn reply(answer: Result<impl Serialize, Refusal>) -> io::Result<Vec<u8>> {
+    let (answer, refused) = match answer {
+        Ok(answer) => (Some(answer), None),
+        Err(refusal) => (None, Some(refusal)),
+    };
+    line(&Reply {
+        version: VERSION,
+        answer,
+        refused,
+    })
+}
+
+/// What a line answers.
+///
+/// # Errors
+/// That the daemon refuses, or answers what this program does not understand.
+pub(crate) fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
+    let reply: Reply<T> = versioned(line).map_err(Refusal::failed)?;
+    match (reply.answer, reply.refused) {
+        (Some(answer), None) => Ok(answer),
+        (_, Some(refusal)) => Err(refusal),
+        (None, None) => Err(Refusal::failed("a line without an answer came")),
+    }
+}
+
+fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// The version first: what another one means by the rest is not ours to guess.
+fn versioned<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| format!("a line that is no JSON object came: {error}"))?;
+    match value.get("version").and_then(Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => {
+            return Err(format!(
+                "the other side speaks version {version} of the admin protocol, and this one {VERSION}: \
+                 use the `sanstone` that the daemon was started from"
+            ));
+        }
+        None => return Err("a line without the version of the admin protocol came".to_owned()),
+    }
+    serde_json::from_value(value).map_err(|error| format!("it cannot be understood: {error}"))
+}
+
+/// Reads a line of at most `max` bytes, without its end.
+pub(crate) fn read_line(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    io::BufReader::new(from)
+        .take(max + 1)
+        .read_until(b'\n', &mut line)?;
+    match line.pop() {
+        Some(b'\n') => Ok(line),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(_) if line.len() as u64 >= max => {
+            let message = format!("a line of more than {max} bytes");
+            Err(io::Error::new(io::ErrorKind::InvalidData, message))
+        }
+        Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Writes a whole line.
+pub(crate) fn write_line(mut to: impl Write, line: &[u8]) -> io::Result<()> {
+    to.write_all(line)?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_and_answered_arrives() {
+        let apply = Asked::Apply {
+            path: "/etc/sanstone.toml".into(),
+            dry_run: true,
+        };
+        for sent in [Asked::Show, Asked::Counters, apply] {
+            let line = request(sent.clone()).expect("it is JSON");
+            assert_eq!(asked(&line).expect("ours"), sent);
+        }
+        let numbered = BTreeMap::from([(7, "seven".to_owned())]);
+        let line = reply(Ok(&numbered)).expect("it is JSON");
+        assert_eq!(answer(&line), Ok(numbered));
+        let refusal = Refusal::failed("no");
+        let line = reply(Err::<u32, _>(refusal.clone())).expect("it is JSON");
+        assert_eq!(answer::<u32>(&line), Err(refusal));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused_with_the_reason() {
+        for (line, part) in [
+            (&b"GET / HTTP/1.1"[..], "no JSON"),
+            (b"{}", "without the version"),
+            (b"[1]", "without the version"),
+            (b"{\"version\":\"1\"}", "without the version"),
+            (b"{\"version\":2,\"request\":\"show\"}", "version 2"),
+            (b"{\"version\":1,\"request\":\"dance\"}", "dance"),
+            (b"{\"version\":1}", "request"),
+        ] {
+            let refusal = asked(line).expect_err("not ours");
+            assert!(
+                refusal.is_wrong && refusal.message.contains(part),
+                "{refusal:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_has_an_end_and_a_bound() {
+        assert_eq!(read_line(&b"abc\nd"[..], 3).expect("a line"), b"abc");
+        let long = read_line(&b"abcd\n"[..], 3).expect_err("too long");
+        assert_eq!(long.kind(), io::ErrorKind::InvalidData);
+        for cut in [&b""[..], b"ab"] {
+            let cut = read_line(cut, 3).expect_err("no end");
+            assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+}

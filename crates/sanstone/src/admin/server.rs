@@ -1,0 +1,266 @@
+//! The daemon's side of the admin socket. One thread lets connections in, a few others answer one each;
+//! no lane waits for any of them. A client that says nothing, or takes nothing, is left in time.
+
+use std::{
+    cell::RefCell,
+    fmt::Display,
+    fs,
+    io::{self, ErrorKind},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use node::{Config, Failure, View};
+use rustix::{
+    net::sockopt::socket_peercred,
+    process::geteuid,
+    time::{ClockId, clock_gettime},
+};
+
+use super::{
+    protocol::{Applied, Asked, Refusal, Sample, asked, read_line, reply, write_line},
+    socket,
+};
+
+/// Clients that are answered at a time; further ones are sent away.
+const CLIENTS_MAX: usize = 8;
+/// What a client may ask with.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+/// How long a client may take to ask, and how long each piece of the answer may wait for it.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Before the next try when a connection could not be accepted.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
+
+/// What the daemon is asked, on its own lane. Who has gone meanwhile gets no answer.
+pub(crate) enum Ask {
+    /// A look at it.
+    View(mpsc::Sender<View>),
+    /// To serve another configuration, or, in a dry run, only to say what that would change.
+    Apply {
+        config: Box<Config>,
+        is_dry_run: bool,
+        answer: mpsc::Sender<Result<Vec<String>, Failure>>,
+    },
+}
+
+/// Hands a question to the daemon; false when it listens no more.
+type Hand = dyn Fn(Ask) -> bool + Send + Sync;
+
+/// The open socket.
+pub(crate) struct Server {
+    path: PathBuf,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Listens in the state directory `state`, which is locked by this process: a socket that is there
+    /// was left by one that has ended.
+    ///
+    /// # Errors
+    /// What keeps it from being made.
+    pub(crate) fn start(
+        state: &Path,
+        hand: impl Fn(Ask) -> bool + Send + Sync + 'static,
+    ) -> io::Result<Server> {
+        let path = socket::path(state);
+        let new = socket::new_address(state)?;
+        match fs::remove_file(new.path()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // Under another name until nobody else can open it.
+        let listener = UnixListener::bind(new.path())?;
+        fs::set_permissions(new.path(), fs::Permissions::from_mode(0o600))?;
+        fs::rename(new.path(), &path)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = stopping.clone();
+        thread::Builder::new()
+            .name("admin".into())
+            .spawn(move || serve(&listener, &Arc::new(hand), &stop))?;
+        Ok(Server { path, stopping })
+    }
+
+    /// Answers nobody from now on.
+    pub(crate) fn stop(self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Err(error) = fs::remove_file(&self.path) {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "the admin socket is not removed");
+        }
+    }
+}
+
+/// Lets clients in until the end of the process.
+fn serve<H>(listener: &UnixListener, hand: &Arc<H>, stopping: &AtomicBool)
+where
+    H: Fn(Ask) -> bool + Send + Sync + 'static,
+{
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let accepted = listener.accept();
+        if stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a client of the admin socket could not be accepted");
+                thread::sleep(PAUSE_AFTER_ERROR);
+                continue;
+            }
+        };
+        let place = Client::enter(&clients);
+        let hand = hand.clone();
+        let answer = move || {
+            let answered = match place {
+                Some(_place) => attend(&stream, &*hand),
+                None => refuse(&stream),
+            };
+            if let Err(error) = answered {
+                tracing::debug!(%error, "a client of the admin socket has gone");
+            }
+        };
+        if let Err(error) = thread::Builder::new()
+            .name("admin-client".into())
+            .spawn(answer)
+        {
+            tracing::warn!(%error, "a client of the admin socket cannot be answered");
+        }
+    }
+}
+
+/// A client's place among those that are answered.
+struct Client(Arc<AtomicUsize>);
+
+impl Client {
+    fn enter(clients: &Arc<AtomicUsize>) -> Option<Client> {
+        // This thread alone adds to them.
+        (clients.load(Ordering::Relaxed) < CLIENTS_MAX).then(|| {
+            clients.fetch_add(1, Ordering::Relaxed);
+            Client(clients.clone())
+        })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Hears one client and answers it.
+fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    let peer = socket_peercred(stream)?;
+    if peer.uid != geteuid() && !peer.uid.is_root() {
+        let user = peer.uid.as_raw();
+        let message = format!("the daemon is another user's, not that of user {user}");
+        return write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?);
+    }
+    let line = read_line(stream, REQUEST_BYTES_MAX)?;
+    let line = match asked(&line) {
+        Err(refusal) => reply(Err::<(), _>(refusal)),
+        Ok(asked) => {
+            let timeout = asked.timeout();
+            match asked {
+                Asked::Show => {
+                    let view = call(hand, timeout, Ask::View);
+                    reply(view.map(|view| view.describe()))
+                }
+                Asked::Counters => {
+                    let view = call(hand, timeout, Ask::View);
+                    reply(view.map(|view| sample(&view)))
+                }
+                Asked::Apply { path, dry_run } => reply(apply(hand, timeout, &path, dry_run)),
+            }
+        }
+    }?;
+    write_line(stream, &line)
+}
+
+fn refuse(stream: &UnixStream) -> io::Result<()> {
+    let message = format!("{CLIENTS_MAX} others are being answered; try again");
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?)
+}
+
+/// Asks the daemon what `ask` makes, and waits for its answer.
+fn call<T>(
+    hand: &Hand,
+    timeout: Duration,
+    ask: impl FnOnce(mpsc::Sender<T>) -> Ask,
+) -> Result<T, Refusal> {
+    let (sender, answer) = mpsc::channel();
+    let stopping = "the daemon is stopping";
+    if !hand(ask(sender)) {
+        return Err(Refusal::failed(stopping));
+    }
+    answer.recv_timeout(timeout).map_err(|error| {
+        Refusal::failed(match error {
+            mpsc::RecvTimeoutError::Disconnected => stopping.to_owned(),
+            mpsc::RecvTimeoutError::Timeout => {
+                format!("the daemon has not answered within {timeout:?}")
+            }
+        })
+    })
+}
+
+/// Reads and checks a configuration as a start would, here, where no lane waits for the disk; then has the
+/// daemon serve it.
+fn apply(
+    hand: &Hand,
+    timeout: Duration,
+    path: &Path,
+    is_dry_run: bool,
+) -> Result<Applied, Refusal> {
+    let notes = RefCell::new(Vec::new());
+    let note = |note: &dyn Display| notes.borrow_mut().push(note.to_string());
+    let (config, disks) = Config::load_to_serve(path, false, note)?;
+    let mut notes = notes.take();
+    notes.extend(
+        disks
+            .iter()
+            .map(|note| config.located(&note.text).to_string()),
+    );
+    let config = Box::new(config);
+    let changes = call(hand, timeout, |answer| Ask::Apply {
+        config,
+        is_dry_run,
+        answer,
+    })??;
+    Ok(Applied { changes, notes })
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        let (is_wrong, message) = match failure {
+            Failure::Wrong(message) => (true, message),
+            Failure::Failed(message) => (false, message),
+        };
+        Refusal { is_wrong, message }
+    }
+}
+
+fn sample(view: &View) -> Sample {
+    Sample {
+        at_ns: clock_ns(ClockId::Monotonic),
+        cpu_ns: clock_ns(ClockId::ProcessCPUTime),
+        counters: view.counters(),
+    }
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,93 @@
+//! Where the socket is: `admin.sock` in the state directory. The address of a Unix socket holds 107
+//! bytes; a longer path is reached through an open descriptor of the directory.
+
+use std::{
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Mode, OFlags, open};
+
+const NAME: &str = "admin.sock";
+/// `sun_path` with its last zero.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// A path in a directory that fits into an address, as long as it is kept.
+pub(crate) struct Short {
+    path: PathBuf,
+    _directory: Option<OwnedFd>,
+}
+
+impl Short {
+    /// The path of `name` in `directory`.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub(crate) fn new(directory: &Path, name: &str) -> io::Result<Short> {
+        let path = directory.join(name);
+        if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
+            return Ok(Short {
+                path,
+                _directory: None,
+            });
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(directory, flags, Mode::empty())?;
+        let number = directory.as_raw_fd();
+        Ok(Short {
+            path: PathBuf::from(format!("/proc/self/fd/{number}/{name}")),
+            _directory: Some(directory),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The socket of the daemon with this state directory.
+pub(crate) fn path(state: &Path) -> PathBuf {
+    state.join(NAME)
+}
+
+/// The same as an address.
+pub(crate) fn address(state: &Path) -> io::Result<Short> {
+    Short::new(state, NAME)
+}
+
+/// Where a socket is made before it takes the place of an older one.
+pub(crate) fn new_address(state: &Path) -> io::Result<Short> {
+    Short::new(state, "admin.sock.new")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::net::{UnixListener, UnixStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_length_can_be_listened_on_and_reached() {
+        let scratch = tempfile::tempdir().expect("room");
+        for len in [10, 200] {
+            let state = scratch.path().join("s".repeat(len));
+            fs::create_dir(&state).expect("room");
+            let short = address(&state).expect("a directory");
+            let listener = UnixListener::bind(short.path()).expect("it fits");
+            let other = address(&state).expect("a directory");
+            UnixStream::connect(other.path()).expect("it listens");
+            assert!(path(&state).exists(), "{len}");
+            drop(listener);
+        }
+        address(&scratch.path().join("x".repeat(150)))
+            .err()
+            .expect("there is none");
+    }
+}

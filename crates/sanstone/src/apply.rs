@@ -1,0 +1,42 @@
+//! `sanstone apply`: has a running daemon serve another configuration.
+
+use std::path::{self, PathBuf};
+
+use clap::Args;
+use node::Config;
+
+use crate::{
+    admin::{self, Applied, Asked},
+    failure::Failure,
+    log, output,
+};
+
+#[derive(Args)]
+pub(crate) struct ApplyCall {
+    /// The new configuration file.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check it, and only print what it would change.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Applies what `call` names to the daemon whose state directory that has.
+pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
+    let state = Config::state_directory_of(&call.config)?;
+    let asked = Asked::Apply {
+        path: path::absolute(&call.config)?,
+        dry_run: call.dry_run,
+    };
+    let Applied { changes, notes } = admin::ask(&state, asked)?;
+    for note in notes {
+        log::say(format_args!("note: {note}"));
+    }
+    let mut text: String = changes.iter().map(|line| format!("{line}\n")).collect();
+    text += match (changes.is_empty(), call.dry_run) {
+        (true, _) => "nothing changes\n",
+        (false, true) => "nothing was changed: this was a dry run\n",
+        (false, false) => "applied\n",
+    };
+    Ok(output::print(text)?)
+}

@@ -1,0 +1,249 @@
+//! `sanstone show`: what a running daemon serves, to whom, and what was asked of it.
+
+use std::{
+    fmt::{self, Display},
+    path::PathBuf,
+};
+
+use clap::Args;
+use node::description::{Description, Node, Session, Target, Unit, Volume};
+
+use crate::{
+    admin::{self, Asked, Place},
+    failure::Failure,
+    output::{self, OutputFile},
+    quantity::{bytes, count, seconds},
+};
+
+#[derive(Args)]
+pub(crate) struct ShowCall {
+    #[command(flatten)]
+    place: Place,
+    /// Write it to FILE as JSON instead; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Shows the daemon that `call` names.
+pub(crate) fn run(call: &ShowCall) -> Result<(), Failure> {
+    let state = call.place.state()?;
+    let Some(json) = &call.json else {
+        let description: Description = admin::ask(&state, Asked::Show)?;
+        return Ok(output::print(Shown(&description))?);
+    };
+    let mut file = OutputFile::open_or_standard(json)?;
+    let description: Description = admin::ask(&state, Asked::Show)?;
+    let text = serde_json::to_string_pretty(&description)?;
+    Ok(file.append(&format!("{text}\n"))?)
+}
+
+/// A description for people.
+struct Shown<'a>(&'a Description);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Description {
+            configuration,
+            state,
+            lanes,
+            volumes,
+            targets,
+            sessions,
+            ..
+        } = self.0;
+        writeln!(f, "configuration {configuration}")?;
+        writeln!(f, "state         {state}")?;
+        writeln!(f, "lanes         {lanes}")?;
+        for (name, volume) in volumes {
+            writeln!(f)?;
+            show_volume(f, name, volume)?;
+        }
+        for (name, target) in targets {
+            writeln!(f)?;
+            show_target(f, name, target)?;
+        }
+        writeln!(f)?;
+        match &**sessions {
+            [] => writeln!(f, "no sessions"),
+            sessions => sessions.iter().try_for_each(|it| show_session(f, it)),
+        }
+    }
+}
+
+fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::Result {
+    match &volume.uuid {
+        Some(uuid) => writeln!(f, "volume {name}  {uuid}")?,
+        None => writeln!(f, "volume {name}  not served")?,
+    }
+    show_node(f, &volume.tree, 1)?;
+    let Some(unit) = &volume.unit else {
+        return Ok(());
+    };
+    show_unit(f, unit)
+}
+
+fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Result {
+    let indent = "  ".repeat(depth);
+    write!(f, "{indent}{}", node.kind)?;
+    // The head has the name of the volume itself.
+    if let (Some(name), true) = (&node.name, depth > 1) {
+        write!(f, " (volume {name})")?;
+    }
+    if let Some(memory) = node.memory_bytes {
+        write!(f, " of {}", bytes(memory))?;
+    }
+    if let Some(place) = &node.place {
+        write!(f, " {place}")?;
+    }
+    match node.size_bytes {
+        Some(size) => write!(f, ", {}", bytes(size))?,
+        None => write!(f, ", not open")?,
+    }
+    if node.read_only {
+        write!(f, ", read-only")?;
+    }
+    if let Some(claim) = &node.claim {
+        match &claim.error {
+            None => write!(f, ", claimed")?,
+            Some(error) => write!(f, ", claim lost: {error}")?,
+        }
+    }
+    if let Some(session) = &node.session {
+        write!(f, ", {}", session.state)?;
+        if let Some(address) = &session.address {
+            write!(f, " at {address}")?;
+        }
+        if session.relogins > 0 {
+            write!(f, " for the {} time", ordinal(session.relogins + 1))?;
+        }
+        if let Some(error) = &session.error {
+            write!(f, ": {error}")?;
+        }
+    }
+    writeln!(f)?;
+    for (kind, requests) in &node.requests {
+        write!(
+            f,
+            "{indent}    {kind:<8} {:>12}  {:>10}  median {} p99 {} longest {}",
+            count(requests.requests),
+            bytes(requests.bytes),
+            seconds(requests.median_us / 1e6),
+            seconds(requests.p99_us / 1e6),
+            seconds(requests.max_us / 1e6),
+        )?;
+        if requests.errors > 0 {
+            write!(f, "  {} failed", count(requests.errors))?;
+        }
+        if requests.unanswered > 0 {
+            write!(f, "  {} unanswered", count(requests.unanswered))?;
+        }
+        writeln!(f)?;
+    }
+    let mut children = node.children.iter();
+    children.try_for_each(|child| show_node(f, child, depth + 1))
+}
+
+fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {
+    if let Some(reservation) = &unit.reservation {
+        let holder = reservation.holder.as_deref().unwrap_or("all registrants");
+        writeln!(f, "  reserved: {}, by {holder}", reservation.r#type)?;
+    }
+    if let Some(port) = &unit.reserved_by {
+        writeln!(f, "  reserved: RESERVE (6), by {port}")?;
+    }
+    for registration in &unit.registrations {
+        let port = &registration.initiator_port;
+        let target_port = registration.target_port;
+        let key = &registration.key;
+        writeln!(f, "  registered: {key} {port} at target port {target_port}")?;
+    }
+    if unit.ejected {
+        writeln!(f, "  ejected")?;
+    }
+    if let Some(sanitize) = &unit.sanitize {
+        writeln!(f, "  sanitize: {sanitize}")?;
+    }
+    Ok(())
+}
+
+fn show_target(f: &mut fmt::Formatter<'_>, name: &str, target: &Target) -> fmt::Result {
+    writeln!(f, "target {name}")?;
+    for group in &target.portal_groups {
+        writeln!(
+            f,
+            "  portals {} (group {})",
+            group.portals.join(", "),
+            group.tag
+        )?;
+    }
+    if let Some(to) = &target.redirect {
+        writeln!(f, "  initiators are sent to {to}")?;
+    }
+    for (number, lun) in &target.luns {
+        write!(f, "  LUN {number}  {}", lun.volume)?;
+        if lun.read_only {
+            write!(f, ", read-only")?;
+        }
+        if lun.removable {
+            write!(f, ", removable")?;
+        }
+        writeln!(f)?;
+    }
+    let allowed = match &target.allow {
+        None => "everybody".to_owned(),
+        Some(names) => names.join(", "),
+    };
+    write!(f, "  allowed {allowed}")?;
+    if !target.allow_from.is_empty() {
+        write!(f, " from {}", target.allow_from.join(", "))?;
+    }
+    writeln!(f, "{}", if target.chap { ", with CHAP" } else { "" })
+}
+
+fn show_session(f: &mut fmt::Formatter<'_>, session: &Session) -> fmt::Result {
+    writeln!(f, "session {}", session.initiator)?;
+    let target = session.target.as_deref().unwrap_or("(discovery)");
+    writeln!(
+        f,
+        "  {target} (group {}) from {} at {}",
+        session.portal_group_tag, session.peer, session.portal
+    )?;
+    let digests = match (session.header_digest, session.data_digest) {
+        (false, false) => "no digests",
+        (true, false) => "header digests",
+        (false, true) => "data digests",
+        (true, true) => "header and data digests",
+    };
+    writeln!(
+        f,
+        "  for {}, on lane {}, {digests}, {} outstanding",
+        seconds(session.age_s),
+        session.lane,
+        session.outstanding
+    )
+}
+
+fn ordinal(number: u64) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals_end_as_they_are_spoken() {
+        let spoken = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
+        let expected = [
+            "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th",
+        ];
+        assert_eq!(spoken, expected);
+    }
+}

@@ -1,0 +1,247 @@
+//! What happened between two samples: rates, and the times of just what ended in between. Counters only
+//! grow; a daemon that was started again begins anew, which counts as nothing.
+
+use std::collections::BTreeMap;
+
+use node::description::Counted;
+use serde::Serialize;
+
+use crate::admin::Sample;
+
+/// An interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Interval {
+    /// Of this shape.
+    version: u32,
+    /// How long it was.
+    pub(crate) seconds: f64,
+    /// What the process had of the CPUs; 100 is one of them.
+    pub(crate) cpu_percent: f64,
+    /// The same over the commands; absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_us_per_io: Option<f64>,
+    /// The commands of all initiators.
+    pub(crate) total: Rates,
+    /// By the path of the node.
+    pub(crate) nodes: BTreeMap<String, Row>,
+    /// By the volume that is served.
+    pub(crate) volumes: BTreeMap<String, Row>,
+    /// By the initiator.
+    pub(crate) initiators: BTreeMap<String, Row>,
+}
+
+/// What somebody did, or what was asked of somebody.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Row {
+    /// All of it.
+    pub(crate) all: Rates,
+    /// By the kind of request.
+    pub(crate) kinds: BTreeMap<String, Rates>,
+}
+
+/// Rates and times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// A second.
+    pub(crate) iops: f64,
+    /// A second.
+    pub(crate) bytes: f64,
+    /// That failed, a second.
+    pub(crate) errors: f64,
+    /// How many were in the daemon's hands at a time, on average.
+    pub(crate) queue: f64,
+    /// Half of them took no longer; absent when none ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_us: Option<f64>,
+    /// All but one of a hundred took no longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_us: Option<f64>,
+}
+
+/// What was counted in the interval.
+#[derive(Clone, Debug, Default)]
+struct Delta {
+    errors: u64,
+    bytes: u64,
+    busy_ns: u64,
+    times_ns: BTreeMap<u64, u64>,
+}
+
+impl Delta {
+    fn between(before: Option<&Counted>, after: &Counted) -> Delta {
+        let none = Counted::default();
+        let before = before.unwrap_or(&none);
+        let known: BTreeMap<u64, u64> = before.times_ns.iter().copied().collect();
+        let times = after.times_ns.iter().filter_map(|&(ns, count)| {
+            let known = known.get(&ns).copied().unwrap_or_default();
+            let new = count.saturating_sub(known);
+            (new > 0).then_some((ns, new))
+        });
+        Delta {
+            errors: after.errors.saturating_sub(before.errors),
+            bytes: after.bytes.saturating_sub(before.bytes),
+            busy_ns: after.busy_ns.saturating_sub(before.busy_ns),
+            times_ns: times.collect(),
+        }
+    }
+
+    fn add(&mut self, other: &Delta) {
+        self.errors += other.errors;
+        self.bytes += other.bytes;
+        self.busy_ns += other.busy_ns;
+        for (ns, count) in &other.times_ns {
+            *self.times_ns.entry(*ns).or_default() += count;
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.times_ns.values().sum()
+    }
+
+    /// The time that this part of a hundred did not exceed.
+    fn quantile_us(&self, percent: u64) -> Option<f64> {
+        let wanted = (self.count() * percent).div_ceil(100).max(1);
+        let mut so_far = 0;
+        let mut times = self.times_ns.iter();
+        let found = times.find(|(_, count)| {
+            so_far += **count;
+            so_far >= wanted
+        });
+        found.map(|(ns, _)| *ns as f64 / 1000.0)
+    }
+
+    fn rates(&self, seconds: f64) -> Rates {
+        let rate = |count: u64| count as f64 / seconds;
+        Rates {
+            iops: rate(self.count()),
+            bytes: rate(self.bytes),
+            errors: rate(self.errors),
+            queue: self.busy_ns as f64 / 1e9 / seconds,
+            p50_us: self.quantile_us(50),
+            p99_us: self.quantile_us(99),
+        }
+    }
+}
+
+type Kinds = BTreeMap<String, Counted>;
+
+impl Interval {
+    /// What happened from `before` to `after`.
+    pub(crate) fn between(before: &Sample, after: &Sample) -> Interval {
+        // Two samples in the same moment are no interval; a nanosecond keeps its rates finite.
+        let ns = after.at_ns.saturating_sub(before.at_ns).max(1);
+        let seconds = ns as f64 / 1e9;
+        let cpu_ns = after.cpu_ns.saturating_sub(before.cpu_ns);
+        let mut total = Delta::default();
+        let (was, is) = (&before.counters, &after.counters);
+        let volumes = rows(&was.volumes, &is.volumes, seconds, |delta| total.add(delta));
+        let commands = total.count();
+        Interval {
+            version: 1,
+            seconds,
+            cpu_percent: cpu_ns as f64 * 100.0 / ns as f64,
+            cpu_us_per_io: (commands > 0).then(|| cpu_ns as f64 / 1000.0 / commands as f64),
+            total: total.rates(seconds),
+            nodes: rows(&was.nodes, &is.nodes, seconds, |_| {}),
+            volumes,
+            initiators: rows(&was.initiators, &is.initiators, seconds, |_| {}),
+        }
+    }
+}
+
+/// The rows of all that is there now; `each` gets what was counted of each.
+fn rows(
+    before: &BTreeMap<String, Kinds>,
+    after: &BTreeMap<String, Kinds>,
+    seconds: f64,
+    mut each: impl FnMut(&Delta),
+) -> BTreeMap<String, Row> {
+    let mut rows = BTreeMap::new();
+    for (name, kinds) in after {
+        let known = before.get(name);
+        let mut all = Delta::default();
+        let mut by_kind = BTreeMap::new();
+        for (kind, counted) in kinds {
+            let known = known.and_then(|known| known.get(kind));
+            let delta = Delta::between(known, counted);
+            all.add(&delta);
+            if delta.count() > 0 {
+                by_kind.insert(kind.clone(), delta.rates(seconds));
+            }
+        }
+        each(&all);
+        let row = Row {
+            all: all.rates(seconds),
+            kinds: by_kind,
+        };
+        rows.insert(name.clone(), row);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use node::description::Counters;
+
+    use super::*;
+
+    fn counted(bytes: u64, times_ns: &[(u64, u64)]) -> Counted {
+        Counted {
+            errors: 0,
+            bytes,
+            times_ns: times_ns.to_vec(),
+            busy_ns: times_ns.iter().map(|(ns, count)| ns * count).sum(),
+        }
+    }
+
+    fn sample(at_s: u64, cpu_ns: u64, read: Counted) -> Sample {
+        let kinds = BTreeMap::from([("read".to_owned(), read)]);
+        let rows = |name: &str| BTreeMap::from([(name.to_owned(), kinds.clone())]);
+        Sample {
+            at_ns: at_s * 1_000_000_000,
+            cpu_ns,
+            counters: Counters {
+                nodes: rows("db/file"),
+                volumes: rows("db"),
+                initiators: rows("iqn.a"),
+            },
+        }
+    }
+
+    #[test]
+    fn an_interval_has_what_ended_in_it_and_nothing_before() {
+        // Before it, a thousand slow ones.
+        let before = sample(10, 5_000_000, counted(1 << 20, &[(9_000_000, 1000)]));
+        let times = [(1_000_000, 98), (2_000_000, 2), (9_000_000, 1000)];
+        let after = sample(12, 405_000_000, counted((1 << 20) + 8192, &times));
+        let interval = Interval::between(&before, &after);
+        assert_eq!(interval.seconds, 2.0);
+        assert_eq!(interval.cpu_percent, 20.0);
+        assert_eq!(interval.cpu_us_per_io, Some(4000.0));
+        let expected = Rates {
+            iops: 50.0,
+            bytes: 4096.0,
+            errors: 0.0,
+            queue: 0.051,
+            p50_us: Some(1000.0),
+            p99_us: Some(2000.0),
+        };
+        assert_eq!(interval.total, expected);
+        for rows in [&interval.nodes, &interval.volumes, &interval.initiators] {
+            let row = rows.values().next().expect("a row");
+            assert_eq!((&row.all, &row.kinds["read"]), (&expected, &expected));
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_began_anew_and_one_that_is_idle_give_nothing() {
+        let busy = sample(10, 5_000_000, counted(4096, &[(1_000_000, 10)]));
+        let anew = sample(11, 1_000_000, counted(0, &[]));
+        for (before, after) in [(&busy, &anew), (&busy, &busy)] {
+            let interval = Interval::between(before, after);
+            assert_eq!(interval.total, Rates::default());
+            assert_eq!(interval.cpu_us_per_io, None);
+            assert_eq!(interval.nodes["db/file"].kinds, BTreeMap::new());
+        }
+    }
+}

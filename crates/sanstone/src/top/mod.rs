@@ -1,0 +1,176 @@
+//! `sanstone top`: what a running daemon does right now, part by part.
+
+mod interval;
+mod screen;
+
+use std::{
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
+
+use self::interval::Interval;
+use crate::{
+    admin::{self, Asked, Place, Sample},
+    failure::Failure,
+    output::OutputFile,
+};
+
+/// How long a key or a signal may wait.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+#[derive(Args)]
+pub(crate) struct TopCall {
+    #[command(flatten)]
+    place: Place,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Write each interval to FILE instead, a line of JSON each; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// End after so many intervals.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after one interval.
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=3600.0).contains(s));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "write seconds, 0.1 to 3600".to_owned())
+}
+
+/// Shows what the daemon does that `call` names, until the user or the call ends it.
+pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
+    let state = call.place.state()?;
+    let count = match call.once {
+        true => Some(1),
+        false => call.count,
+    };
+    match &call.json {
+        Some(json) => write(&state, call.interval, count, json),
+        None if !io::stdout().is_terminal() => {
+            let message = "standard output is no terminal; for a program, write --json -";
+            Err(Failure::Wrong(message.to_owned()))
+        }
+        None => show(&state, call.interval, count),
+    }
+}
+
+fn sample(state: &Path) -> Result<Sample, Failure> {
+    admin::ask(state, Asked::Counters)
+}
+
+/// Writes intervals for a program.
+fn write(state: &Path, pause: Duration, count: Option<u64>, json: &Path) -> Result<(), Failure> {
+    let mut file = OutputFile::open_or_standard(json)?;
+    let mut before = sample(state)?;
+    let mut written = 0;
+    while count.is_none_or(|count| written < count) {
+        thread::sleep(pause);
+        let after = sample(state)?;
+        let line = serde_json::to_string(&Interval::between(&before, &after))?;
+        file.append(&format!("{line}\n"))?;
+        before = after;
+        written += 1;
+    }
+    Ok(())
+}
+
+/// Shows intervals on the terminal, which is left as it was.
+fn show(state: &Path, pause: Duration, count: Option<u64>) -> Result<(), Failure> {
+    // Before the terminal changes: an error is then a line like any other.
+    let first = sample(state)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, stop.clone())?;
+    }
+    let mut terminal = ratatui::try_init()?;
+    let ended = show_on(&mut terminal, state, first, (pause, count), &stop);
+    ratatui::restore();
+    ended
+}
+
+fn show_on(
+    terminal: &mut DefaultTerminal,
+    state: &Path,
+    first: Sample,
+    (pause, count): (Duration, Option<u64>),
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
+    let of = state.display().to_string();
+    let mut before = first;
+    // Until there is an interval, nothing has happened.
+    let mut interval = Interval::between(&before, &before);
+    let (mut first_row, mut shown) = (0u16, 0);
+    let mut due = Instant::now() + pause;
+    loop {
+        let mut last_row = 0;
+        terminal.draw(|frame| last_row = screen::draw(frame, &of, &interval, first_row))?;
+        first_row = first_row.min(last_row);
+        if count.is_some_and(|count| shown >= count) || stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if event::poll(left.min(PATIENCE))? {
+            match key(&event::read()?) {
+                Key::Quit => return Ok(()),
+                Key::Down => first_row = first_row.saturating_add(1),
+                Key::Up => first_row = first_row.saturating_sub(1),
+                Key::Other => {}
+            }
+        }
+        if Instant::now() >= due {
+            let after = sample(state)?;
+            interval = Interval::between(&before, &after);
+            (before, due) = (after, Instant::now() + pause);
+            shown += 1;
+        }
+    }
+}
+
+/// What a key means.
+enum Key {
+    Quit,
+    Up,
+    Down,
+    Other,
+}
+
+fn key(event: &Event) -> Key {
+    let Event::Key(KeyEvent {
+        code,
+        modifiers,
+        kind: KeyEventKind::Press | KeyEventKind::Repeat,
+        ..
+    }) = event
+    else {
+        return Key::Other;
+    };
+    match code {
+        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+        KeyCode::Down | KeyCode::Char('j') => Key::Down,
+        KeyCode::Up | KeyCode::Char('k') => Key::Up,
+        _ => Key::Other,
+    }
+}

@@ -1,0 +1,170 @@
+//! An interval on a terminal: a line of totals, a table of nodes and one of initiators. It fits into 80
+//! columns; where the rows do not fit, the arrow keys move them.
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout},
+    style::{Style, Stylize},
+    text::Line,
+    widgets::Paragraph,
+};
+
+use super::interval::{Interval, Rates, Row};
+use crate::quantity::seconds;
+
+/// The columns behind the name.
+const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
+
+/// Draws `interval` of the daemon that is called `of`, from row `first` on; gives the last row that makes
+/// sense as the first.
+pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: u16) -> u16 {
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ]);
+    let [head, body, foot] = areas.areas(frame.area());
+    let width = usize::from(frame.area().width);
+    frame.render_widget(Paragraph::new(totals(of, interval)), head);
+    let lines = lines(interval, width);
+    let last = lines.len().saturating_sub(usize::from(body.height));
+    let last = u16::try_from(last).unwrap_or(u16::MAX);
+    frame.render_widget(Paragraph::new(lines).scroll((first.min(last), 0)), body);
+    let keys = match last {
+        0 => "q quits",
+        _ => "q quits, arrows move",
+    };
+    frame.render_widget(Line::from(keys).dim(), foot);
+    last
+}
+
+fn totals(of: &str, interval: &Interval) -> Vec<Line<'static>> {
+    let total = &interval.total;
+    let mut totals = format!(
+        "{:.0} IOPS  {:.1} MB/s  CPU {:.0} %",
+        total.iops,
+        total.bytes / 1e6,
+        interval.cpu_percent
+    );
+    if let Some(us) = interval.cpu_us_per_io {
+        totals += &format!("  {} of CPU per I/O", seconds(us / 1e6));
+    }
+    vec![
+        Line::from(format!("sanstone top  {of}")).bold(),
+        Line::from(totals),
+    ]
+}
+
+fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
+    let name_width = width.saturating_sub(HEADINGS.len() + 1).max(8);
+    let heading = |what: &str| {
+        let line = format!("{what:<name_width$} {HEADINGS}");
+        Line::styled(line, Style::new().reversed())
+    };
+    let row = |(name, row): (&String, &Row)| {
+        let name = shortened(name, name_width);
+        Line::from(format!("{name:<name_width$} {}", columns(&row.all)))
+    };
+    let mut lines = vec![heading("NODE")];
+    lines.extend(interval.nodes.iter().map(row));
+    lines.push(heading("INITIATOR"));
+    lines.extend(interval.initiators.iter().map(row));
+    lines
+}
+
+fn columns(rates: &Rates) -> String {
+    let time = |us: Option<f64>| us.map_or("-".to_owned(), |us| seconds(us / 1e6));
+    format!(
+        "{:>9.0} {:>9.1} {:>7.1} {:>9} {:>9}",
+        rates.iops,
+        rates.bytes / 1e6,
+        rates.queue,
+        time(rates.p50_us),
+        time(rates.p99_us)
+    )
+}
+
+/// The end of a name that is too long: that is where names differ.
+fn shortened(name: &str, width: usize) -> String {
+    let chars = name.chars().count();
+    if chars <= width {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(chars + 1 - width).collect();
+    format!("…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use node::description::{Counted, Counters};
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+    use crate::admin::Sample;
+
+    fn shown(interval: &Interval, first: u16) -> (Vec<String>, u16) {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("no terminal is needed");
+        let mut last = 0;
+        let draw = |frame: &mut Frame<'_>| last = draw(frame, "/srv/state", interval, first);
+        terminal.draw(draw).expect("no terminal is needed");
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content().chunks(80);
+        let text = |row: &[ratatui::buffer::Cell]| row.iter().map(|cell| cell.symbol()).collect();
+        (rows.map(text).collect(), last)
+    }
+
+    fn interval(nodes: usize) -> Interval {
+        let counted = Counted {
+            errors: 0,
+            bytes: 400_000_000,
+            times_ns: vec![(87_000, 99_000), (1_500_000, 1_000)],
+            busy_ns: 3_200_000_000,
+        };
+        let kinds = BTreeMap::from([("read".to_owned(), counted)]);
+        let paths =
+            (0..nodes).map(|n| (format!("volume-{n:02}/cache/stripe/3/file"), kinds.clone()));
+        let name = "iqn.1993-08.org.debian:01:a-host-with-a-long-name".to_owned();
+        let after = Sample {
+            at_ns: 1_000_000_000,
+            cpu_ns: 830_000_000,
+            counters: Counters {
+                nodes: paths.collect(),
+                volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),
+                initiators: BTreeMap::from([(name, kinds.clone())]),
+            },
+        };
+        Interval::between(&Sample::default(), &after)
+    }
+
+    #[test]
+    fn it_fits_80_columns() {
+        let (rows, last) = shown(&interval(2), 0);
+        assert_eq!(last, 0);
+        assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state");
+        let totals = "100000 IOPS  400.0 MB/s  CPU 83 %  8.3 µs of CPU per I/O";
+        assert_eq!(rows[1].trim_end(), totals);
+        let figures = "   100000     400.0     3.2     87 µs    1.5 ms";
+        assert_eq!(rows[2].split_whitespace().next(), Some("NODE"), "{rows:?}");
+        assert!(
+            rows[3].starts_with("volume-00/cache/stripe/3/file"),
+            "{rows:?}"
+        );
+        assert!(rows[3].trim_end().ends_with("87 µs     87 µs"), "{rows:?}");
+        assert!(
+            rows[6].starts_with("…") && rows[6].contains("long-name"),
+            "{rows:?}"
+        );
+        assert!(rows[6].contains(&figures[..30]), "{rows:?}");
+        assert!(rows[23].starts_with("q quits"), "{rows:?}");
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_can_be_reached() {
+        let (_, last) = shown(&interval(50), 0);
+        assert!(last > 0);
+        let (rows, _) = shown(&interval(50), last);
+        assert!(rows[22].contains("long-name"), "{rows:?}");
+    }
+}

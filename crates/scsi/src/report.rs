@@ -1,0 +1,139 @@
+//! A logical unit as an administrator looks at it: who is registered with it, who holds it, and what
+//! keeps it from being used.
+
+use crate::commands::sanitize::Progress;
+use crate::reservations::{Kind, NexusName};
+use crate::shared::SharedUnit;
+
+/// What initiators have made of a logical unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnitReport {
+    /// Registrations for persistent reservations, in the order they were made.
+    pub registrations: Vec<RegistrationReport>,
+    /// The persistent reservation.
+    pub reservation: Option<ReservationReport>,
+    /// The initiator port that holds the unit by RESERVE (6).
+    pub reserved_by: Option<String>,
+    /// Whether its medium was ejected.
+    pub is_ejected: bool,
+    /// A sanitize that runs or has failed.
+    pub sanitize: Option<SanitizeReport>,
+}
+
+/// One registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistrationReport {
+    /// `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
+    pub initiator_port: String,
+    /// Relative target port identifier.
+    pub target_port: u16,
+    /// The reservation key.
+    pub key: u64,
+}
+
+/// The persistent reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservationReport {
+    /// Its type, in the words of SPC-4 6.15.3.4.
+    pub kind: &'static str,
+    /// The initiator port that holds it; `None`: all registrants do.
+    pub holder: Option<String>,
+}
+
+/// How far a sanitize is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SanitizeReport {
+    /// It runs, and so much is done.
+    Running {
+        /// 0 to 100.
+        percent: u8,
+    },
+    /// It failed.
+    Failed,
+}
+
+impl SharedUnit {
+    /// What initiators have made of the unit until now.
+    pub fn report(&self) -> UnitReport {
+        let state = self.look();
+        let registrations = state.reservations.registrations().iter();
+        let registrations = registrations.map(|registration| RegistrationReport {
+            initiator_port: registration.name.initiator_port.clone(),
+            target_port: registration.name.target_port,
+            key: registration.key,
+        });
+        let port = |name: &NexusName| name.initiator_port.clone();
+        let held = state.reservations.reservation();
+        UnitReport {
+            registrations: registrations.collect(),
+            reservation: held.map(|(kind, holder)| ReservationReport {
+                kind: name_of(kind),
+                holder: (!kind.is_all_registrants()).then(|| port(holder)),
+            }),
+            reserved_by: state.reserved_by.map(|nexus| {
+                let name = state.names.get(&nexus);
+                name.map_or_else(|| format!("nexus {}", nexus.0), port)
+            }),
+            is_ejected: state.ejected,
+            sanitize: state.sanitize.map(|progress| match progress {
+                Progress::Running(part) => SanitizeReport::Running {
+                    percent: (u32::from(part) * 100 / 65536) as u8,
+                },
+                Progress::Failed { .. } => SanitizeReport::Failed,
+            }),
+        }
+    }
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::WriteExclusive => "Write Exclusive",
+        Kind::ExclusiveAccess => "Exclusive Access",
+        Kind::WriteExclusiveRegistrantsOnly => "Write Exclusive - Registrants Only",
+        Kind::ExclusiveAccessRegistrantsOnly => "Exclusive Access - Registrants Only",
+        Kind::WriteExclusiveAllRegistrants => "Write Exclusive - All Registrants",
+        Kind::ExclusiveAccessAllRegistrants => "Exclusive Access - All Registrants",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::NexusId;
+
+    #[test]
+    fn it_names_registrants_holder_and_type() {
+        let unit = SharedUnit::default();
+        assert_eq!(unit.report(), UnitReport::default());
+        let name = NexusName {
+            initiator_port: "iqn.2026-11.test:a,i,0x1".to_owned(),
+            target_port: 3,
+        };
+        unit.change(|state| {
+            let reservations = &mut state.reservations;
+            let names = std::slice::from_ref(&name);
+            let registered = reservations.register(names, None, 7, false, false);
+            registered.expect("there is room");
+            let reserved = reservations.reserve(&name, 7, Kind::WriteExclusiveRegistrantsOnly);
+            reserved.expect("it is free");
+            state.names.insert(NexusId(1), name.clone());
+            state.reserved_by = Some(NexusId(1));
+            state.sanitize = Some(Progress::Running(32768));
+        });
+        let report = unit.report();
+        let registration = RegistrationReport {
+            initiator_port: name.initiator_port.clone(),
+            target_port: 3,
+            key: 7,
+        };
+        assert_eq!(report.registrations, [registration]);
+        let reservation = ReservationReport {
+            kind: "Write Exclusive - Registrants Only",
+            holder: Some(name.initiator_port.clone()),
+        };
+        assert_eq!(report.reservation, Some(reservation));
+        assert_eq!(report.reserved_by, Some(name.initiator_port));
+        let half = SanitizeReport::Running { percent: 50 };
+        assert_eq!(report.sanitize, Some(half));
+    }
+}

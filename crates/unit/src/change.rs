@@ -1,0 +1,153 @@
+//! Disks that come and go while others are served: on all lanes or on none.
+
+use std::{rc::Rc, sync::Arc};
+
+use engine::cross::oneshot;
+use scsi::Attention;
+
+use crate::{
+    answer::answered,
+    disk::{Disk, Luns, Shared},
+    lane::LaneUnits,
+    nexus::{How, Nexus, Which},
+    units::{DiskSpec, OpenError, OpenVolume, Units, flush_disk},
+};
+
+impl Units {
+    /// Opens further disks on all lanes.
+    ///
+    /// # Errors
+    /// [`OpenError`] for a volume that does not open; none of them is there then.
+    pub async fn add(&self, disks: &[DiskSpec]) -> Result<(), OpenError> {
+        let specs: Vec<_> = disks
+            .iter()
+            .map(|spec| (Arc::new(self.shared(spec)), spec.open.clone()))
+            .collect();
+        let mut result = Ok(());
+        for lane in 0..self.lanes() {
+            let (opened, answer) = oneshot();
+            let specs = specs.clone();
+            self.enter(lane, move |units| async move {
+                opened.send(open_more(&units, specs).await);
+            });
+            let here = answered(answer, "open disks").await;
+            let ended = || Err(OpenError("its lane has ended".to_owned()));
+            result = here.unwrap_or_else(ended);
+            if result.is_err() {
+                break;
+            }
+        }
+        match result {
+            Ok(()) => {
+                let added = specs.into_iter();
+                self.disks()
+                    .extend(added.map(|(shared, _)| (shared.name.clone(), shared)));
+            }
+            Err(_) => {
+                let names: Vec<_> = disks.iter().map(|spec| spec.name.clone()).collect();
+                self.remove(&names).await;
+            }
+        }
+        result
+    }
+
+    /// Lets go of disks that no front shows any more, each flushed by every lane before. What cannot be
+    /// flushed is told to the log.
+    pub async fn remove(&self, names: &[String]) {
+        let mut answers = Vec::new();
+        for lane in 0..self.lanes() {
+            let (done, answer) = oneshot();
+            let names = names.to_vec();
+            let entered = self.enter(lane, move |units| async move {
+                for name in names {
+                    if let Some(disk) = units.take_disk(&name) {
+                        // Told to the log.
+                        let _ = flush_disk(&disk).await;
+                    }
+                }
+                done.send(());
+            });
+            if entered {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            // A lane that has ended has no disks.
+            answered(answer, "let go of disks").await;
+        }
+        for name in names {
+            self.disks().remove(name);
+        }
+    }
+}
+
+async fn open_more(
+    units: &LaneUnits,
+    disks: Vec<(Arc<Shared>, OpenVolume)>,
+) -> Result<(), OpenError> {
+    for (shared, open) in disks {
+        units.add_disk(Rc::new(Disk::open(shared, &open).await?));
+    }
+    Ok(())
+}
+
+impl LaneUnits {
+    /// Has a nexus reach `luns` from now on. At those that are new it is established as the initiator
+    /// port `port`, and `is_new` gets each at which it has still to hear of the power-on. Commands at those
+    /// that are gone are answered with TASK ABORTED when their I/O has ended, and all that is over when the
+    /// future is. At the others the nexus is told that the LUNs have changed.
+    pub fn show(
+        &self,
+        nexus: &Rc<Nexus>,
+        luns: &Rc<Luns>,
+        port: &str,
+        is_new: &mut dyn FnMut(u32),
+    ) -> impl Future<Output = ()> + use<> {
+        let before = nexus.luns();
+        let is_in = |luns: &Luns, lun: u32, unit: &Rc<_>| {
+            luns.get(&lun).is_some_and(|other| Rc::ptr_eq(other, unit))
+        };
+        nexus.set_luns(luns.clone());
+        let mut gone = Vec::new();
+        for (&lun, unit) in &*before {
+            if is_in(luns, lun, unit) {
+                let changed = Attention::ReportedLunsChanged;
+                unit.logical.borrow().tell(nexus.id, changed);
+                continue;
+            }
+            let which = Which {
+                lun,
+                before: None,
+                spare: None,
+                how: How::Told,
+            };
+            nexus.note_abort(lun);
+            let commands = nexus.commands();
+            let told = commands.map_or(Vec::new(), |commands| commands.abort(&which));
+            let running = nexus.running(|io_lun, _| io_lun == lun);
+            nexus.end_count(&self.everywhere.stages, lun);
+            // It may only have another number.
+            let is_there = luns
+                .values()
+                .any(|other| other.disk.name() == unit.disk.name());
+            gone.push((unit.clone(), told, running, is_there));
+        }
+        for (&lun, unit) in &**luns {
+            if !is_in(&before, lun, unit) && !unit.logical.borrow().establish(nexus.id, port) {
+                is_new(lun);
+            }
+        }
+        let nexus = nexus.clone();
+        async move {
+            for (unit, told, running, is_there) in gone {
+                nexus.wait_ended(&running).await;
+                if let Some(commands) = nexus.commands().filter(|_| !told.is_empty()) {
+                    commands.answer_aborted(&told);
+                }
+                if !is_there {
+                    unit.logical.borrow_mut().forget(nexus.id);
+                }
+            }
+        }
+    }
+}

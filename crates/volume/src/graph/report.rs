@@ -1,0 +1,95 @@
+//! The trees of a graph as an administrator looks at them: what each node is, how long, what is asked
+//! of it, and what its session does if it has one. A [`NodeView`] holds only what may be read on any
+//! thread, so that no lane waits for whoever looks.
+
+use super::Graph;
+use crate::{
+    Claim, Shape,
+    kinds::{Kind, Node, What, iscsi::SessionStatus},
+    stats::StatsHandle,
+};
+
+/// A node of an open tree.
+#[derive(Clone, Debug)]
+pub struct NodeView {
+    /// Its path in the graph, as `db/cache/stripe/0/file`.
+    pub path: String,
+    /// The name of the volume, where the configuration names one in this place.
+    pub name: Option<String>,
+    /// What it is called in a configuration.
+    pub kind: &'static str,
+    /// Where it lies: a path or a URL.
+    pub place: Option<String>,
+    /// The memory that it may fill, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// What it looks like; `None` when it is not open.
+    pub shape: Option<Shape>,
+    /// What was asked of it.
+    pub counters: StatsHandle,
+    /// The claim on its children, if it claims them.
+    pub claim: Option<Claim>,
+    /// Its session, if it has one.
+    pub session: Option<SessionStatus>,
+    /// What it is made of, in order.
+    pub children: Vec<NodeView>,
+}
+
+impl NodeView {
+    /// It is closed, and so is what only it is made of.
+    fn forget_open(&mut self) {
+        (self.shape, self.claim, self.session) = (None, None, None);
+        for child in self
+            .children
+            .iter_mut()
+            .filter(|child| child.name.is_none())
+        {
+            child.forget_open();
+        }
+    }
+}
+
+impl Graph {
+    /// The tree of the volume called `name`, if there is one.
+    pub fn view(&self, name: &str) -> Option<NodeView> {
+        self.view_named(name)
+    }
+
+    fn view_named(&self, name: &str) -> Option<NodeView> {
+        // A name may stand for another one; a circle of them is refused before this.
+        let node = self.volumes.0.get(name)?;
+        let mut view = self.view_node(node, name)?;
+        // What was counted outlives what was open.
+        let part = self.named.get(name);
+        if part.is_none_or(|part| part.strong_count() == 0) {
+            view.forget_open();
+        }
+        view.name = Some(name.to_owned());
+        Some(view)
+    }
+
+    fn view_node(&self, node: &Node, path: &str) -> Option<NodeView> {
+        match &node.what {
+            What::Named(name) => self.view_named(name),
+            What::Inline(kind) => Some(self.view_kind(kind, path)),
+        }
+    }
+
+    fn view_kind(&self, kind: &Kind, path: &str) -> NodeView {
+        let path = format!("{path}/{}", kind.name());
+        let handles = &self.context.handles;
+        let children = super::child_paths(kind, &path);
+        let children = children.filter_map(|(child, path)| self.view_node(child, &path));
+        NodeView {
+            name: None,
+            kind: kind.name(),
+            place: kind.settings().describe(),
+            memory_bytes: kind.memory().map(|size| size.get_ref().bytes()),
+            shape: handles.get::<Shape>(&path).cloned(),
+            counters: handles.get(&path).cloned().unwrap_or_default(),
+            claim: handles.get::<Claim>(&path).cloned(),
+            session: handles.get::<SessionStatus>(&path).cloned(),
+            children: children.collect(),
+            path,
+        }
+    }
+}

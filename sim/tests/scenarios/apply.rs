@@ -1,0 +1,328 @@
+//! A daemon that serves one configuration is given another, at any moment of a load. What it serves then
+//! is what a start with the other one serves, disks and ports are the same, and a session whose target
+//! is in both sees nothing of it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    path::Path,
+    rc::Rc,
+    time::Duration,
+};
+
+use engine::{
+    cross::{OneshotSender, Sender, channel, oneshot},
+    sim::{Host, Random, World, seeds},
+    spawn, time,
+};
+use node::{
+    Config, Daemon, Failure, Process,
+    description::{Description, Node},
+};
+use sim::{assert_occurred, raw::RawSession};
+use uuid::Uuid;
+
+use crate::MS;
+
+const SEEDS: u64 = 60;
+const CONFIG: &str = "/srv/daemon.toml";
+const PORT: u16 = 3260;
+const KEPT: &str = "iqn.2026-11.io.sanstone:kept";
+/// Those that may come and go.
+const TARGETS: usize = 3;
+const VOLUMES: [&str; 4] = [
+    "file = { path = \"v0\", size = \"64KiB\" }",
+    "ram = { size = \"64KiB\" }",
+    "cache = { size = \"1MiB\", of = { file = { path = \"v2\", size = \"64KiB\" } } }",
+    "stats = { of = { ram = { size = \"64KiB\" } } }",
+];
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const GOOD: Option<u8> = Some(0);
+
+/// How often what is hard has happened, over all seeds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Met {
+    sessions_ended: u64,
+    sessions_went_on: u64,
+    luns_taken: u64,
+    luns_told: u64,
+    nothing_changed: u64,
+    rolled_back: u64,
+    went_back: u64,
+}
+
+/// A configuration as it was drawn.
+#[derive(Clone, PartialEq)]
+struct Drawn {
+    text: String,
+    /// The LUNs of each target, and whether the client may use it.
+    targets: BTreeMap<String, (BTreeMap<usize, usize>, bool)>,
+}
+
+fn target(number: usize) -> String {
+    format!("iqn.2026-11.io.sanstone:t{number}")
+}
+
+fn draw(random: &mut Random, lanes: usize) -> Drawn {
+    let mut text = format!("lanes = {lanes}\nmemory = \"32MiB\"\n");
+    text += "[volume.kept]\nfile = { path = \"kept\", size = \"64KiB\" }\n";
+    let mut tables = format!("[target.\"{KEPT}\"]\nluns = [\"kept\"]\nallow = [\"*\"]\n");
+    let mut targets = BTreeMap::new();
+    let mut used = [false; VOLUMES.len()];
+    for number in 0..TARGETS {
+        if random.chance(0.4) {
+            continue;
+        }
+        let mut luns = BTreeMap::new();
+        for volume in 0..VOLUMES.len() {
+            if random.chance(0.4) {
+                luns.insert(luns.len() + random.index(2) * 4, volume);
+            }
+        }
+        if luns.is_empty() {
+            luns.insert(0, number);
+        }
+        luns.values().for_each(|volume| used[*volume] = true);
+        let name = target(number);
+        let written: Vec<String> = luns
+            .iter()
+            .map(|(lun, volume)| format!("{lun} = \"v{volume}\""))
+            .collect();
+        let is_allowed = random.chance(0.8);
+        let allow = if is_allowed {
+            "*"
+        } else {
+            "iqn.2026-11.io.sanstone:other"
+        };
+        tables += &format!(
+            "[target.\"{name}\"]\nluns = {{ {} }}\nallow = [\"{allow}\"]\n",
+            written.join(", ")
+        );
+        targets.insert(name, (luns, is_allowed));
+    }
+    for (volume, kind) in VOLUMES.iter().enumerate() {
+        if used[volume] || random.chance(0.3) {
+            text += &format!("[volume.v{volume}]\n{kind}\n");
+        }
+    }
+    text += &tables;
+    Drawn { text, targets }
+}
+
+enum Ask {
+    Apply(OneshotSender<Result<Vec<String>, Failure>>),
+    Describe(OneshotSender<Description>),
+    Stop(OneshotSender<()>),
+}
+
+/// Starts the daemon on `host`.
+fn start(host: &Host, lanes: usize) -> Sender<Ask> {
+    let (asks, told) = channel();
+    let on = host.clone();
+    drop(host.spawn(async move {
+        let load = || Config::load(Path::new(CONFIG)).unwrap_or_else(|failure| panic!("{failure}"));
+        let process = Process {
+            boot: Uuid::from_u128(1),
+            name: "a daemon".to_owned(),
+        };
+        let lanes: Vec<_> = (0..lanes).map(|lane| on.lane(lane)).collect();
+        let daemon = Daemon::start(load(), &process, &lanes, true).await;
+        let mut daemon = daemon.unwrap_or_else(|failure| panic!("{failure}"));
+        while let Some(ask) = told.receive().await {
+            match ask {
+                Ask::Apply(answer) => answer.send(daemon.apply(load(), false).await),
+                Ask::Describe(answer) => answer.send(daemon.view().await.describe()),
+                Ask::Stop(answer) => {
+                    daemon.stop().await.expect("all is flushed");
+                    return answer.send(());
+                }
+            }
+        }
+    }));
+    asks
+}
+
+async fn ask<T>(asks: &Sender<Ask>, make: impl FnOnce(OneshotSender<T>) -> Ask) -> T {
+    let (sender, answer) = oneshot();
+    assert!(asks.send(make(sender)).is_ok(), "the daemon listens");
+    answer.await.expect("the daemon answers")
+}
+
+/// What it serves, without what was done with it.
+async fn described(asks: &Sender<Ask>) -> Description {
+    let mut description = ask(asks, Ask::Describe).await;
+    fn forget(node: &mut Node) {
+        node.requests.clear();
+        node.children.iter_mut().for_each(forget);
+    }
+    let volumes = description.volumes.values_mut();
+    volumes.for_each(|volume| forget(&mut volume.tree));
+    description.sessions.clear();
+    description
+}
+
+/// Logs in, once there is somebody, and hears what there is to hear.
+async fn login(host: &Host, target: &str) -> Rc<RawSession> {
+    let session = RawSession::login_at(host.addr(PORT), target, "client").await;
+    let ready = session.execute(&TEST_UNIT_READY, &[], 0).await;
+    ready.expect("a session");
+    session
+}
+
+/// Sends commands to the target that stays, until it is told to stop; none may find that anything has
+/// happened.
+async fn load(session: Rc<RawSession>, is_over: Rc<Cell<bool>>, done: Rc<Cell<u64>>) {
+    let write: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    while !is_over.get() {
+        for (cdb, data) in [(&write[..], &[7; 4096][..]), (&TEST_UNIT_READY, &[])] {
+            let task = session.submit(cdb, data, 0).expect("the session goes on");
+            let answer = session.answer(task).await.expect("the session goes on");
+            assert_eq!((answer.status, answer.sense), (GOOD, [0; 3]));
+        }
+        done.set(done.get() + 1);
+    }
+    session.end();
+}
+
+fn run(seed: u64, met: &RefCell<Met>) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let lanes = 1 + random.index(2);
+    let server = world.host_with_lanes("server", lanes);
+    let client = world.host("client");
+    let before = draw(&mut random, lanes);
+    let after = match random.chance(0.1) {
+        true => before.clone(),
+        false => draw(&mut random, lanes),
+    };
+    server.put_file(CONFIG, before.text.as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, lanes);
+        let first = described(&asks).await;
+        let (is_over, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let kept = login(&server, KEPT).await;
+        let loaded = spawn(load(kept, is_over.clone(), done.clone()));
+        let mut others = Vec::new();
+        for (name, (luns, is_allowed)) in &before.targets {
+            if *is_allowed {
+                others.push((name, luns, login(&server, name).await));
+            }
+        }
+        time::sleep(MS * random.below(20) as u32).await;
+
+        if random.chance(0.3) {
+            // A step that fails: nothing is changed.
+            let mut text = after.text.clone();
+            text += "[volume.gone]\nfile = { path = \"gone\" }\n";
+            text +=
+                "[target.\"iqn.2026-11.io.sanstone:gone\"]\nluns = [\"gone\"]\nallow = [\"*\"]\n";
+            server.put_file(CONFIG, text.as_bytes());
+            let refused = ask(&asks, Ask::Apply).await;
+            refused.expect_err("its file is not there");
+            assert_eq!(described(&asks).await, first, "it is not rolled back");
+            met.borrow_mut().rolled_back += 1;
+        }
+        server.put_file(CONFIG, after.text.as_bytes());
+        let applied = ask(&asks, Ask::Apply).await;
+        let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(
+            changes.is_empty(),
+            described(&asks).await == first,
+            "{changes:?}"
+        );
+        if changes.is_empty() {
+            met.borrow_mut().nothing_changed += 1;
+        }
+        for (name, luns, session) in others {
+            check_session(&session, luns, after.targets.get(name), met).await;
+        }
+        let went_on_from = done.get();
+        while done.get() < went_on_from + 3 {
+            time::sleep(MS).await;
+        }
+        let live = described(&asks).await;
+        if random.chance(0.5) {
+            // There and back: what went is free again at once.
+            for (text, expected) in [(&before.text, &first), (&after.text, &live)] {
+                server.put_file(CONFIG, text.as_bytes());
+                let applied = ask(&asks, Ask::Apply).await;
+                applied.unwrap_or_else(|failure| panic!("{failure}"));
+                assert_eq!(described(&asks).await, *expected);
+                met.borrow_mut().went_back += 1;
+            }
+        }
+        is_over.set(true);
+        loaded.await;
+
+        ask(&asks, Ask::Stop).await;
+        // As a process ends: what it had locked is free.
+        server.power_cut();
+        server.restart();
+        let asks = start(&server, lanes);
+        assert_eq!(
+            described(&asks).await,
+            live,
+            "a restart serves something else"
+        );
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
+/// Looks what a session has seen of the change from `luns` of its target to `now`.
+async fn check_session(
+    session: &RawSession,
+    luns: &BTreeMap<usize, usize>,
+    now: Option<&(BTreeMap<usize, usize>, bool)>,
+    met: &RefCell<Met>,
+) {
+    let task = session.submit(&TEST_UNIT_READY, &[], 0);
+    let answer = match task {
+        Ok(task) => time::timeout(Duration::from_secs(60), session.answer(task)).await,
+        Err(over) => Some(Err(over)),
+    };
+    let answer = answer.expect("an answer, or the end");
+    let Some((now, true)) = now else {
+        answer.expect_err("nobody may use it any more");
+        met.borrow_mut().sessions_ended += 1;
+        return;
+    };
+    let answer = answer.expect("it goes on");
+    met.borrow_mut().sessions_went_on += 1;
+    let (was, is) = (luns.get(&0), now.get(&0));
+    let expected = match (was, is) {
+        (None, None) => return,
+        // LOGICAL UNIT NOT SUPPORTED
+        (Some(_), None) => {
+            met.borrow_mut().luns_taken += 1;
+            [5, 0x25, 0]
+        }
+        (Some(was), Some(is)) if was == is => match luns == now {
+            true => [0; 3],
+            // REPORTED LUNS DATA HAS CHANGED
+            false => {
+                met.borrow_mut().luns_told += 1;
+                [6, 0x3F, 0x0E]
+            }
+        },
+        // A disk that it had not seen: POWER ON OCCURRED.
+        _ => [6, 0x29, 0],
+    };
+    assert_eq!(answer.sense, expected, "{was:?} to {is:?}");
+    session.end();
+}
+
+#[test]
+fn a_daemon_that_was_given_another_configuration_serves_what_a_start_with_it_serves() {
+    let met = RefCell::new(Met::default());
+    seeds(SEEDS, |seed| run(seed, &met));
+    let met = met.into_inner();
+    assert_occurred([
+        ("sessions ended", met.sessions_ended),
+        ("sessions went on", met.sessions_went_on),
+        ("luns taken", met.luns_taken),
+        ("luns told", met.luns_told),
+        ("nothing changed", met.nothing_changed),
+        ("rolled back", met.rolled_back),
+        ("went back", met.went_back),
+    ]);
+}

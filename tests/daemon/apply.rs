@@ -1,0 +1,318 @@
+//! `sanstone apply` gives a running daemon another configuration.
+
+use std::os::unix::fs::PermissionsExt;
+use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
+
+use harness::{
+    directory::Directory,
+    initiator::{at_url, on_lane},
+    process::program,
+    run::{Ran, run},
+    sanstone::{IQN, Sanstone, call},
+    wire::{Direction, Session, is_closed, opcode, write_10},
+};
+use serde_json::Value;
+use volume::{IscsiDisk, Volume};
+
+const SECOND: &str = "iqn.2026-11.io.sanstone:second";
+const VOLUMES: &str = "[volume.a]\nfile = { path = \"a.img\", size = \"16MiB\" }\n\
+                       [volume.b]\nfile = { path = \"b.img\", size = \"16MiB\" }\n\
+                       [volume.c]\nram = { size = \"1MiB\" }\n";
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const CHECK_CONDITION: u8 = 2;
+
+fn target(name: &str, port: u16, luns: &str, rest: &str) -> String {
+    format!("[target.\"{name}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = {luns}\n{rest}\n")
+}
+
+const ALL: &str = "allow = [\"*\"]";
+
+fn serve(directory: &Path) -> Sanstone {
+    let port = harness::free_port();
+    let configuration = format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", ALL));
+    serve_text(directory, &configuration, port)
+}
+
+fn serve_text(directory: &Path, configuration: &str, port: u16) -> Sanstone {
+    let server = Sanstone::serve_configuration(directory, configuration, port);
+    server.answering(&directory.join("sanstone.state"))
+}
+
+fn configuration(directory: &Path) -> String {
+    let path = directory.join("sanstone.toml");
+    path.to_str().expect("plain text").to_owned()
+}
+
+fn apply_with(directory: &Path, text: &str, more: &[&str]) -> Ran {
+    fs::write(directory.join("sanstone.toml"), text).expect("room");
+    let configuration = configuration(directory);
+    call(&[&["apply", "-c", &configuration], more].concat())
+}
+
+fn apply(directory: &Path, text: &str) -> Ran {
+    apply_with(directory, text, &[])
+}
+
+/// What is served, without what was done with it.
+fn described(directory: &Path) -> Value {
+    let shown = call(&["show", "-c", &configuration(directory), "--json", "-"]).success();
+    let mut shown: Value = serde_json::from_str(&shown.stdout).expect("it is JSON");
+    fn forget(node: &mut Value) {
+        node["requests"] = Value::Null;
+        let children = node.get_mut("children").and_then(Value::as_array_mut);
+        children.into_iter().flatten().for_each(forget);
+    }
+    shown["sessions"] = Value::Null;
+    let volumes = shown["volumes"].as_object_mut().expect("an object");
+    volumes
+        .values_mut()
+        .for_each(|volume| forget(&mut volume["tree"]));
+    shown
+}
+
+fn login(port: u16, target: &str, lun: u8, number: u16) -> Session {
+    let address = format!("127.0.0.1:{port}");
+    let session = Session::login(&address, target, lun, number, &[]);
+    let mut session = session.expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    session
+}
+
+/// Sends a command and gives its status and, of a check condition, what the sense data say.
+fn send(session: &mut Session, cdb: &[u8], data: &[u8]) -> (u8, [u8; 3]) {
+    let sent = session.command(cdb, Direction::Write, data.len() as u32, data);
+    sent.expect("a command");
+    let response = session.receive().expect("a response");
+    assert_eq!(response.opcode(), opcode::SCSI_RESPONSE);
+    let sense = match response.status() {
+        // Behind its length.
+        CHECK_CONDITION => [response.data[4] & 0xF, response.data[14], response.data[15]],
+        _ => [0; 3],
+    };
+    (response.status(), sense)
+}
+
+#[test]
+fn targets_volumes_and_luns_come_and_go_while_others_are_served() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let mut server = serve(at);
+    let port = server.port();
+    let mut session = login(port, IQN, 0, 1);
+    assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]).0, 0);
+
+    let with_second = |luns: &str| {
+        let first = target(IQN, port, "[\"a\"]", ALL);
+        format!("{VOLUMES}{first}{}", target(SECOND, port, luns, ALL))
+    };
+    let before = described(at);
+    let text = with_second("{ 0 = \"b\" }");
+    let ran = apply_with(at, &text, &["--dry-run"]).success();
+    assert!(
+        ran.stdout.contains(&format!("+ target {SECOND}\n")),
+        "{ran}"
+    );
+    assert!(ran.stdout.contains("this was a dry run"), "{ran}");
+    assert_eq!(described(at), before);
+    let ran = apply(at, &text).success();
+    assert!(ran.stdout.ends_with("applied\n"), "{ran}");
+    assert!(
+        apply(at, &text)
+            .success()
+            .stdout
+            .contains("nothing changes")
+    );
+
+    // LUN 1 comes, and goes again.
+    let mut second = login(port, SECOND, 0, 2);
+    assert_eq!(send(&mut second, &write_10(0, 1), &[2; 512]).0, 0);
+    apply(at, &with_second("{ 0 = \"b\", 1 = \"c\" }")).success();
+    let reported_luns_changed = (CHECK_CONDITION, [6, 0x3F, 0x0E]);
+    assert_eq!(
+        send(&mut second, &TEST_UNIT_READY, &[]),
+        reported_luns_changed
+    );
+    let mut new = login(port, SECOND, 1, 3);
+    assert_eq!(send(&mut new, &write_10(0, 1), &[3; 512]).0, 0);
+    apply(at, &with_second("{ 0 = \"b\" }")).success();
+    assert_eq!(
+        send(&mut second, &TEST_UNIT_READY, &[]),
+        reported_luns_changed
+    );
+    let not_supported = (CHECK_CONDITION, [5, 0x25, 0]);
+    assert_eq!(send(&mut new, &write_10(0, 1), &[3; 512]), not_supported);
+
+    // The whole target goes, and its sessions with it.
+    let text = format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", ALL));
+    let ran = apply(at, &text).success();
+    assert!(ran.stdout.contains(&format!("- target {SECOND}")), "{ran}");
+    let ended = (0..10).find_map(|_| second.receive().err());
+    assert!(is_closed(&ended.expect("the session has ended")));
+    // The other session has seen nothing of all this.
+    assert_eq!(send(&mut session, &write_10(0, 1), &[4; 512]), (0, [0; 3]));
+
+    // A restart serves the same.
+    let live = described(at);
+    server.daemon().signal("TERM");
+    let limit = Duration::from_secs(60);
+    server.daemon().wait(limit).expect("it ends");
+    drop(server);
+    let _server = serve_text(at, &text, port);
+    assert_eq!(described(at), live);
+}
+
+#[test]
+fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let before = described(at);
+    let mut session = login(port, IQN, 0, 1);
+    let first = target(IQN, port, "[\"a\"]", ALL);
+    let other_cache = VOLUMES.replace("\"a.img\",", "\"a.img\", cache = \"write-through\",");
+    let taken = harness::free_port();
+    let listener = TcpListener::bind(("127.0.0.1", taken)).expect("it is free");
+    let more = |luns: &str, port| target(SECOND, port, luns, ALL);
+    for (text, code, part) in [
+        (
+            format!("lanes = 3\n{VOLUMES}{first}"),
+            2,
+            "lanes: that is set at the start; restart",
+        ),
+        (
+            format!("memory = \"64MiB\"\n{VOLUMES}{first}"),
+            2,
+            "memory or limits.transfer: that is set at the start",
+        ),
+        (
+            format!("state = \"elsewhere\"\n{VOLUMES}{first}"),
+            2,
+            "write state = ",
+        ),
+        (
+            format!("{other_cache}{first}"),
+            2,
+            "\"a\" has other settings, and is served",
+        ),
+        (
+            format!("{VOLUMES}{first}nonsense = 1\n"),
+            2,
+            "sanstone.toml:",
+        ),
+        (
+            format!(
+                "{VOLUMES}[volume.d]\nfile = {{ path = \"d.img\" }}\n{first}{}",
+                more("[\"d\"]", port)
+            ),
+            2,
+            "d.img",
+        ),
+        // It could be opened, and is closed again.
+        (
+            format!("{VOLUMES}{first}{}", more("[\"b\"]", taken)),
+            1,
+            "cannot listen on",
+        ),
+    ] {
+        let ran = apply(at, &text);
+        // A daemon with another state directory is another daemon: there is none.
+        let is_elsewhere = text.starts_with("state");
+        let (code, part) = match is_elsewhere {
+            true => (1, "no daemon serves with the state directory"),
+            false => (code, part),
+        };
+        assert_eq!(ran.code(), Some(code), "{ran}");
+        assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+        fs::write(at.join("sanstone.toml"), format!("{VOLUMES}{first}")).expect("room");
+        assert_eq!(described(at), before, "{text}");
+    }
+    drop(listener);
+    // What was opened for the last one is free: it works now.
+    apply(at, &format!("{VOLUMES}{first}{}", more("[\"b\"]", taken))).success();
+    login(taken, SECOND, 0, 2);
+    assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]), (0, [0; 3]));
+}
+
+#[test]
+fn who_may_not_use_a_target_any_more_is_sent_away_and_the_rest_stays() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let mut session = login(port, IQN, 0, 1);
+    // A secret is asked for at the next login.
+    let file = directory.write("secret", "a-secret-of-16-b");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let secret = "allow = [\"*\"]\nchap = { user = \"db\", secret_file = \"secret\" }";
+    let ran = apply(
+        at,
+        &format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", secret)),
+    )
+    .success();
+    assert!(ran.stdout.contains("what has to be proved"), "{ran}");
+    assert!(!ran.text().contains("a-secret"), "{ran}");
+    assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]).0, 0);
+    let address = format!("127.0.0.1:{port}");
+    let refused = Session::login(&address, IQN, 0, 2, &[]);
+    refused.expect_err("it proves nothing");
+    let nobody = "allow = [\"iqn.2026-11.io.sanstone:nobody\"]";
+    apply(
+        at,
+        &format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", nobody)),
+    )
+    .success();
+    let ended = (0..10).find_map(|_| session.receive().err());
+    assert!(is_closed(&ended.expect("the session has ended")));
+}
+
+#[test]
+fn a_new_disk_works_with_our_initiator_and_with_libiscsi() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let first = target(IQN, port, "[\"a\"]", ALL);
+    apply(
+        at,
+        &format!("{VOLUMES}{first}{}", target(SECOND, port, "[\"b\"]", ALL)),
+    )
+    .success();
+    let url = format!("iscsi://127.0.0.1:{port}/{SECOND}/0");
+    on_lane(async {
+        let disk = IscsiDisk::open(at_url(&url)).await.expect("it is served");
+        let data = engine::Payload::zeroes(4096);
+        let written = disk.write(0, data, volume::Durability::Fua).await;
+        written.expect("it takes writes");
+    });
+    let mut command = Command::new(program("iscsi-inq", "libiscsi-bin"));
+    let ran = run(command.arg(&url), Duration::from_secs(60)).success();
+    assert!(ran.stdout.contains("SANSTONE"), "{ran}");
+}
+
+#[test]
+fn limits_and_portals_change_for_who_comes() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let mut session = login(port, IQN, 0, 1);
+    let other = harness::free_port();
+    let first = target(IQN, other, "[\"a\"]", ALL);
+    let ran = apply(at, &format!("connections = 1\n{VOLUMES}{first}")).success();
+    assert!(ran.stdout.contains("~ limits"), "{ran}");
+    assert!(
+        ran.stdout.contains(&format!("~ target {IQN}: portals")),
+        "{ran}"
+    );
+    assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]), (0, [0; 3]));
+    let login_at = |port: u16| {
+        let address = format!("127.0.0.1:{port}");
+        Session::login(&address, IQN, 0, 2, &[])
+    };
+    login_at(port).expect_err("nobody listens there any more");
+    let full = login_at(other).expect_err("there is a session");
+    assert!(full.to_string().contains("0x03 0x02"), "{full}");
+    apply(at, &format!("connections = 2\n{VOLUMES}{first}")).success();
+    login_at(other).expect("there is room");
+}
