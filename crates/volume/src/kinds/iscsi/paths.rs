@@ -80,6 +80,15 @@ pub(super) struct Paths {
 }
 
 impl Path {
+    /// Puts `nexus` in the place of the one before. Two attempts at once may both have come to a session.
+    fn replace(&self, nexus: &Rc<Nexus>) {
+        self.error.replace(None);
+        if let Some(before) = self.nexus.replace(Some(nexus.clone())) {
+            let message = "another session has taken its place";
+            before.end(Error::new(ErrorKind::Unreachable, message));
+        }
+    }
+
     /// The nexus, if it can be used.
     pub(super) fn live(&self) -> Option<Rc<Nexus>> {
         let nexus = self.nexus.borrow();
@@ -191,8 +200,7 @@ impl Paths {
     pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
         nexus.goes_into_use();
-        path.error.replace(None);
-        path.nexus.replace(Some(nexus.clone()));
+        path.replace(nexus);
         self.tell_in_use(nexus);
         self.changed.notify();
     }
@@ -221,8 +229,7 @@ impl Paths {
     /// Keeps `nexus`, at a target port that may not be used now.
     pub(super) fn park(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
-        path.error.replace(None);
-        path.nexus.replace(Some(nexus.clone()));
+        path.replace(nexus);
         self.changed.notify();
     }
 
@@ -267,7 +274,13 @@ impl Paths {
 
     /// The nexus for a command; `None`: it has to wait.
     pub(super) fn pick(&self, writes: bool) -> Option<Rc<Nexus>> {
-        if self.freezes.get() > 0 || (writes && self.is_haunted()) {
+        if self.freezes.get() > 0 {
+            return None;
+        }
+        if let [only] = &self.all[..] {
+            return only.usable();
+        }
+        if writes && self.is_haunted() {
             return None;
         }
         let (count, first) = (self.all.len(), self.turn.get());
@@ -282,11 +295,9 @@ impl Paths {
             }
         };
         let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, load(nexus)))?;
-        if count > 1 {
-            self.turn.set((chosen.path() + 1) % count);
-            let beside = u64::from(chosen.path() != 0);
-            self.counts.borrow_mut().beside_first += beside;
-        }
+        self.turn.set((chosen.path() + 1) % count);
+        let beside = u64::from(chosen.path() != 0);
+        self.counts.borrow_mut().beside_first += beside;
         Some(chosen)
     }
 
