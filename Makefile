@@ -4,7 +4,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance bench fuzz clean
+.PHONY: help build demo test test-long conformance bench fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -23,6 +23,11 @@ demo: build ## run the main job on this machine: two shares, one stripe, SQL on 
 test: ## install what the tests need, then run every check and every test
 	@tools/install test
 	@tools/with-rust tools/test
+
+test-long: ## tests that take an hour: databases on an attached volume, every part of which is killed again and again
+	@tools/install test
+	@tools/with-rust $(CARGO) build --workspace --locked --quiet
+	@tools/with-rust $(CARGO) test --locked --package sanstone-tests --test databases -- --ignored --nocapture --test-threads 1
 
 conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and istgt
 	@tools/install test
