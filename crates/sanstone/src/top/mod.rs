@@ -19,6 +19,10 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
 };
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -68,8 +72,9 @@ pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
     };
     match &call.json {
         Some(json) => write(&state, call.interval, count, json),
-        None if !io::stdout().is_terminal() => {
-            let message = "standard output is no terminal; for a program, write --json -";
+        None if !io::stdout().is_terminal() || !io::stdin().is_terminal() => {
+            let message =
+                "standard input and output are no terminal; for a program, write --json -";
             Err(Failure::Wrong(message.to_owned()))
         }
         None => show(&state, call.interval, count),
@@ -131,13 +136,11 @@ fn show_on(
             return Ok(());
         }
         let left = due.saturating_duration_since(Instant::now());
-        if event::poll(left.min(PATIENCE))? {
-            match key(&event::read()?) {
-                Key::Quit => return Ok(()),
-                Key::Down => first_row = first_row.saturating_add(1),
-                Key::Up => first_row = first_row.saturating_sub(1),
-                Key::Other => {}
-            }
+        match wait_for_key(left.min(PATIENCE))? {
+            Key::Quit => return Ok(()),
+            Key::Down => first_row = first_row.saturating_add(1),
+            Key::Up => first_row = first_row.saturating_sub(1),
+            Key::Other => {}
         }
         if Instant::now() >= due {
             let after = sample(state)?;
@@ -154,6 +157,25 @@ enum Key {
     Up,
     Down,
     Other,
+}
+
+/// What is pressed within `limit`. A terminal that has gone is the end: reading its keys would go on for ever.
+fn wait_for_key(limit: Duration) -> io::Result<Key> {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    match poll(&mut fds, Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    if fds[0].revents().intersects(gone) {
+        return Ok(Key::Quit);
+    }
+    match event::poll(Duration::ZERO)? {
+        true => Ok(key(&event::read()?)),
+        false => Ok(Key::Other),
+    }
 }
 
 fn key(event: &Event) -> Key {
