@@ -316,3 +316,40 @@ fn limits_and_portals_change_for_who_comes() {
     apply(at, &format!("connections = 2\n{VOLUMES}{first}")).success();
     login_at(other).expect("there is room");
 }
+
+#[test]
+fn a_file_without_a_target_takes_nothing_away() {
+    let directory = Directory::new();
+    let server = serve(directory.path());
+    let mut session = login(server.port(), IQN, 0, 1);
+    for text in ["", VOLUMES] {
+        let ran = apply(directory.path(), text);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("there is no target to serve"), "{ran}");
+    }
+    assert_eq!(send(&mut session, &TEST_UNIT_READY, &[]).0, 0);
+}
+
+#[test]
+fn a_daemon_ends_while_it_waits_for_a_disk() {
+    let directory = Directory::new();
+    let mut server = serve(directory.path());
+    // Nobody listens there.
+    let away = format!(
+        "[volume.away]\niscsi = {{ url = \"iscsi://127.0.0.1:{}/{IQN}/0\", wait_at_start = \"10min\" }}\n",
+        harness::free_port()
+    );
+    let text = format!(
+        "{VOLUMES}{away}{}",
+        target(IQN, server.port(), "[\"a\", \"away\"]", ALL)
+    );
+    std::thread::scope(|scope| {
+        let applying = scope.spawn(|| apply(directory.path(), &text));
+        server.daemon().log_with("waiting for the disk");
+        server.daemon().signal("TERM");
+        let ended = server.daemon().wait(Duration::from_secs(120));
+        assert!(ended.expect("it does not wait for the disk").success());
+        let ran = applying.join().expect("no panic");
+        assert_eq!(ran.code(), Some(1), "{ran}");
+    });
+}

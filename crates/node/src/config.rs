@@ -149,6 +149,20 @@ impl Config {
         Ok(config)
     }
 
+    /// Refuses a configuration that serves nothing: an empty file is one that was lost while it was saved.
+    ///
+    /// # Errors
+    /// There is no target.
+    pub fn require_targets(&self) -> Result<(), Failure> {
+        match self.has_targets() {
+            true => Ok(()),
+            false => Err(Failure::Wrong(format!(
+                "{}: there is no target to serve; write a [target.\"iqn.…\"] table",
+                self.path().display()
+            ))),
+        }
+    }
+
     /// The state directory that `path` names, whatever else is wrong with it.
     ///
     /// # Errors

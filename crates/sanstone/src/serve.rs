@@ -4,8 +4,12 @@
 //! want to know of it they ask over the admin socket.
 
 use std::{
+    collections::VecDeque,
+    future::poll_fn,
     io::{self, Write},
     path::Path,
+    pin::{Pin, pin},
+    task::Poll,
 };
 
 use engine::{
@@ -31,10 +35,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     let (config, _) = Config::load_to_serve(path, supervised, |note| {
         log::say(format_args!("note: {note}"));
     })?;
-    if !config.has_targets() {
-        let message = "there is no target to serve; write a [target.\"iqn.…\"] table".to_owned();
-        return Err(Failure::Wrong(format!("{}: {message}", path.display())));
-    }
+    config.require_targets()?;
     // Before anything is made for volumes that nobody could reach.
     probe::portals(config.portals()?).map_err(|error| config.not_started(&error))?;
     let limits = config.limits();
@@ -104,8 +105,14 @@ fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> 
 
 /// Does what `daemon` is told to, until that is to stop.
 async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
+    // What came while a configuration was applied.
+    let mut later = VecDeque::new();
     loop {
-        match wanted.receive().await {
+        let next = match later.pop_front() {
+            Some(next) => Some(next),
+            None => wanted.receive().await,
+        };
+        match next {
             Some(Wanted::Told(Told::Report)) => {
                 tracing::info!("where the time went\n{}", daemon.report());
             }
@@ -124,11 +131,38 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 answer,
             })) => {
                 let path = config.path().display().to_string();
-                let applied = daemon.apply(*config, is_dry_run).await;
+                let applying = pin!(daemon.apply(*config, is_dry_run));
+                let Some(applied) = unless_stopped(applying, wanted, &mut later).await else {
+                    tracing::warn!(path, "not applied to its end: the daemon is to stop");
+                    return;
+                };
                 tell_applied(&path, is_dry_run, &applied);
                 let _ = answer.send(applied);
             }
             Some(Wanted::Told(Told::Stop)) | None => return,
+        }
+    }
+}
+
+/// What comes of `work`, which may wait for a disk for a long time; `None` when the daemon is to stop before
+/// that. What else is wanted meanwhile is for `later`: admin clients, of whom there are few, and signals.
+async fn unless_stopped<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    wanted: &Receiver<Wanted>,
+    later: &mut VecDeque<Wanted>,
+) -> Option<T> {
+    loop {
+        let mut next = pin!(wanted.receive());
+        let come = poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            next.as_mut().poll(cx).map(Err)
+        });
+        match come.await {
+            Ok(done) => return Some(done),
+            Err(Some(Wanted::Told(Told::Stop)) | None) => return None,
+            Err(Some(other)) => later.push_back(other),
         }
     }
 }
