@@ -127,6 +127,7 @@ fn verify(path: &str, kind: &str, depth: u32) {
         "--bsrange=512-1m",
         "--size=64m",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--verify_fatal=1",
         "--verify_state_save=0",
         "--randrepeat=0",
@@ -174,6 +175,7 @@ fn what_is_mapped_and_synced_is_there() {
         "--size=16m",
         "--fsync=64",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--verify_fatal=1",
         "--verify_state_save=0",
     ];

@@ -147,6 +147,7 @@ fn fio_finds_every_block_as_it_was_written() {
                 "--size=32m",
                 "--io_size=48m",
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--verify_fatal=1",
                 "--name=trim",
                 "--rw=randtrim",
