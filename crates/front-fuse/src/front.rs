@@ -229,8 +229,8 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
     let spec = spec.clone();
     units.enter(0, move |units| async move {
         let looked = show(&spec, &units).map(|unit| Facts {
-            read_only: spec.read_only || unit.is_read_only(),
-            takes_discards: unit.takes_discards(),
+            read_only: spec.read_only || unit.shape().read_only,
+            takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
         });
         done.send(looked);

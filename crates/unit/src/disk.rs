@@ -98,16 +98,6 @@ impl Unit {
         self.disk.volume.shape().block_size_bytes
     }
 
-    /// Whether its volume takes no writes, whatever its port shows.
-    pub fn is_read_only(&self) -> bool {
-        self.disk.volume.shape().read_only
-    }
-
-    /// Whether its volume does something with blocks that are not needed any more.
-    pub fn takes_discards(&self) -> bool {
-        self.disk.volume.shape().discard.is_some()
-    }
-
     /// Its length as its nexuses know it, in bytes: that of a volume that has grown when they are told.
     pub fn len_bytes(&self) -> u64 {
         self.logical.borrow_mut().len_blocks() * u64::from(self.block_size_bytes())
