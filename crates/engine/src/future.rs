@@ -3,7 +3,7 @@
 
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
-    cell::RefCell,
+    cell::Cell,
     fmt,
     future::Future,
     marker::PhantomData,
@@ -28,6 +28,9 @@ pub struct LaneFuture<'a, T> {
 
 impl<'a, T> LaneFuture<'a, T> {
     /// Moves `future` into a recycled frame.
+    // Always inlined: then what it captures goes straight to the frame. As a call this copies the
+    // whole future, most of which is room for later.
+    #[inline(always)]
     pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
         let layout = Layout::new::<F>();
         let class = class_index(layout);
@@ -73,15 +76,52 @@ impl<T> fmt::Debug for LaneFuture<'_, T> {
 }
 
 thread_local! {
-    static FREE: RefCell<FreeFrames> = const { RefCell::new(FreeFrames([const { Vec::new() }; CLASSES_BYTES.len()])) };
+    static FREE: FreeFrames = const { FreeFrames([const { FreeList::new() }; CLASSES_BYTES.len()]) };
 }
 
-struct FreeFrames([Vec<NonNull<u8>>; CLASSES_BYTES.len()]);
+/// The kept frames of each class.
+struct FreeFrames([FreeList; CLASSES_BYTES.len()]);
+
+/// The kept frames of one class: each begins with the address of the next one, so that taking one and
+/// giving it back are a few instructions.
+struct FreeList {
+    first: Cell<Option<NonNull<u8>>>,
+    len: Cell<usize>,
+}
+
+impl FreeList {
+    const fn new() -> Self {
+        FreeList {
+            first: Cell::new(None),
+            len: Cell::new(0),
+        }
+    }
+
+    fn pop(&self) -> Option<NonNull<u8>> {
+        let first = self.first.get()?;
+        // SAFETY: `push` wrote it there, and the frame was nobody's since.
+        self.first.set(unsafe { first.cast().read() });
+        self.len.set(self.len.get() - 1);
+        Some(first)
+    }
+
+    /// Keeps a frame of this list's class that is nobody's, if there is room.
+    fn push(&self, frame: NonNull<u8>) -> bool {
+        let has_room = self.len.get() < KEPT_PER_CLASS;
+        if has_room {
+            // SAFETY: a frame has room for an address, and the alignment.
+            unsafe { frame.cast().write(self.first.get()) };
+            self.first.set(Some(frame));
+            self.len.set(self.len.get() + 1);
+        }
+        has_room
+    }
+}
 
 impl Drop for FreeFrames {
     fn drop(&mut self) {
-        for (class, frames) in self.0.iter_mut().enumerate() {
-            for memory in frames.drain(..) {
+        for (class, frames) in self.0.iter().enumerate() {
+            while let Some(memory) = frames.pop() {
                 // SAFETY: frames in a class were allocated with exactly this layout.
                 unsafe { dealloc(memory.as_ptr(), class_layout(class)) };
             }
@@ -115,7 +155,7 @@ fn frame_layout(class: Option<u8>, layout: Layout) -> Layout {
 
 fn take(class: Option<u8>, layout: Layout) -> NonNull<u8> {
     let kept = class.and_then(|class| {
-        FREE.try_with(|free| free.borrow_mut().0[usize::from(class)].pop())
+        FREE.try_with(|free| free.0[usize::from(class)].pop())
             .ok()?
     });
     kept.unwrap_or_else(|| {
@@ -128,15 +168,8 @@ fn take(class: Option<u8>, layout: Layout) -> NonNull<u8> {
 
 fn give(memory: NonNull<u8>, class: Option<u8>, layout: Layout) {
     let kept = class.is_some_and(|class| {
-        FREE.try_with(|free| {
-            let frames = &mut free.borrow_mut().0[usize::from(class)];
-            let room = frames.len() < KEPT_PER_CLASS;
-            if room {
-                frames.push(memory);
-            }
-            room
-        })
-        .unwrap_or(false)
+        FREE.try_with(|free| free.0[usize::from(class)].push(memory))
+            .unwrap_or(false)
     });
     if !kept {
         // SAFETY: `take` allocated this memory with this layout.

@@ -52,6 +52,7 @@ pub fn spawn_for<T: 'static>(
 ///
 /// # Panics
 /// Outside a lane.
+#[inline(always)] // as [`LaneFuture::new`]
 pub fn begin(future: impl Future<Output = ()> + 'static) {
     lane::current().begin(LaneFuture::new(future));
 }
