@@ -29,7 +29,7 @@ static ROUGH: Machine = LazyLock::new(|| boot("rough"));
 
 fn boot(name: &str) -> Mutex<Guest> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("linux/guest");
-    Mutex::new(Guest::boot(name, &scripts, &binary()))
+    Mutex::new(Guest::boot(name, &scripts, &binary(), &[]))
 }
 
 /// Part of a line of the kernel's log that a check expects, and why it is no complaint.

@@ -102,6 +102,8 @@ tidy() {
 
 not() { ! "$@"; }
 
+has_module() { modprobe -n -q "$1"; } # has_module NAME: this kernel has it
+
 # gone NAME: no such program runs; one that only nobody has waited for does not count.
 gone() {
   local pid
