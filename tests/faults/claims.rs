@@ -1,10 +1,11 @@
-//! Two daemons and one stripe, over two disks of a third or of tgt: the second daemon is refused with
-//! the name of the first, a daemon that was killed comes back by itself, and one whose stripe was taken
-//! over answers nothing from its past.
+//! Two daemons and one stripe, over two disks of a third, of tgt or of Linux's own target (LIO): the
+//! second daemon is refused with the name of the first, a daemon that was killed comes back by itself, and
+//! one whose stripe was taken over answers nothing from its past.
 
 use engine::{Buf, Duration, Payload};
 use harness::directory::Directory;
 use harness::initiator::{on_lane, on_port, opened};
+use harness::lio::{Backing, Lio};
 use harness::run::Ran;
 use harness::sanstone::{Sanstone, call, target_table};
 use harness::tgt::Tgt;
@@ -18,18 +19,21 @@ const CHILDREN: &str = "\
 
 /// Two disks that somebody serves.
 struct Shares {
-    urls: Vec<String>,
+    /// The settings of an `iscsi` volume on each.
+    disks: Vec<String>,
+    /// Whoever comes after another process has to have another initiator's name: LIO lets no session in whose
+    /// name is that of the one that has reserved, but whose ISID is another.
+    wants_new_names: bool,
     _server: Box<dyn std::any::Any>,
 }
 
 fn of_sanstone() -> Shares {
     let directory = Directory::new();
     let server = Sanstone::serve(directory.path(), CHILDREN, &["a", "b"]).owning(directory);
-    let urls = [0, 1].map(|lun| server.url(lun)).to_vec();
-    let server = Box::new(server);
     Shares {
-        urls,
-        _server: server,
+        disks: [0, 1].map(|lun| at(&server.url(lun))).to_vec(),
+        wants_new_names: false,
+        _server: Box::new(server),
     }
 }
 
@@ -37,14 +41,47 @@ fn of_tgt() -> Shares {
     let directory = Directory::new();
     let mut tgt = Tgt::start();
     let files = ["a.img", "b.img"].map(|name| directory.sparse(name, 16 << 20));
-    let urls = files.iter().map(|file| tgt.add_disk(file)).collect();
     Shares {
-        urls,
+        disks: files.iter().map(|file| at(&tgt.add_disk(file))).collect(),
+        wants_new_names: false,
         _server: Box::new((tgt, directory)),
     }
 }
 
-/// A machine with a configuration of the stripe, whose state directory is its own.
+fn of_lio() -> Option<Shares> {
+    Some(by_lio(lios()?, |lio| at(&lio.url())))
+}
+
+/// By both of its portals, in a portal group each.
+fn of_lio_by_two_paths() -> Option<Shares> {
+    let by_two = |lio: &Lio| {
+        let [one, two] = lio.portals();
+        let paths = format!("[{{ portal = \"{one}\" }}, {{ portal = \"{two}\" }}]");
+        format!("{}, paths = {paths}", at(&lio.url()))
+    };
+    Some(by_lio(lios()?, by_two))
+}
+
+fn lios() -> Option<[Lio; 2]> {
+    let disk = || Lio::serve(Backing::File, 16 << 20, 512);
+    Some([disk()?, disk()?])
+}
+
+fn by_lio(disks: [Lio; 2], settings: impl Fn(&Lio) -> String) -> Shares {
+    Shares {
+        disks: disks.iter().map(settings).collect(),
+        wants_new_names: true,
+        _server: Box::new(disks),
+    }
+}
+
+/// The settings of an `iscsi` volume at this URL.
+fn at(url: &str) -> String {
+    // A target in a virtual machine may need some time for a login.
+    format!("url = \"{url}\", connect_timeout = \"60s\"")
+}
+
+/// A machine with a configuration of the stripe, whose state directory is its own, and its initiator's name.
 struct Host {
     directory: Directory,
     port: u16,
@@ -53,24 +90,30 @@ struct Host {
 
 impl Host {
     fn new(shares: &Shares) -> Host {
-        let children: Vec<String> = shares
-            .urls
-            .iter()
-            .map(|url| format!("{{ iscsi = {{ url = \"{url}\" }} }}"))
-            .collect();
-        let children = children.join(", ");
-        let host = Host {
+        let mut host = Host {
             directory: Directory::new(),
             port: harness::free_port(),
-            stripe: format!(
-                "[volume.db]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ unit = \"64KiB\", of = \
-                 [{children}] }} }} }}\n"
-            ),
+            stripe: String::new(),
         };
-        let table = target_table(host.port, &["db"]);
-        let text = format!("{}{table}", host.stripe);
-        host.directory.write("sanstone.toml", text);
+        host.is_called(&format!("host{}", host.port), shares);
         host
+    }
+
+    /// Its initiator has this name from now on.
+    fn is_called(&mut self, name: &str, shares: &Shares) {
+        let child = |settings: &String| {
+            let initiator = format!("initiator = \"iqn.2026-11.io.sanstone:{name}\"");
+            format!("{{ iscsi = {{ {settings}, {initiator} }} }}")
+        };
+        let children: Vec<String> = shares.disks.iter().map(child).collect();
+        let children = children.join(", ");
+        self.stripe = format!(
+            "[volume.db]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ unit = \"64KiB\", of = \
+             [{children}] }} }} }}\n"
+        );
+        let table = target_table(self.port, &["db"]);
+        let text = format!("{}{table}", self.stripe);
+        self.directory.write("sanstone.toml", text);
     }
 
     fn config(&self) -> String {
@@ -185,7 +228,7 @@ fn one_that_was_killed_comes_back(shares: &Shares) {
 
 /// The first one lives on and does not know; `pauses`: it stands still while it is taken over.
 fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
-    let (one, other) = (Host::new(shares), Host::new(shares));
+    let (one, mut other) = (Host::new(shares), Host::new(shares));
     one.volume("create", &[]).success();
     let first = one.serve();
     let mut first = Some(first);
@@ -200,6 +243,9 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
             sleep(Duration::from_secs(4));
         }
         other.volume("take-over", &[]).success();
+        if shares.wants_new_names {
+            other.is_called("who-took-over", shares);
+        }
         let second = other.serve();
         let new = other.disk().await;
         assert_eq!(first_byte(&new).await.expect("it is served"), 1);
@@ -239,6 +285,13 @@ fn a_second_daemon_is_refused_with_the_name_of_the_first_over_tgt() {
 }
 
 #[test]
+fn a_second_daemon_is_refused_with_the_name_of_the_first_over_lio() {
+    if let Some(shares) = of_lio() {
+        a_second_one_is_refused(&shares);
+    }
+}
+
+#[test]
 fn a_daemon_that_was_killed_comes_back_and_another_has_to_take_over() {
     one_that_was_killed_comes_back(&of_sanstone());
 }
@@ -246,6 +299,66 @@ fn a_daemon_that_was_killed_comes_back_and_another_has_to_take_over() {
 #[test]
 fn a_daemon_that_was_killed_comes_back_over_tgt() {
     one_that_was_killed_comes_back(&of_tgt());
+}
+
+#[test]
+fn a_second_daemon_is_refused_with_the_name_of_the_first_over_two_paths_to_lio() {
+    if let Some(shares) = of_lio_by_two_paths() {
+        a_second_one_is_refused(&shares);
+    }
+}
+
+#[test]
+fn a_daemon_that_was_killed_comes_back_over_lio_by_another_name() {
+    let Some(shares) = of_lio() else {
+        return;
+    };
+    let mut one = Host::new(&shares);
+    one.volume("create", &[]).success();
+    let mut first = one.serve();
+    on_lane(async {
+        let disk = one.disk().await;
+        write(&disk, 1).await;
+    });
+    first.daemon().signal("KILL");
+    let gone = first.daemon().wait(Duration::from_secs(60));
+    gone.expect("nothing survives kill -9");
+    has(&one.is_refused(), &["LIO", "another `initiator`"]);
+    one.is_called("another", &shares);
+    let _again = one.serve();
+    on_lane(async {
+        let disk = one.disk().await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 1);
+        disk.close().await;
+    });
+}
+
+#[test]
+fn a_second_daemon_is_refused_with_the_name_of_the_first_over_two_sessions_to_lio() {
+    if let Some(lios) = lios() {
+        let by_two = |lio: &Lio| format!("{}, sessions = 2", at(&lio.url()));
+        a_second_one_is_refused(&by_lio(lios, by_two));
+    }
+}
+
+/// Whoever registers, or takes that back, says for all whether the target keeps registrations through a loss of power.
+#[test]
+fn a_daemon_that_is_refused_leaves_a_fence_that_lasts() {
+    let Some([a, b]) = lios() else {
+        return;
+    };
+    let shares = Shares {
+        disks: [&a, &b].map(|lio| at(&lio.url())).to_vec(),
+        wants_new_names: true,
+        _server: Box::new(()),
+    };
+    let (one, other) = (Host::new(&shares), Host::new(&shares));
+    one.volume("create", &[]).success();
+    let first = one.serve();
+    assert!(a.keeps_registrations() && b.keeps_registrations());
+    has(&other.is_refused(), &["in use by"]);
+    assert!(a.keeps_registrations() && b.keeps_registrations());
+    drop(first);
 }
 
 #[test]
@@ -261,6 +374,15 @@ fn a_daemon_that_stood_still_meanwhile_answers_nothing_from_its_past() {
 #[test]
 fn a_daemon_that_is_taken_over_answers_nothing_from_its_past_over_tgt() {
     one_that_is_taken_over_answers_nothing_old(&of_tgt(), true);
+}
+
+#[test]
+fn a_daemon_that_is_taken_over_answers_nothing_from_its_past_over_lio() {
+    if let Some(shares) = of_lio() {
+        one_that_is_taken_over_answers_nothing_old(&shares, false);
+        let shares = of_lio().expect("as before");
+        one_that_is_taken_over_answers_nothing_old(&shares, true);
+    }
 }
 
 #[test]

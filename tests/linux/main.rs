@@ -1,6 +1,6 @@
 //! The real Linux initiator, in virtual machines: its kernel, open-iscsi, multipath-tools, file
-//! systems and sg3-utils against `sanstone serve` on this machine, and the daemon and the demo on
-//! that kernel themselves.
+//! systems and sg3-utils against `sanstone serve` on this machine, its NBD client against `sanstone
+//! attach`, and the daemon, the demo and a volume as a file on that kernel themselves.
 //!
 //! Two machines boot once and side by side. On the `quiet` one nothing is ever interrupted, so its
 //! kernel has nothing to complain about; on the `rough` one links fail and daemons restart. A check
@@ -10,9 +10,11 @@
 mod access;
 mod discard;
 mod disks;
+mod fuse;
 mod host;
 mod inside;
 mod moved;
+mod nbd;
 mod paths;
 mod reservations;
 
@@ -29,7 +31,7 @@ static ROUGH: Machine = LazyLock::new(|| boot("rough"));
 
 fn boot(name: &str) -> Mutex<Guest> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("linux/guest");
-    Mutex::new(Guest::boot(name, &scripts, &binary()))
+    Mutex::new(Guest::boot(name, &scripts, &binary(), &[]))
 }
 
 /// Part of a line of the kernel's log that a check expects, and why it is no complaint.

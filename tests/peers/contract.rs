@@ -4,6 +4,7 @@
 use harness::directory::Directory;
 use harness::disk::{Disk, Target};
 use harness::initiator::{at_url, on_lane};
+use harness::lio::{Backing, Lio};
 use harness::tgt::Tgt;
 use volume::{IscsiDisk, Volume, contract};
 
@@ -34,8 +35,23 @@ fn on_tgt_with_blocks_of_512_and_of_4096_bytes() {
 
 #[test]
 fn on_istgt() {
-    match Disk::on(Target::Istgt, DISK_BYTES) {
-        Some(disk) => hold(&disk.url, 512),
-        None => harness::skip("istgt is not installed here"),
+    if let Some(disk) = Disk::on(Target::Istgt, DISK_BYTES) {
+        hold(&disk.url, 512);
+    }
+}
+
+#[test]
+fn on_lio_with_a_file_memory_and_a_device_behind_it() {
+    for (backing, block_size_bytes) in [
+        (Backing::File, 512),
+        (Backing::File, 4096),
+        (Backing::Ram, 512),
+        (Backing::Device, 512),
+        (Backing::Device, 4096),
+    ] {
+        let Some(lio) = Lio::serve(backing, DISK_BYTES, block_size_bytes) else {
+            return;
+        };
+        hold(&lio.url(), block_size_bytes);
     }
 }

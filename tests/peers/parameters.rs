@@ -5,11 +5,14 @@ use engine::Buf;
 use harness::directory::Directory;
 use harness::disk::{Disk, Target};
 use harness::initiator::{at_url, in_flight, on_lane};
+use harness::lio::{Backing, Lio};
 use harness::noise;
 use harness::tgt::Tgt;
 use volume::{Durability, IscsiConfig, IscsiDisk, Volume};
 
-/// Keys of RFC 7143 §13 as tgt takes them.
+const DISK_BYTES: u64 = 16 << 20;
+
+/// Keys of RFC 7143 §13 as targets take them.
 const CHOICES: [&[(&str, &str)]; 5] = [
     &[
         ("MaxRecvDataSegmentLength", "512"),
@@ -33,39 +36,56 @@ const CHOICES: [&[(&str, &str)]; 5] = [
     &[("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")],
 ];
 
-#[test]
-fn what_was_written_is_read_back_whatever_tgt_has_chosen() {
+fn reads_back_what_it_wrote(url: &str, choice: &[(&str, &str)]) {
     const SIZE_BYTES: usize = 96 << 10;
     const COUNT: usize = 64;
     let bytes = noise(11, SIZE_BYTES * COUNT);
+    on_lane(async {
+        let disk = IscsiDisk::open(at_url(url))
+            .await
+            .unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+        in_flight(16, COUNT, |i| {
+            let data = Buf::copy_of(&bytes[i * SIZE_BYTES..][..SIZE_BYTES]).into();
+            let written = disk.write((i * SIZE_BYTES) as u64, data, Durability::Cached);
+            async move { written.await.unwrap_or_else(|e| panic!("{choice:?}: {e}")) }
+        })
+        .await;
+        in_flight(16, COUNT, |i| {
+            let read = disk.read((i * SIZE_BYTES) as u64, SIZE_BYTES);
+            let expected = &bytes[i * SIZE_BYTES..][..SIZE_BYTES];
+            async move {
+                let read = read.await.unwrap_or_else(|e| panic!("{choice:?}: {e}"));
+                assert!(read.to_vec() == expected, "{choice:?}: read {i} differs");
+            }
+        })
+        .await;
+        disk.close().await;
+    });
+}
+
+#[test]
+fn what_was_written_is_read_back_whatever_tgt_has_chosen() {
     for choice in CHOICES {
         let directory = Directory::new();
         let mut tgt = Tgt::start();
         for (key, value) in choice {
             tgt.set(key, value);
         }
-        let url = tgt.add_disk(&directory.sparse("disk.img", 16 << 20));
-        on_lane(async {
-            let disk = IscsiDisk::open(at_url(&url))
-                .await
-                .unwrap_or_else(|error| panic!("{choice:?}: {error}"));
-            in_flight(16, COUNT, |i| {
-                let data = Buf::copy_of(&bytes[i * SIZE_BYTES..][..SIZE_BYTES]).into();
-                let written = disk.write((i * SIZE_BYTES) as u64, data, Durability::Cached);
-                async move { written.await.unwrap_or_else(|e| panic!("{choice:?}: {e}")) }
-            })
-            .await;
-            in_flight(16, COUNT, |i| {
-                let read = disk.read((i * SIZE_BYTES) as u64, SIZE_BYTES);
-                let expected = &bytes[i * SIZE_BYTES..][..SIZE_BYTES];
-                async move {
-                    let read = read.await.unwrap_or_else(|e| panic!("{choice:?}: {e}"));
-                    assert!(read.to_vec() == expected, "{choice:?}: read {i} differs");
-                }
-            })
-            .await;
-            disk.close().await;
-        });
+        let url = tgt.add_disk(&directory.sparse("disk.img", DISK_BYTES));
+        reads_back_what_it_wrote(&url, choice);
+    }
+}
+
+#[test]
+fn what_was_written_is_read_back_whatever_lio_has_chosen() {
+    for choice in CHOICES {
+        let Some(lio) = Lio::serve(Backing::Ram, DISK_BYTES, 512) else {
+            return;
+        };
+        for (key, value) in choice {
+            lio.set(key, value);
+        }
+        reads_back_what_it_wrote(&lio.url(), choice);
     }
 }
 
@@ -97,9 +117,8 @@ const DIGESTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true)
 
 #[test]
 fn the_digests_that_we_ask_for_are_used_by_targets_that_leave_us_the_choice() {
-    for target in [Target::Sanstone, Target::Istgt] {
-        let Some(disk) = Disk::on(target, 16 << 20) else {
-            harness::skip(format_args!("{} is not installed here", target.name()));
+    for target in [Target::Sanstone, Target::Istgt, Target::Lio] {
+        let Some(disk) = Disk::on(target, DISK_BYTES) else {
             continue;
         };
         for (header, data) in DIGESTS {
@@ -116,7 +135,7 @@ fn the_digests_that_tgt_is_set_to_are_used() {
         for (key, wanted) in [("HeaderDigest", header), ("DataDigest", data)] {
             tgt.set(key, if wanted { "CRC32C" } else { "None" });
         }
-        let url = tgt.add_disk(&directory.sparse("disk.img", 16 << 20));
+        let url = tgt.add_disk(&directory.sparse("disk.img", DISK_BYTES));
         with_digests(&url, header, data);
     }
 }

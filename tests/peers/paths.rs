@@ -5,6 +5,7 @@ use engine::{Buf, Duration, Payload, task, time};
 use harness::disk::{Disk, Target};
 use harness::forwarder::Forwarder;
 use harness::initiator::{at_url, on_lane};
+use harness::lio::{Backing, Lio};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -66,18 +67,18 @@ async fn write(disk: Rc<IscsiDisk>, writer: u64, is_over: Rc<Cell<bool>>) -> Vec
     unreachable!("it is told to end")
 }
 
+/// Two sessions by the one portal of a disk.
 fn one_path_is_enough(target: Target) {
-    let Some(served) = Disk::on(target, 16 << 20) else {
-        return harness::skip(format_args!("{} is not installed here", target.name()));
-    };
-    let to: SocketAddr = served
-        .portal
-        .trim_start_matches("iscsi://")
-        .parse()
-        .expect("an address");
-    let forwarders = ["127.0.0.1"; 2].map(|ip| Forwarder::new(ip, to));
+    if let Some(served) = Disk::on(target, 16 << 20) {
+        let portal: SocketAddr = served.address().parse().expect("an address");
+        one_of_two_is_enough(&served.url, [portal; 2]);
+    }
+}
+
+fn one_of_two_is_enough(url: &str, portals: [SocketAddr; 2]) {
+    let forwarders = portals.map(|portal| Forwarder::new("127.0.0.1", portal));
     on_lane(async {
-        let disk = IscsiDisk::open(by(&forwarders, &served.url)).await;
+        let disk = IscsiDisk::open(by(&forwarders, url)).await;
         let disk = disk.expect("two logins");
         paths(&disk, 2).await;
         let is_over = Rc::new(Cell::new(false));
@@ -118,6 +119,19 @@ fn one_path_of_tgt_is_enough() {
 #[test]
 fn one_path_of_istgt_is_enough() {
     one_path_is_enough(Target::Istgt);
+}
+
+#[test]
+fn one_path_of_lio_is_enough() {
+    one_path_is_enough(Target::Lio);
+}
+
+/// What was lost on a path is ended by a LOGICAL UNIT RESET over the other one.
+#[test]
+fn one_path_of_lio_is_enough_where_each_has_a_portal_group_of_its_own() {
+    if let Some(lio) = Lio::serve(Backing::File, 16 << 20, 512) {
+        one_of_two_is_enough(&lio.url(), lio.portals());
+    }
 }
 
 #[test]

@@ -18,11 +18,12 @@ const SIZES_BYTES: [usize; 8] = [
     1 << 20,
     4 << 20,
 ];
-const DISK_BYTES: usize = 512 << 20;
 
-fn reads_back_what_it_wrote(target: Target) {
-    let Some(disk) = Disk::on(target, DISK_BYTES as u64) else {
-        return harness::skip(format_args!("{} is not installed here", target.name()));
+/// With requests of up to this many bytes.
+fn reads_back_what_it_wrote(target: Target, longest_bytes: usize) {
+    let longest_depth = DEPTHS[DEPTHS.len() - 1];
+    let Some(disk) = Disk::on(target, (longest_bytes * longest_depth) as u64) else {
+        return;
     };
     // Every request takes its bytes from another place of the same noise.
     let bytes = noise(5, (4 << 20) + 4096 * 128);
@@ -30,7 +31,10 @@ fn reads_back_what_it_wrote(target: Target) {
     on_lane(async {
         let disk = IscsiDisk::open(at_url(&disk.url)).await.expect("a login");
         let mut round = 0;
-        for size in SIZES_BYTES {
+        for size in SIZES_BYTES
+            .into_iter()
+            .filter(|size| *size <= longest_bytes)
+        {
             for depth in DEPTHS {
                 round += 1;
                 let count = depth.max(16);
@@ -67,15 +71,21 @@ fn reads_back_what_it_wrote(target: Target) {
 
 #[test]
 fn on_tgt() {
-    reads_back_what_it_wrote(Target::Tgt);
+    reads_back_what_it_wrote(Target::Tgt, 4 << 20);
 }
 
 #[test]
 fn on_istgt() {
-    reads_back_what_it_wrote(Target::Istgt);
+    reads_back_what_it_wrote(Target::Istgt, 4 << 20);
+}
+
+/// Every byte goes through an emulated machine.
+#[test]
+fn on_lio() {
+    reads_back_what_it_wrote(Target::Lio, 256 << 10);
 }
 
 #[test]
 fn on_our_own_target() {
-    reads_back_what_it_wrote(Target::Sanstone);
+    reads_back_what_it_wrote(Target::Sanstone, 4 << 20);
 }

@@ -5,6 +5,7 @@
 
 use crate::directory::Directory;
 use crate::istgt::Istgt;
+use crate::lio::{Backing, Lio};
 use crate::sanstone::Sanstone;
 use crate::tgt::Tgt;
 
@@ -17,6 +18,8 @@ pub enum Target {
     Tgt,
     /// Debian's `istgt`.
     Istgt,
+    /// Linux's own, in a virtual machine.
+    Lio,
 }
 
 impl Target {
@@ -29,7 +32,8 @@ impl Target {
             Err(_) | Ok("" | "sanstone") => Target::Sanstone,
             Ok("tgt") => Target::Tgt,
             Ok("istgt") => Target::Istgt,
-            Ok(other) => panic!("SANSTONE_TEST_TARGET={other}: write sanstone, tgt or istgt"),
+            Ok("lio") => Target::Lio,
+            Ok(other) => panic!("SANSTONE_TEST_TARGET={other}: write sanstone, tgt, istgt or lio"),
         }
     }
 
@@ -39,6 +43,7 @@ impl Target {
             Target::Sanstone => "sanstone",
             Target::Tgt => "tgt",
             Target::Istgt => "istgt",
+            Target::Lio => "lio",
         }
     }
 }
@@ -74,11 +79,11 @@ impl Disk {
         match Target::chosen() {
             Target::Sanstone => Disk::on_sanstone(settings_toml, size_bytes),
             other => Disk::on(other, size_bytes)
-                .unwrap_or_else(|| panic!("{} is not installed here", other.name())),
+                .unwrap_or_else(|| panic!("{} cannot be had here", other.name())),
         }
     }
 
-    /// The same on the target given; `None` if that is istgt and it is not installed.
+    /// The same on the target given. Where that cannot be had, the test [skips](crate::skip) it.
     ///
     /// # Panics
     /// If the target does not come up.
@@ -98,12 +103,24 @@ impl Disk {
                 }
             }
             Target::Istgt => {
-                let server = Istgt::start(size_bytes)?;
+                let Some(server) = Istgt::start(size_bytes) else {
+                    crate::skip("istgt is not installed here");
+                    return None;
+                };
                 let url = server.url();
                 let portal = url.rsplitn(3, '/').last().unwrap_or_default().to_owned();
                 Disk {
                     url,
                     portal,
+                    pid: server.pid(),
+                    _server: Box::new(server),
+                }
+            }
+            Target::Lio => {
+                let server = Lio::serve(Backing::File, size_bytes, 512)?;
+                Disk {
+                    url: server.url(),
+                    portal: format!("iscsi://{}", server.portals()[0]),
                     pid: server.pid(),
                     _server: Box::new(server),
                 }

@@ -34,6 +34,7 @@ const CMDLINE: &str = "console=ttyS0 loglevel=4 panic=-1 watchdog_thresh=60 \
 #[derive(Debug)]
 pub struct Guest {
     name: String,
+    pid: u32,
     commands: Mutex<ChildStdin>,
     waiting: Waiting,
     next: AtomicU32,
@@ -83,11 +84,12 @@ impl Guest {
     }
 
     /// Boots a guest called `name` with the files of `scripts` and the binary under test, and
-    /// waits until it takes commands.
+    /// waits until it takes commands. `forwards` are ports of 127.0.0.1 here, each with the guest's
+    /// port that it leads to.
     ///
     /// # Panics
     /// If it does not come up; the message holds its console.
-    pub fn boot(name: &str, scripts: &Path, binary: &Path) -> Guest {
+    pub fn boot(name: &str, scripts: &Path, binary: &Path, forwards: &[(u16, u16)]) -> Guest {
         let made = directory();
         let kernel = made.join("vmlinuz");
         assert!(
@@ -98,11 +100,12 @@ impl Guest {
         let temporary = Directory::new();
         let initramfs = initramfs(&made, &temporary, scripts, binary);
         let console = made.join(format!("{name}.console.log"));
-        let command = qemu(&kernel, &initramfs, &console);
+        let command = qemu(&kernel, &initramfs, &console, forwards);
         let (mut child, begun) = (start_in_own_thread(command), Instant::now());
         let waiting = Waiting::default();
         let guest = Guest {
             name: name.to_owned(),
+            pid: child.id(),
             commands: Mutex::new(child.stdin.take().expect("stdin is piped")),
             waiting: waiting.clone(),
             next: AtomicU32::new(0),
@@ -120,6 +123,11 @@ impl Guest {
         );
         println!("{name} is up after {:.1} s", begun.elapsed().as_secs_f64());
         guest
+    }
+
+    /// The process that emulates it.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Runs a command to its end, [`USUAL`] at most.
@@ -273,7 +281,7 @@ fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) 
     temporary.join("initramfs")
 }
 
-fn qemu(kernel: &Path, initramfs: &Path, console: &Path) -> Command {
+fn qemu(kernel: &Path, initramfs: &Path, console: &Path, forwards: &[(u16, u16)]) -> Command {
     let mut command = Command::new(find_program("setpriv").unwrap_or_else(|| "setpriv".into()));
     command.args(["--pdeathsig", "KILL", "--"]);
     command.arg(program("qemu-system-x86_64", "qemu-system-x86"));
@@ -288,7 +296,11 @@ fn qemu(kernel: &Path, initramfs: &Path, console: &Path) -> Command {
         .arg(format!("file:{}", console.display()));
     command.args(["-chardev", "stdio,id=commands,signal=off"]);
     command.args(["-device", "isa-serial,chardev=commands"]);
-    command.args(["-netdev", "user,id=net"]);
+    let mut network = "user,id=net".to_owned();
+    for (here, inside) in forwards {
+        network.push_str(&format!(",hostfwd=tcp:127.0.0.1:{here}-:{inside}"));
+    }
+    command.args(["-netdev", &network]);
     command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
     command
 }

@@ -1,9 +1,9 @@
-//! The harness of the tests from outside: it starts targets (Sanstone, tgt, istgt) on free
+//! The harness of the tests from outside: it starts targets (Sanstone, tgt, istgt, LIO) on free
 //! loopback ports, runs other people's initiators against them with a time limit, or our own, and
 //! looks at processes the way an administrator would, through /proc.
 //!
 //! A test asks for a [`disk::Disk`] and gets a URL; which target serves it is `SANSTONE_TEST_TARGET`
-//! (`sanstone` if unset, else `tgt` or `istgt`), so that the same test can be tried on a target
+//! (`sanstone` if unset, else `tgt`, `istgt` or `lio`), so that the same test can be tried on a target
 //! that is known to work. Everything a test starts it also ends: daemons are killed by their pid
 //! when their handle is dropped, directories are removed.
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod guest;
 pub mod initiator;
 pub mod istgt;
 pub mod link;
+pub mod lio;
 pub mod process;
 pub mod procfs;
 pub mod run;

@@ -95,12 +95,15 @@ tidy() {
     killall multipathd
     until_true 200 gone multipathd
   fi
+  if nbd_is_connected; then nbd_end; fi
   if iscsiadm -m session >/dev/null 2>&1; then undisturbed iscsiadm -m node -U all; fi
   rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /mnt/*
   ! iscsiadm -m session 2>/dev/null || fail 'a session is left'
 }
 
 not() { ! "$@"; }
+
+has_module() { modprobe -n -q "$1"; } # has_module NAME: this kernel has it
 
 # gone NAME: no such program runs; one that only nobody has waited for does not count.
 gone() {

@@ -31,7 +31,8 @@ pub(crate) fn is_known(name: &str) -> bool {
 /// What this side wants; the other may lower it (RFC 7143 §13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationalConfig {
-    /// HeaderDigest, §13.1: `false` offers and accepts only None; `true` prefers CRC32C.
+    /// HeaderDigest, §13.1: `true` prefers CRC32C; `false` prefers None as initiator, and accepts nothing else as
+    /// target.
     pub header_digest: bool,
     /// DataDigest, §13.1: likewise.
     pub data_digest: bool,

@@ -108,7 +108,7 @@ impl Negotiation {
         let allowed = match key.rule() {
             Rule::Digest => match value {
                 "None" => Some(0),
-                "CRC32C" => Some(1).filter(|_| wanted != 0),
+                "CRC32C" => Some(1),
                 _ => None,
             },
             Rule::Or => yes_or_no(value).filter(|answer| *answer >= wanted),
@@ -133,7 +133,9 @@ impl Negotiation {
             self.offered |= bit(key);
             let wanted = key.wanted(&self.config);
             let value = match (key.rule(), wanted) {
-                (Rule::Digest, 1) => "CRC32C,None".to_owned(),
+                // In order of preference (RFC 7143 §6.2.1): a target may insist on either.
+                (Rule::Digest, 0) => "None,CRC32C".to_owned(),
+                (Rule::Digest, _) => "CRC32C,None".to_owned(),
                 _ => render(key, wanted),
             };
             offers.push((key.name(), value));

@@ -65,6 +65,25 @@ fn digests_are_taken_only_where_configured() {
 }
 
 #[test]
+fn an_initiator_takes_the_digests_that_a_target_insists_on() {
+    for (wanted, list) in [(false, "None,CRC32C"), (true, "CRC32C,None")] {
+        for (answer, is_used) in [("None", false), ("CRC32C", true)] {
+            let mut negotiation = Negotiation::new(OperationalConfig {
+                header_digest: wanted,
+                ..OperationalConfig::default()
+            });
+            let offers = negotiation.offers();
+            assert!(
+                offers.contains(&("HeaderDigest", list.to_owned())),
+                "{offers:?}"
+            );
+            negotiation.take("HeaderDigest", answer).unwrap();
+            assert_eq!(negotiation.parameters().digests.header, is_used);
+        }
+    }
+}
+
+#[test]
 fn a_key_may_come_once_and_a_bad_declaration_ends_it() {
     let mut negotiation = Negotiation::new(OperationalConfig::default());
     negotiation.take("InitialR2T", "Yes").unwrap();

@@ -177,8 +177,8 @@ impl ReserveOut {
     }
 
     /// REGISTER, if `key` is registered: it is not any more.
-    pub(super) fn unregister(key: u64) -> ReserveOut {
-        ReserveOut::new(reserve_out::REGISTER, 0, key, 0, false)
+    pub(super) fn unregister(key: u64, aptpl: bool) -> ReserveOut {
+        ReserveOut::new(reserve_out::REGISTER, 0, key, 0, aptpl)
     }
 
     /// RESERVE with this type.

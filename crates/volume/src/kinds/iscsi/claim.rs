@@ -440,23 +440,62 @@ impl Unit {
         claim.lose(&self.config().target_name, by)
     }
 
-    /// Registers our key, whatever was registered; says whether the target takes it. With APTPL the
-    /// target keeps it through a loss of power; tgt, for one, has no APTPL.
-    async fn register(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
-        for aptpl in [true, false] {
-            let register = ReserveOut::register_and_ignore(claim.key(), aptpl);
-            if let Told::Good(_) = self.reserve_out(nexus, register).await? {
-                return Ok(true);
-            }
+    /// Asks as a registrant for a moment. Some targets (LIO) tell of a disk that is reserved for
+    /// registrants nothing to others, not even the capacity, which SBC-3 4.17 lets everybody know.
+    pub(super) async fn as_registrant<T>(
+        &self,
+        asks: impl AsyncFnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let nexus = self.nexus(&mut self.patience()).await?;
+        let mut key = [1; 8];
+        engine::random::fill(&mut key[1..]).map_err(|error| {
+            Error::new(
+                ErrorKind::Medium,
+                format!("no random bytes for a key: {error}"),
+            )
+        })?;
+        let key = u64::from_be_bytes(key);
+        let is_registered = self.register_key(&nexus, key).await?;
+        let asked = asks().await;
+        if is_registered {
+            self.unregister_key(&nexus, key).await;
         }
-        Ok(false)
+        asked
+    }
+
+    /// Registers our key, whatever was registered; says whether the target takes it.
+    async fn register(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
+        self.register_key(nexus, claim.key()).await
+    }
+
+    async fn register_key(&self, nexus: &Rc<Nexus>, key: u64) -> Result<bool> {
+        let register = |aptpl| ReserveOut::register_and_ignore(key, aptpl);
+        let told = self.reserve_out_with_aptpl(nexus, register).await?;
+        Ok(matches!(told, Told::Good(_)))
     }
 
     /// Takes our registration back, and with it the reservation if it is ours. What comes of it
     /// changes nothing for us.
     async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
-        let unregister = ReserveOut::unregister(claim.key());
-        let _ = self.reserve_out(nexus, unregister).await;
+        self.unregister_key(nexus, claim.key()).await;
+    }
+
+    async fn unregister_key(&self, nexus: &Rc<Nexus>, key: u64) {
+        let unregister = |aptpl| ReserveOut::unregister(key, aptpl);
+        let _ = self.reserve_out_with_aptpl(nexus, unregister).await;
+    }
+
+    /// With APTPL the target keeps registrations through a loss of power, everybody's, as whoever was
+    /// the last to register or unregister wanted it (SPC-4 5.12.6). tgt, for one, has no APTPL.
+    async fn reserve_out_with_aptpl(
+        &self,
+        nexus: &Rc<Nexus>,
+        out: impl Fn(bool) -> ReserveOut,
+    ) -> Result<Told> {
+        match self.reserve_out(nexus, out(true)).await? {
+            Told::Refused(_) => self.reserve_out(nexus, out(false)).await,
+            told => Ok(told),
+        }
     }
 
     async fn is_reserved(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {

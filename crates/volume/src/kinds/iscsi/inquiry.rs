@@ -19,6 +19,10 @@ const TRANSFER_LIMIT_BYTES: u64 = 4 << 20;
 /// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
 const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
 
+/// Why a target keeps even a registrant out.
+const OTHER_NAME: &str = "another initiator has reserved the disk; or this one has, before it was killed, and the \
+     target is LIO, which lets no other session of the same name in: there, write another `initiator` for this volume";
+
 /// What a disk has answered.
 pub(super) struct Facts {
     pub(super) shape: Shape,
@@ -37,6 +41,19 @@ pub(super) struct Facts {
 /// # Errors
 /// When there is no disk, or it does not answer what it has to.
 pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
+    match ask_as_we_are(unit).await {
+        Err(error) if error.kind() == ErrorKind::ReservationConflict => {
+            let asked = unit.as_registrant(async || ask_as_we_are(unit).await);
+            asked.await.map_err(|error| match error.kind() {
+                ErrorKind::ReservationConflict => Error::new(error.kind(), OTHER_NAME),
+                _ => error,
+            })
+        }
+        asked => asked,
+    }
+}
+
+async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
     let mut patience = unit.patience();
     let patience = &mut patience;
     let test = cdb::test_unit_ready();

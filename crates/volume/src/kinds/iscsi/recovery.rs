@@ -35,6 +35,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at a target that lets no path be used.
 const ACCESS_PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at a target whose ports are not all as good as the best. It tells of their states with the
+/// commands that come through them (LIO: with no others), and none does through a port that is not used.
+const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a nexus has to answer for the target that it has not restarted.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 
@@ -413,10 +416,30 @@ async fn follow_access(unit: Weak<Unit>) {
         let is_known = this.paths.usable().next().is_some() || this.paths.live().next().is_none();
         if is_known || this.paths.is_at_rest() {
             this.access_is_asked.set(false);
+            if !this.access_is_watched.replace(true) {
+                spawn(watch_access(unit));
+            }
             return;
         }
         drop(this);
         time::sleep(ACCESS_PAUSE).await;
+    }
+}
+
+/// Asks again from time to time while there is a path that is not used for how its target port may be.
+async fn watch_access(unit: Weak<Unit>) {
+    loop {
+        let Some(this) = unit.upgrade() else { return };
+        let is_second_best = |path: &Path| path.access.get() != Access::Optimized;
+        if this.paths.is_at_rest() || !this.paths.all().iter().any(is_second_best) {
+            this.access_is_watched.set(false);
+            return;
+        }
+        drop(this);
+        time::sleep(ACCESS_INTERVAL).await;
+        if let Some(this) = unit.upgrade() {
+            this.look_at_access();
+        }
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Unit {
     pub(super) identity: OnceCell<DiskIdentity>,
     /// Somebody asks which target ports may be used.
     pub(super) access_is_asked: Cell<bool>,
+    /// Somebody does so from time to time.
+    pub(super) access_is_watched: Cell<bool>,
     /// One reset at a time.
     pub(super) resetting: Rc<Budget>,
     /// The target has said so, or has lost us and could not: its capacity is to be read before
@@ -77,6 +79,7 @@ impl Unit {
             extent: OnceCell::new(),
             identity: OnceCell::new(),
             access_is_asked: Cell::new(false),
+            access_is_watched: Cell::new(false),
             resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
             problem: RefCell::default(),

@@ -179,3 +179,35 @@ fn a_fence_with_another_registration_in_it_or_that_cannot_be_looked_at_is_none()
         });
     }
 }
+
+/// As LIO does where the disk is reserved for registrants: it tells others not even the capacity.
+#[test]
+fn a_disk_that_tells_registrants_only_is_opened_as_one_for_a_moment() {
+    const REGISTER: u8 = 0;
+    const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
+    let site = Site::new(Foreign::new(Claims::default()));
+    let registered = Rc::new(Cell::new(false));
+    let registrations = Rc::new(Cell::new(0));
+    let (is_registered, count) = (registered.clone(), registrations.clone());
+    site.foreign.answer(move |cdb| match (cdb[0], cdb[1]) {
+        (0x5f, REGISTER_AND_IGNORE_EXISTING_KEY) => {
+            is_registered.set(true);
+            count.set(count.get() + 1);
+            None
+        }
+        (0x5f, REGISTER) => {
+            is_registered.set(false);
+            None
+        }
+        // TEST UNIT READY and INQUIRY
+        (0x00 | 0x12, _) => None,
+        _ => (!is_registered.get()).then_some(Instead::Status(RESERVATION_CONFLICT)),
+    });
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(site.config()).await.expect("it is there");
+        assert_eq!((registered.get(), registrations.get()), (false, 1));
+        let error = disk.read(0, 512).await.expect_err("it is reserved");
+        assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
+        disk.close().await;
+    });
+}

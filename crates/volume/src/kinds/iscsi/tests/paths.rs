@@ -270,3 +270,28 @@ fn a_path_is_used_as_its_target_port_group_allows() {
         disk.close().await;
     });
 }
+
+/// As LIO does: it tells those at the port, and nobody is at one that is not used.
+#[test]
+fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
+    let site = Site::new(Foreign::new(named()));
+    let foreign = site.foreign.clone();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        for worse in [NON_OPTIMIZED, STANDBY] {
+            *foreign.access.borrow_mut() = [(1, ACTIVE), (2, worse)].into();
+            foreign.answer(once([UNIT_ATTENTION, 0x2a, 0x06]));
+            disk.read(0, 512).await.expect("it is sent again");
+            assert_eq!(over_second(&disk).await, 0, "{worse}");
+            *foreign.access.borrow_mut() = [(1, ACTIVE), (2, ACTIVE)].into();
+            time::sleep(Duration::from_secs(10)).await;
+            assert_eq!(over_second(&disk).await, 5, "{worse}");
+        }
+        // Nothing is asked where all are as good as can be.
+        let before = foreign.commands.get();
+        time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(foreign.commands.get(), before);
+        disk.close().await;
+    });
+}
