@@ -2,9 +2,12 @@
 
 CARGO ?= cargo
 ARGS ?=
+# A measurement program of tests/src/bin, with the release binary.
+MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
+	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long conformance bench fuzz clean
+.PHONY: help build demo test test-long conformance bench links attach-bench oltp fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -37,6 +40,15 @@ conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and is
 bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
 	@tools/install bench
 	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history docs/performance.md $(ARGS)
+
+links: build ## bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
+	@$(MEASURE) links -- $(ARGS)
+
+attach-bench: build ## a volume as a file or NBD export, beside nbdkit, nbdfuse, qemu-nbd and the file itself; needs root
+	@$(MEASURE) attach-bench -- $(ARGS)
+
+oltp: build ## MariaDB on a file, on attach over a file and over iSCSI, and on nbdfuse; needs root
+	@$(MEASURE) oltp -- $(ARGS)
 
 fuzz: ## search for inputs that break the protocol and the disk, a minute each (ARGS="SECONDS TARGET...")
 	@tools/install fuzz

@@ -1,10 +1,10 @@
 //! What is killed under load, and what has to hold afterwards.
 
 use crate::attached::{Attached, FileSystem, can_attach};
-use crate::database::Database;
 use crate::ledger::Ledger;
 use crate::load;
 use crate::shares::Shares;
+use harness::database::Database;
 use harness::directory::Directory;
 use std::thread::sleep;
 use std::time::{Duration, Instant};

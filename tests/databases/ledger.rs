@@ -1,7 +1,7 @@
 //! Clients that commit one row at a time and keep a ledger of what the database has acknowledged. What
 //! is in the ledger has to be in the database, whatever happened to it.
 
-use crate::database::Database;
+use harness::database::Database;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

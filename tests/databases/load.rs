@@ -1,6 +1,6 @@
 //! A load beside the ledger: sysbench's OLTP transactions.
 
-use crate::database::Database;
+use harness::database::Database;
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
 use harness::run::run;

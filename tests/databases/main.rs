@@ -6,21 +6,20 @@
 //! missing that a client was told was committed. These tests need root, for mounts and loop devices.
 
 mod attached;
-mod database;
 mod fsx;
 mod kills;
 mod ledger;
 mod load;
-mod mariadb;
 mod postgresql;
 mod shares;
 
 use attached::FileSystem;
+use harness::mariadb::MariaDb;
 use kills::{Rounds, survives};
 
 #[test]
 fn mariadb_on_ext4() {
-    survives::<mariadb::MariaDb>(FileSystem::Ext4, Rounds::once());
+    survives::<MariaDb>(FileSystem::Ext4, Rounds::once());
 }
 
 #[test]
@@ -31,7 +30,7 @@ fn postgresql_on_xfs() {
 #[test]
 #[ignore = "ten minutes: `make test-long` runs it"]
 fn mariadb_on_xfs_for_ten_minutes() {
-    survives::<mariadb::MariaDb>(FileSystem::Xfs, Rounds::minutes(10));
+    survives::<MariaDb>(FileSystem::Xfs, Rounds::minutes(10));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! PostgreSQL, from Debian's packages.
 
-use crate::database::{Database, as_nobody, give_to_nobody, kill_with_children};
+use harness::database::{Database, as_nobody, give_to_nobody, kill_with_children};
 use harness::process::Daemon;
 use harness::run::run;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,10 @@ impl Database for PostgreSql {
         let mut server = Daemon::start(&command, self.run.join("server.log"));
         server.wait_until(|| self.answers());
         self.server = Some(server);
+    }
+
+    fn pid(&self) -> u32 {
+        self.server.as_ref().expect("it was started").pid()
     }
 
     fn kill(&mut self) {

@@ -4,7 +4,7 @@
 use engine::{Buf, Duration, Payload, task, time};
 use harness::directory::Directory;
 use harness::initiator::{Awake, at_url, on_lane, opened};
-use harness::link::Link;
+use harness::links::Links;
 use harness::process::Daemon;
 use harness::sanstone::{IQN, binary, target_table};
 use std::net::TcpStream;
@@ -16,21 +16,21 @@ const PORT: u16 = 3260;
 /// A target at the far end of a link. The fields are dropped in this order.
 struct Far {
     _daemon: Daemon,
-    link: Link,
+    link: Links,
     _directory: Directory,
 }
 
 impl Far {
     fn new() -> Option<Far> {
-        let (link, directory) = (Link::new()?, Directory::new());
+        let (link, directory) = (Links::new(1)?, Directory::new());
         let volume =
             "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\", cache = \"direct\" }\n";
-        let table = target_table(PORT, &["disk"]).replace("127.0.0.1", &link.far_address());
+        let table = target_table(PORT, &["disk"]).replace("127.0.0.1", &link.far_address(0));
         let file = directory.write("sanstone.toml", format!("{volume}{table}"));
         let mut command = link.command();
         command.arg(binary()).args(["serve", "-c"]).arg(file);
         let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
-        let address = format!("{}:{PORT}", link.far_address());
+        let address = format!("{}:{PORT}", link.far_address(0));
         daemon.wait_until(|| TcpStream::connect(&address).is_ok());
         Some(Far {
             _daemon: daemon,
@@ -40,7 +40,7 @@ impl Far {
     }
 
     fn with_limits(&self, request_s: u64, reconnect_s: u64) -> IscsiConfig {
-        let address = self.link.far_address();
+        let address = self.link.far_address(0);
         let mut config = at_url(&format!("iscsi://{address}:{PORT}/{IQN}/0"));
         config.connect_timeout = Duration::from_secs(1);
         config.request_timeout = Duration::from_secs(request_s);
@@ -72,10 +72,10 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
     on_lane(async {
         // Within the limit of a request: the same session goes on.
         let disk = opened(far.with_limits(60, 60)).await;
-        far.link.cut();
+        far.link.cut(0);
         let writing = writes(&disk, 1);
         time::sleep(Duration::from_secs(2)).await;
-        far.link.mend();
+        far.link.mend(0);
         for result in task::join_all(writing).await {
             result.expect("it waited");
         }
@@ -84,10 +84,10 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
 
         // Beyond it, within the limit to come back: another session, and no error.
         let disk = opened(far.with_limits(1, 60)).await;
-        far.link.cut();
+        far.link.cut(0);
         let writing = writes(&disk, 2);
         time::sleep(Duration::from_secs(4)).await;
-        far.link.mend();
+        far.link.mend(0);
         for result in task::join_all(writing).await {
             result.expect("it was sent again");
         }
@@ -95,14 +95,14 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
 
         // Beyond both: errors in time, and afterwards the disk works again.
         let disk = opened(far.with_limits(1, 2)).await;
-        far.link.cut();
+        far.link.cut(0);
         let begun = Awake::begin();
         for result in task::join_all(writes(&disk, 3)).await {
             result.expect_err("nothing arrives");
         }
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(6), "errors came after {took:?}");
-        far.link.mend();
+        far.link.mend(0);
         // The system sends again in its own time what was lost, which may be after the limits.
         let deadline = time::now() + Duration::from_secs(60);
         while let Err(error) = task::join_all(writes(&disk, 4))

@@ -8,19 +8,24 @@
 //! when their handle is dropped, directories are removed.
 #![forbid(unsafe_code)]
 
+pub mod attachment;
 pub mod conformance;
+pub mod database;
 pub mod directory;
 pub mod disk;
+pub mod fio;
 pub mod foreign;
 pub mod forwarder;
 pub mod guest;
 pub mod initiator;
 pub mod istgt;
-pub mod link;
+pub mod links;
 pub mod lio;
+pub mod mariadb;
 pub mod process;
 pub mod procfs;
 pub mod run;
+pub mod samples;
 pub mod sanstone;
 mod skip;
 pub mod tgt;

@@ -20,6 +20,38 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds)
 }
 
+/// CPU time that a process has ever used, also by threads that have ended, in steps of the clock tick
+/// (`/proc/PID/stat`, fields 14 and 15).
+///
+/// # Panics
+/// If the process has gone.
+pub fn cpu_ever(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .unwrap_or_else(|error| panic!("process {pid} has gone: {error}"));
+    // The name before the others is in parentheses and may hold any character.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let ticks = fields
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u32>().ok());
+    ticks.sum::<u32>() * TICK
+}
+
+/// CPU time that this machine has used since it began, whoever used it (`/proc/stat`, without `idle` and `iowait`).
+///
+/// # Panics
+/// If the system does not say it.
+pub fn cpu_of_all() -> Duration {
+    let stat = std::fs::read_to_string("/proc/stat").expect("/proc is there");
+    let all = stat.split_whitespace().skip(1).take(8).enumerate();
+    let used = all.filter(|(field, _)| ![3, 4].contains(field));
+    let ticks = used.filter_map(|(_, field)| field.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * TICK.as_millis() as u64)
+}
+
+/// USER_HZ, which is 100 wherever Rust runs on Linux.
+const TICK: Duration = Duration::from_millis(10);
+
 /// Whether every thread of a process is stopped by a signal (`T` in `/proc/PID/task/TID/stat`).
 ///
 /// # Panics
@@ -88,6 +120,7 @@ mod tests {
             }
             assert!(begin.elapsed() < Duration::from_secs(60));
         }
+        assert!(cpu_ever(pid) >= Duration::from_millis(40) && cpu_of_all() >= cpu_ever(pid));
         assert!(resident_bytes(pid) > 0 && resident_peak_bytes(pid) >= resident_bytes(pid) / 2);
     }
 }

@@ -1,7 +1,7 @@
-//! What these tests want of a database.
+//! What tests and measurements want of a database.
 
-use harness::process::{Daemon, signal};
-use harness::run::run;
+use crate::process::{Daemon, signal};
+use crate::run::run;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A database server with its data in one directory. Its processes run as `nobody`.
-pub(crate) trait Database: Sized {
+pub trait Database: Sized {
     /// Makes an empty one in `data`, which is on the volume; `run` is a directory beside it, for
     /// sockets and logs.
     fn create(data: &Path, run: &Path) -> Self;
 
     /// Starts it and waits until it answers: after a crash, until it has recovered.
     fn start(&mut self);
+
+    /// Its main process.
+    fn pid(&self) -> u32;
 
     /// Kills it without a warning, with all its processes.
     fn kill(&mut self);
@@ -33,7 +36,7 @@ pub(crate) trait Database: Sized {
 }
 
 /// The command, as `nobody`.
-pub(crate) fn as_nobody(program: &Path) -> Command {
+pub fn as_nobody(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     // Another user is no child that dies with its parent, unless that is said again.
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -43,14 +46,14 @@ pub(crate) fn as_nobody(program: &Path) -> Command {
 }
 
 /// Gives the directory and what is in it to `nobody`.
-pub(crate) fn give_to_nobody(path: &Path) {
+pub fn give_to_nobody(path: &Path) {
     let mut command = Command::new("chown");
     run(command.args(["-R", "65534:65534"]).arg(path), LIMIT).success();
 }
 
 /// Kills a server and what it has started: PostgreSQL's processes outlive their parent for a moment, in
 /// which they have the directory `data`, where all of them work.
-pub(crate) fn kill_with_children(server: &mut Daemon, data: &Path) {
+pub fn kill_with_children(server: &mut Daemon, data: &Path) {
     server.signal("KILL");
     let ended = server.wait(LIMIT);
     ended.expect("who is killed ends, also in the middle of an I/O");

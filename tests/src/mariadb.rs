@@ -1,15 +1,17 @@
 //! MariaDB, from Debian's packages.
 
 use crate::database::{Database, as_nobody, give_to_nobody, kill_with_children};
-use harness::process::{Daemon, program};
-use harness::run::run;
+use crate::process::{Daemon, program};
+use crate::run::run;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) struct MariaDb {
+/// MariaDB's server, with InnoDB and durable commits.
+#[derive(Debug)]
+pub struct MariaDb {
     data: PathBuf,
     run: PathBuf,
     server: Option<Daemon>,
@@ -62,6 +64,10 @@ impl Database for MariaDb {
         let mut server = Daemon::start(&command, self.run.join("server.log"));
         server.wait_for_socket(&socket);
         self.server = Some(server);
+    }
+
+    fn pid(&self) -> u32 {
+        self.server.as_ref().expect("it was started").pid()
     }
 
     fn kill(&mut self) {

@@ -1,0 +1,164 @@
+//! Two networks to one disk: both carry it, one of them is lost under load, and comes back. Nobody above sees more
+//! than a pause.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::directory::Directory;
+use harness::links::Links;
+use harness::process::{Daemon, find_program};
+use harness::sanstone::{IQN, binary, target_table};
+
+use crate::attached::{Attached, LONG, can_attach};
+
+const PORT: u16 = 3260;
+const MIB: u64 = 1 << 20;
+/// What has to pass before it is judged who carried it.
+const WINDOW_BYTES: u64 = 64 * MIB;
+const WRITERS: u64 = 8;
+const SLOT_BYTES: usize = 64 << 10;
+/// Slots of each writer.
+const SLOTS: u64 = 16;
+
+/// `sanstone serve` at the far end, with a portal on each link.
+fn serve(links: &Links, directory: &Directory) -> Daemon {
+    let addresses: Vec<String> = (0..links.count())
+        .map(|link| format!("\"{}:{PORT}\"", links.far_address(link)))
+        .collect();
+    let portals = target_table(PORT, &["disk"])
+        .replace(&format!("\"127.0.0.1:{PORT}\""), &addresses.join(", "));
+    let volume = "state = \"state\"\n[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let file = directory.write("sanstone.toml", format!("{volume}{portals}"));
+    let mut command = links.command();
+    command.arg(binary()).args(["serve", "-c"]).arg(file);
+    let daemon = Daemon::start(&command, directory.join("sanstone.log"));
+    daemon.log_with_times("serving", links.count() as usize);
+    daemon
+}
+
+/// The disk over all links, as docs/guide/multipath.md has it.
+fn volume(links: &Links) -> String {
+    let path = |link| {
+        let (portal, from) = (links.far_address(link), links.near_port(link));
+        format!("{{ portal = \"{portal}:{PORT}\", from = \"{from}\" }}")
+    };
+    let paths: Vec<String> = (0..links.count()).map(path).collect();
+    format!(
+        "[volume.db]\niscsi = {{ url = \"iscsi://{}:{PORT}/{IQN}/0\", paths = [{}], \
+         request_timeout = \"4s\", user_timeout = \"3s\", reconnect_timeout = \"200s\" }}\n",
+        links.far_address(0),
+        paths.join(", "),
+    )
+}
+
+/// Writes its own slots again and again, and reads each back, until it is told to end.
+fn write(path: &Path, writer: u64, is_over: &AtomicBool) {
+    let file: File = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("it can be opened");
+    let mut back = vec![0; SLOT_BYTES];
+    for round in 0.. {
+        let data = harness::noise(writer << 32 | round, SLOT_BYTES);
+        let at = (writer * SLOTS + round % SLOTS) * SLOT_BYTES as u64;
+        file.write_all_at(&data, at).expect("a path is there");
+        file.read_exact_at(&mut back, at).expect("a path is there");
+        assert!(back == data, "writer {writer}, round {round}");
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Waits until so much has passed over the links, and gives what each carried of it.
+fn carried(links: &Links, bytes: u64) -> Vec<u64> {
+    let now = || -> Vec<u64> {
+        let counts = (0..links.count()).map(|link| links.carried(link).both());
+        counts.collect()
+    };
+    let (before, deadline) = (now(), Instant::now() + LONG);
+    loop {
+        thread::sleep(Duration::from_millis(20));
+        let counts = now();
+        let since: Vec<u64> = counts
+            .iter()
+            .zip(&before)
+            .map(|(now, before)| now - before)
+            .collect();
+        if since.iter().sum::<u64>() >= bytes {
+            return since;
+        }
+        assert!(Instant::now() < deadline, "{since:?} of {bytes} bytes");
+    }
+}
+
+#[track_caller]
+fn both_carry(links: &Links) {
+    let carried = carried(links, WINDOW_BYTES);
+    let least = WINDOW_BYTES / 3;
+    assert!(carried.iter().all(|&bytes| bytes > least), "{carried:?}");
+}
+
+/// Loses the second of two links by `lose` under load, and has it again by `mend`.
+fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
+    if !can_attach() {
+        return;
+    }
+    let Some(links) = Links::new(2) else {
+        return harness::skip("a network namespace needs root and iproute2");
+    };
+    let there = Directory::new();
+    let _target = serve(&links, &there);
+    let mut attached = Attached::start(&volume(&links));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (path, is_over) = (&attached.path, &is_over);
+                scope.spawn(move || write(path, writer, is_over))
+            })
+            .collect();
+        // Whatever fails below, they must end, or nobody hears of it.
+        let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            both_carry(&links);
+            lose(&links);
+            attached.daemon.log_with("session lost");
+            let carried_by = carried(&links, WINDOW_BYTES);
+            assert!(carried_by[1] < MIB, "a link that is lost: {carried_by:?}");
+            mend(&links);
+            attached.daemon.log_with("logged in again");
+            both_carry(&links);
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.join().expect("no error reaches it");
+        }
+        if let Err(panic) = judged {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    assert!(
+        !attached.daemon.log().contains("ERROR"),
+        "{}",
+        attached.daemon.log()
+    );
+    attached.stop();
+}
+
+#[test]
+fn one_of_two_links_that_is_taken_down_is_not_missed() {
+    survives(|links| links.take_down(1), |links| links.bring_up(1));
+}
+
+#[test]
+fn one_of_two_links_that_swallows_packets_is_not_missed() {
+    if find_program("nft").is_none() {
+        return harness::skip("there is no nft");
+    }
+    survives(|links| links.swallow(1), Links::let_through);
+}

@@ -1,0 +1,203 @@
+//! What the measurement programs share: how they are called, and samples that are taken in turn, with their medians.
+//!
+//! Absolute figures of a virtual machine wander; so each round measures everything once, in turn, ratios are taken
+//! within a round, and all samples are kept.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// How such a program was called.
+#[derive(Debug)]
+pub struct Call {
+    /// How often everything is measured.
+    pub rounds: usize,
+    /// For how long each, in seconds.
+    pub seconds: f64,
+    /// Where all samples go as JSON.
+    pub json: Option<PathBuf>,
+    /// Other options, by name, without their dashes.
+    pub options: BTreeMap<String, String>,
+    /// The parts to measure; none: all.
+    pub parts: Vec<String>,
+}
+
+impl Call {
+    /// What this program was called with: `[PART…] [--rounds N] [--seconds S] [--json FILE] [--OPTION VALUE…]`.
+    /// A call that makes no sense ends it with code 2.
+    pub fn read(rounds: usize, seconds: f64) -> Call {
+        let mut call = Call {
+            rounds,
+            seconds,
+            json: None,
+            options: BTreeMap::new(),
+            parts: Vec::new(),
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            let Some(name) = argument.strip_prefix("--") else {
+                call.parts.push(argument);
+                continue;
+            };
+            let Some(value) = arguments.next() else {
+                wrong(&format!("--{name} wants a value"));
+            };
+            match name {
+                "rounds" => call.rounds = number(name, &value),
+                "seconds" => call.seconds = number(name, &value),
+                "json" => call.json = Some(value.into()),
+                _ => {
+                    call.options.insert(name.to_owned(), value);
+                }
+            }
+        }
+        call
+    }
+
+    /// Whether this part is to be measured.
+    pub fn wants(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    /// An option that is a number.
+    pub fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> T {
+        let value = self.options.get(name);
+        value.map_or(default, |value| number(name, value))
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> T {
+    let parsed = value.parse();
+    parsed.unwrap_or_else(|_| wrong(&format!("--{name} {value}: write a number")))
+}
+
+fn wrong(message: &str) -> ! {
+    eprintln!("{message}");
+    std::process::exit(2);
+}
+
+/// Samples by what they are of; those of one round have the same place.
+#[derive(Debug, Default)]
+pub struct Samples(BTreeMap<String, Vec<f64>>);
+
+/// The middle of some samples, and where the true one is in 95 % of all cases (the sign test's interval; all of
+/// them where they are fewer than six).
+#[derive(Clone, Copy, Debug)]
+pub struct Median {
+    /// The middle one.
+    pub median: f64,
+    /// The interval's ends.
+    pub interval: (f64, f64),
+}
+
+impl Samples {
+    /// One more.
+    pub fn note(&mut self, what: impl Into<String>, value: f64) {
+        self.0.entry(what.into()).or_default().push(value);
+    }
+
+    /// The median of what has this name; `None`: it was not measured.
+    pub fn median(&self, what: &str) -> Option<Median> {
+        self.0.get(what).map(|samples| Median::of(samples))
+    }
+
+    /// `what` ÷ `to`, taken round by round.
+    pub fn ratio(&self, what: &str, to: &str) -> Option<Median> {
+        let rounds = self.0.get(what)?.iter().zip(self.0.get(to)?);
+        let ratios: Vec<f64> = rounds.map(|(what, to)| what / to).collect();
+        Some(Median::of(&ratios))
+    }
+
+    /// Writes them where the call says.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn write(&self, call: &Call) {
+        let Some(file) = &call.json else { return };
+        let samples: BTreeMap<&String, Value> = self.0.iter().map(|(k, v)| (k, json!(v))).collect();
+        let all = json!({ "rounds": call.rounds, "seconds": call.seconds, "samples": samples });
+        let text = format!("{all:#}\n");
+        std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+impl Median {
+    /// Of these, in any order.
+    pub fn of(samples: &[f64]) -> Median {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        let out = outside(count);
+        Median {
+            median: f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]),
+            interval: (sorted[out], sorted[count - 1 - out]),
+        }
+    }
+}
+
+impl std::fmt::Display for Median {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let digits = match self.median.abs() {
+            100.0.. => 0,
+            10.0.. => 1,
+            _ => 2,
+        };
+        let (low, high) = self.interval;
+        let text = format!(
+            "{:.digits$} [{low:.digits$} … {high:.digits$}]",
+            self.median
+        );
+        f.pad(&text)
+    }
+}
+
+/// How many of `count` samples lie outside of the interval at either end: fewer heads than that have a chance of
+/// 2.5 % at most in as many tosses of a coin.
+fn outside(count: usize) -> usize {
+    let mut chance = 0.5_f64.powi(count as i32);
+    let (mut below, mut heads) = (chance, 0);
+    while below <= 0.025 {
+        chance *= (count - heads) as f64 / (heads + 1) as f64;
+        heads += 1;
+        below += chance;
+    }
+    heads.saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_that_of_the_sign_test() {
+        // The published table: of 6 to 8 all, of 9 to 11 without one at each end, of 20 without five.
+        let known = [
+            (1, 0),
+            (5, 0),
+            (6, 0),
+            (8, 0),
+            (9, 1),
+            (11, 1),
+            (12, 2),
+            (20, 5),
+        ];
+        for (count, expected) in known {
+            assert_eq!(outside(count), expected, "{count}");
+        }
+        let median = Median::of(&[3.0, 1.0, 2.0, 10.0]);
+        assert_eq!((median.median, median.interval), (2.5, (1.0, 10.0)));
+        assert_eq!(median.to_string(), "2.50 [1.00 … 10.00]");
+    }
+
+    #[test]
+    fn a_ratio_is_taken_within_a_round() {
+        let mut samples = Samples::default();
+        for (one, two) in [(1.0, 2.0), (10.0, 20.0), (100.0, 200.0)] {
+            samples.note("one", one);
+            samples.note("two", two);
+        }
+        let ratio = samples.ratio("two", "one").expect("both are there");
+        assert_eq!((ratio.median, ratio.interval), (2.0, (2.0, 2.0)));
+        assert!(samples.ratio("three", "one").is_none());
+    }
+}
