@@ -14,6 +14,7 @@ pub mod progress;
 pub mod report;
 pub mod sqlite;
 pub mod statements;
+pub mod statistics;
 mod volume_disk;
 
 pub use error::{Error, Result};

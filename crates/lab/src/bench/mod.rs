@@ -7,7 +7,6 @@
 pub mod file;
 mod floor;
 mod history;
-mod interval;
 mod lanes;
 mod peers;
 mod report;
