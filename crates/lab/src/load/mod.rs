@@ -200,6 +200,15 @@ pub async fn fill(volume: &dyn Volume) -> volume::Result<()> {
     fill_to(volume, end, &Stop::default(), |_| ()).await
 }
 
+/// Lets a later load know that what is on `volume` is nobody's data.
+///
+/// # Errors
+/// The first error of a write ends it.
+pub async fn mark_as_ours(volume: &dyn Volume) -> volume::Result<()> {
+    let end = stamps::LOOK_BYTES.min(volume.shape().len_bytes());
+    fill_to(volume, end, &Stop::default(), |_| ()).await
+}
+
 /// Writes the first `end` bytes of `volume`, a few MiB at a time; `told` is called with how many are
 /// written.
 ///

@@ -16,7 +16,7 @@ const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
 const SECTOR_BYTES: usize = 512;
 
 /// How much of a disk is looked at before it is written to.
-const LOOK_BYTES: u64 = 1 << 20;
+pub(super) const LOOK_BYTES: u64 = 1 << 20;
 
 /// More units than this would take more memory than a load generator should: 8 bytes each.
 const UNITS_MAX: u64 = 32 << 20;
