@@ -28,6 +28,9 @@ use super::{
 /// latency counts.
 const BEGUN_MAX: usize = 4096;
 
+/// And as many bytes.
+const BEGUN_BYTES_MAX: usize = 256 << 20;
+
 /// Looks at the queue over the whole time.
 const POINTS: u32 = 200;
 /// The least time between two of them.
@@ -284,7 +287,7 @@ impl LunRun {
 /// A place among those that are outstanding in a closed loop.
 async fn worker(run: Rc<Run>, index: usize) {
     let lun = index % run.luns.len();
-    loop {
+    for own in 1_u64.. {
         let now = time::now();
         if now >= run.deadline || run.is_stopped() {
             return;
@@ -292,7 +295,7 @@ async fn worker(run: Rc<Run>, index: usize) {
         run.begun.set(run.begun.get() + 1);
         run.one(lun, now).await;
         // A volume that answers at once gives no turn to the others.
-        if run.begun.get() % 64 == 0 {
+        if own % 64 == 0 {
             task::yield_now().await;
         }
     }
@@ -300,7 +303,7 @@ async fn worker(run: Rc<Run>, index: usize) {
 
 /// Lets every I/O of an open loop begin at its moment.
 async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
-    let begun = Budget::new(BEGUN_MAX);
+    let begun = Budget::new(BEGUN_MAX.min(BEGUN_BYTES_MAX / run.data.len()).max(1));
     // Until then the load was held up by what had not ended; the generator is not to blame.
     let mut free_since = began;
     let until = (run.deadline - began).as_nanos() as u64;

@@ -69,7 +69,7 @@ impl Ledger {
     pub fn new(span_bytes: u64, unit_bytes: usize) -> Result<Ledger> {
         let units = span_bytes / unit_bytes as u64;
         if units > UNITS_MAX {
-            let most = UNITS_MAX * unit_bytes as u64 >> 30;
+            let most = (UNITS_MAX * unit_bytes as u64) >> 30;
             return Err(volume::Error::new(
                 ErrorKind::Configuration,
                 format!(

@@ -101,6 +101,20 @@ fn a_closed_loop_keeps_its_number_outstanding_and_agrees_with_little() {
 }
 
 #[test]
+fn a_closed_loop_begins_the_next_when_one_has_ended() {
+    let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let luns = [disk(MS).0];
+        let workload = Workload::closed(Operation::Read, 4096, 256);
+        let done = load(&luns, &workload, 300 * MS).await;
+        let mut queues: Vec<u64> = done.series.iter().map(|point| point.queue).collect();
+        queues.sort_unstable();
+        // Whatever else this machine does: only in its last moments it has fewer.
+        assert_eq!(queues[queues.len() / 2], 256);
+    });
+}
+
+#[test]
 fn poisson_arrivals_keep_their_rate_and_agree_with_little() {
     let arrivals = Arrivals::Open {
         rate_per_s: 5000.0,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 use volume::config::{Size, Time};
 
-use super::{Case, Experiment, Needs, Runner, Sample, Work};
+use super::{Case, Experiment, Needs, Runner, Sample, Work, check_time, within};
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
     load::mark_as_ours,
@@ -288,6 +288,18 @@ impl Experiment for Commit {
 
     fn verifies(&self) -> bool {
         false
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let page = self.inserts.page.bytes();
+        if !page.is_power_of_two() || !(512..=65536).contains(&page) {
+            return Err(format!(
+                "page = \"{}\" is no page of SQLite: write a power of two from 512B to 64KiB",
+                self.inserts.page
+            ));
+        }
+        within("commits", self.inserts.commits, 1..=10_000_000)?;
+        check_time(self.inserts.time)
     }
 }
 

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use volume::config::{Size, Time};
 
-use super::{Case, Experiment, Needs, Runner, Work, poisson, runner::Figures, workload};
+use super::{
+    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
+    runner::Figures, within, workload,
+};
 use crate::{
     Result,
     load::{Arrivals, Operation, Order, Spacing, Workload},
@@ -151,6 +154,15 @@ impl Experiment for Effectiveness {
 
     fn verifies(&self) -> bool {
         self.verify
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within("sessions", self.sessions, 1..=SESSIONS_MAX)?;
+        within("outstanding", self.outstanding, 1..=OUTSTANDING_MAX)?;
+        for rate in &self.rates {
+            within("rates", *rate, 1.0..=1e7)?;
+        }
+        check_time(self.time)
     }
 }
 

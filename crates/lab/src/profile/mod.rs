@@ -10,7 +10,7 @@ mod runner;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::{fmt::Display, ops::RangeInclusive, path::Path};
 
 use serde::Deserialize;
 use volume::config::{Size, Time};
@@ -94,6 +94,9 @@ pub(crate) trait Experiment {
 
     /// Whether its reads are compared with what it wrote.
     fn verifies(&self) -> bool;
+
+    /// Refuses numbers that cannot be meant; the message says what to write.
+    fn check(&self) -> std::result::Result<(), String>;
 }
 
 impl Profile {
@@ -137,6 +140,8 @@ impl Profile {
             name: name.to_owned(),
             settings,
         };
+        let check = profile.experiment().check();
+        check.map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
         let needs = profile.experiment().needs();
         if needs.size_bytes % 4096 != 0 || needs.size_bytes == 0 {
             return Err(Error::Call(format!(
@@ -160,6 +165,33 @@ impl Profile {
             Settings::Commit(commit) => commit,
         }
     }
+}
+
+/// More I/Os at once are no load but an error in writing.
+const OUTSTANDING_MAX: usize = 65_536;
+/// More sessions are more than targets take.
+const SESSIONS_MAX: usize = 1024;
+
+fn within<T: PartialOrd + Display>(
+    what: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> std::result::Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(format!(
+        "{what}: {value} cannot be meant; write {least} to {most}"
+    ))
+}
+
+fn check_time(time: Time) -> std::result::Result<(), String> {
+    within(
+        "time, in milliseconds",
+        time.duration().as_millis(),
+        1..=86_400_000,
+    )
 }
 
 /// What most profiles say of their I/Os.

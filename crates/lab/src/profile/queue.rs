@@ -9,9 +9,9 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, Runner, Work, poisson,
+    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
     runner::{Figures, Step},
-    workload,
+    within, workload,
 };
 use crate::{
     Result,
@@ -22,6 +22,8 @@ use crate::{
 
 /// Throughput within this part of the most is as good as the most.
 const AS_GOOD: f64 = 0.95;
+/// An adapter that does so many times as much is better by more than noise.
+const BETTER: f64 = 1.25;
 /// Little's law holds if both sides are as near as this.
 const LITTLE_MAX: f64 = 0.1;
 
@@ -270,6 +272,33 @@ impl Experiment for Queue {
     fn verifies(&self) -> bool {
         self.verify
     }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within(
+            "the number of numbers outstanding",
+            self.outstanding.len(),
+            1..=64,
+        )?;
+        for outstanding in &self.outstanding {
+            within("outstanding", *outstanding, 1..=OUTSTANDING_MAX)?;
+        }
+        within("luns", self.luns, 1..=SESSIONS_MAX)?;
+        within("rounds", self.rounds, 1..=1000)?;
+        within("read_percent", self.read_percent, 0..=100)?;
+        for percent in &self.rates_percent {
+            within("rates_percent", *percent, 1..=1000)?;
+        }
+        for adapter in &self.adapters {
+            within(
+                "adapter_outstanding",
+                self.adapter_outstanding,
+                1..=OUTSTANDING_MAX,
+            )?;
+            within("per_lun", adapter.per_lun, 1..=OUTSTANDING_MAX)?;
+            within("total", adapter.total, 1..=OUTSTANDING_MAX)?;
+        }
+        check_time(self.time)
+    }
 }
 
 fn answer(knee: Option<&Knee>) -> String {
@@ -319,7 +348,7 @@ fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
     let (least, less) = adapters.iter().min_by(by_iops)?;
     let (most, more) = adapters.iter().max_by(by_iops)?;
     let (less, more) = (&less.figures, &more.figures);
-    (more.iops > less.iops / AS_GOOD).then(|| {
+    (more.iops > BETTER * less.iops).then(|| {
         format!(
             "an adapter with {} does {} I/Os a second, one with {} does {} ({:.2}×): set the adapter's \
              limits to {}",

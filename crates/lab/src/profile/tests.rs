@@ -59,6 +59,19 @@ fn what_cannot_be_meant_is_named() {
         "whole blocks of 4 KiB",
     );
     refused("block = ", "line 1");
+    refused(
+        &queue.replace("[1, 2,", "[0, 2,"),
+        "outstanding: 0 cannot be meant; write 1 to",
+    );
+    refused(&queue.replace("luns = 4", "luns = 4000"), "luns: 4000");
+    refused(
+        &queue.replace("time = \"2s\"", "time = \"0s\""),
+        "milliseconds: 0",
+    );
+    let effectiveness = BUILT_IN[2].1;
+    refused(&effectiveness.replace("2000,", "-5.0,"), "rates: -5");
+    let commit = BUILT_IN[3].1;
+    refused(&commit.replace("\"4KiB\"", "\"5KiB\""), "5KiB");
     let error = Profile::load("quue", false)
         .expect_err("there is none")
         .to_string();

@@ -98,3 +98,120 @@ fn section(page: &mut String, table: &Table) {
     }
     page.push_str("</tbody></table></div></section>\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::findings::*, *};
+
+    fn findings() -> Findings {
+        let line = |points: &[(f64, f64)]| Line {
+            name: "a <b>".into(),
+            points: points.to_vec(),
+        };
+        let axis = |is_logarithmic| Axis {
+            label: "I/Os & more".into(),
+            is_logarithmic,
+        };
+        let plot = |is_logarithmic, marks| Plot {
+            title: "A plot".into(),
+            about: String::new(),
+            x: axis(is_logarithmic),
+            y: axis(is_logarithmic),
+            marks,
+        };
+        let times = Times {
+            mean_us: 10.0,
+            p50_us: 8.0,
+            p99_us: 30.0,
+        };
+        Findings {
+            profile: "queue".into(),
+            on: vec!["<script>alert(1)</script>".into()],
+            answer: "It is \"fast\".".into(),
+            advice: vec!["less & fewer".into()],
+            plots: vec![
+                plot(
+                    true,
+                    Marks::Lines(vec![line(&[(1.0, 10.0), (1024.0, 0.0), (8.0, 90.0)])]),
+                ),
+                plot(
+                    false,
+                    Marks::Lines(vec![line(&[(0.0, 0.0), (1.0, f64::NAN)]), line(&[])]),
+                ),
+                plot(
+                    false,
+                    Marks::Field {
+                        columns: vec!["4KiB".into(), "8KiB".into()],
+                        rows: vec![("1MiB".into(), vec![Some(5.0), None])],
+                        unit: "MB/s".into(),
+                    },
+                ),
+            ],
+            layers: Some(Layers {
+                total: times,
+                layers: vec![Layer {
+                    name: "all of it".into(),
+                    times,
+                }],
+            }),
+            ..Findings::default()
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_and_takes_names_as_text() {
+        let page = page(&findings());
+        for outside in ["http", " src=", "@import", "url(", "<script>alert"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("&lt;script&gt;alert(1)"), "the name is shown");
+        assert!(page.contains("<p>It is &quot;fast&quot;.</p>"), "{page}");
+        assert!(
+            !page.contains("NaN") && !page.contains("inf"),
+            "no place is none"
+        );
+    }
+
+    #[test]
+    fn every_value_that_has_a_place_is_a_mark_with_its_figures() {
+        let page = page(&findings());
+        // Two of the logarithmic plot (nothing is at 0), one of the linear, one of the field.
+        assert_eq!(page.matches("data-tip=").count(), 4);
+        assert!(page.contains("data-tip=\"a &lt;b&gt;\nI/Os &amp; more: 8\nI/Os &amp; more: 90\""));
+        assert!(page.contains("1MiB × 4KiB\n5 MB/s"));
+    }
+
+    #[test]
+    fn text_and_json_have_the_layers() {
+        let findings = findings();
+        let text = findings.text();
+        assert!(
+            text.contains("all of it  10.0         100 %     8.0  30.0"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("It is \"fast\".\nadvice: less & fewer\n"),
+            "{text}"
+        );
+        let json = findings.json();
+        assert_eq!(json["total"]["p99_us"], 30.0);
+        assert_eq!(json["layers"][0]["name"], "all of it");
+        assert_eq!(json["layers"][0]["mean_us"], 10.0);
+    }
+
+    #[test]
+    fn numbers_are_as_short_as_they_may_be() {
+        let numbers = [0.0, 0.01234, 0.5, 1.0, 12.34, 150.6, 1234.5, 1e6];
+        let shown = [
+            "0",
+            "0.0123",
+            "0.5",
+            "1",
+            "12.3",
+            "151",
+            "1,235",
+            "1,000,000",
+        ];
+        assert_eq!(numbers.map(plot::short), shown);
+    }
+}
