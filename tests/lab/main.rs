@@ -1,6 +1,7 @@
 //! `sanstone lab run` and `lab compare` from outside: every built-in profile in its quick form on a file and
 //! on a stripe, what they write and what they never write, and how they end.
 
+mod browser;
 mod calls;
 mod compared;
 mod ends;

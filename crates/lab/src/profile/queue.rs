@@ -24,6 +24,8 @@ use crate::{
 const AS_GOOD: f64 = 0.95;
 /// An adapter that does so many times as much is better by more than noise.
 const BETTER: f64 = 1.25;
+/// The generator may be late by this part of the latency that it measures.
+const LATE_MAX: f64 = 0.25;
 /// Little's law holds if both sides are as near as this.
 const LITTLE_MAX: f64 = 0.1;
 
@@ -252,6 +254,7 @@ impl Experiment for Queue {
             findings.tables.push(adapters_table(&adapters));
         }
         findings.notes.extend(little(&sweep));
+        findings.notes.extend(late(&rates));
         findings
             .advice
             .extend(advice_of_knee(knee.as_ref(), &sweep));
@@ -381,6 +384,21 @@ fn little(sweep: &Sweep) -> Option<String> {
             worst * 100.0
         ),
     })
+}
+
+/// Whether the generator itself was what limited it.
+fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
+    let is_late = |(_, _, step): &&(u64, f64, Step)| {
+        step.figures.generator_late_p99_us > LATE_MAX * step.figures.p99_us
+    };
+    let (percent, _, step) = rates.iter().find(is_late)?;
+    Some(format!(
+        "from {percent} % of the knee's rate on the load generator itself was late ({} µs at the 99th \
+         percentile, of a latency of {} µs): there it had no more processor time, and the latencies are as \
+         much its own as the disk's",
+        short(step.figures.generator_late_p99_us),
+        short(step.figures.p99_us),
+    ))
 }
 
 fn sweep_table(sweep: &Sweep) -> Table {
