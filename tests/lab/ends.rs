@@ -2,12 +2,22 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::Stdio,
+    process::{Child, Stdio},
 };
 
 use harness::process::signal;
 
 use crate::{Place, assert_gone};
+
+/// A run that ends with its test, however that ends.
+struct Lab(Child);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[test]
 fn an_interrupt_keeps_what_was_measured_and_removes_what_was_made() {
@@ -25,20 +35,21 @@ rounds = 1000
 time = "20s"
 "#;
     let profile = place.directory.write("long.toml", profile);
-    let mut lab = place
+    let lab = place
         .command(&["run", &profile.to_string_lossy(), "--on", &file])
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
+    let mut lab = Lab(lab);
     // The line says that the file is filled: signals are attended to by then, and the loads begin.
-    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
-    let filled = lines.next().expect("a line").expect("of text");
-    assert!(filled.contains("filling"), "{filled}");
-    signal(i64::from(lab.id()), "INT");
-    let ended = lab.wait_with_output().expect("a child of ours");
-    assert!(ended.status.success(), "{ended:?}");
+    let mut lines = BufReader::new(lab.0.stderr.take().expect("it is piped")).lines();
+    let filled = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("filling")));
+    assert!(filled.is_some(), "it never filled its file");
+    signal(i64::from(lab.0.id()), "INT");
+    let ended = lab.0.wait().expect("a child of ours");
+    assert!(ended.success(), "{ended}");
     let json = place.json();
     assert!(json["notes"].to_string().contains("interrupted"), "{json}");
     assert_gone(&file);

@@ -24,7 +24,7 @@ use volume::{
 
 use crate::{
     Error, Result,
-    load::{Ledger, Lun, is_free_to_write},
+    load::{Ledger, Lun, is_free_to_write, mark_as_ours},
 };
 
 /// What `--on` names.
@@ -110,6 +110,11 @@ impl Target {
             },
         };
         target.name = on.name().to_owned();
+        if opening.writes && opening.overwrite && target.made.is_none() {
+            // Whatever the profile leaves of the old data: a later run may write here, too.
+            let marked = mark_as_ours(&**target.volume()).await;
+            marked.map_err(|error| failed(on.name(), error))?;
+        }
         if opening.writes && !opening.overwrite && target.made.is_none() {
             let free = is_free_to_write(target.volume()).await;
             if !free.map_err(|error| failed(on.name(), error))? {

@@ -303,7 +303,11 @@ async fn worker(run: Rc<Run>, index: usize) {
 
 /// Lets every I/O of an open loop begin at its moment.
 async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
-    let begun = Budget::new(BEGUN_MAX.min(BEGUN_BYTES_MAX / run.data.len()).max(1));
+    let begun = Budget::new(
+        BEGUN_MAX
+            .min(BEGUN_BYTES_MAX / run.data.len().max(1))
+            .max(1),
+    );
     // Until then the load was held up by what had not ended; the generator is not to blame.
     let mut free_since = began;
     let until = (run.deadline - began).as_nanos() as u64;

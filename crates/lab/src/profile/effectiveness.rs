@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Result,
     load::{Arrivals, Operation, Order, Spacing, Workload},
-    report::{Findings, Table, short},
+    report::{Axis, Findings, Marks, Plot, Table, short},
 };
 
 /// A rate above this part of the most is not one that it can be held at.
@@ -137,6 +137,7 @@ impl Experiment for Effectiveness {
             answer: answer(&runs, &whose),
             advice: advice(&runs).into_iter().collect(),
             tables: vec![table(&runs, &whose)],
+            plots: vec![plot(&runs)],
             figures: json!({ "runs": runs, "cpu_of": whose }),
             notes,
             ..Findings::default()
@@ -214,6 +215,40 @@ fn advice(runs: &[Run]) -> Option<String> {
             short(run.figures.iops)
         )
     })
+}
+
+/// A field with a row for each direction and a column for each rate.
+fn plot(runs: &[Run]) -> Plot {
+    let rate = |run: &Run| run.rate_per_s.map_or("as many as it can do".into(), short);
+    let mut columns: Vec<String> = Vec::new();
+    for run in runs {
+        if !columns.contains(&rate(run)) {
+            columns.push(rate(run));
+        }
+    }
+    let row = |(operation, name): (Operation, &str)| -> (String, Vec<Option<f64>>) {
+        let value = |column: &String| {
+            let is_it = |run: &&Run| run.operation == operation && rate(*run) == *column;
+            runs.iter().find(is_it).map(|run| run.ios_per_percent)
+        };
+        (name.to_owned(), columns.iter().map(value).collect())
+    };
+    let rows = [(Operation::Write, "writes"), (Operation::Read, "reads")].map(row);
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: false,
+    };
+    Plot {
+        title: "I/Os a second for 1 % of a processor".into(),
+        about: "The stronger the colour, the more.".into(),
+        x: axis("I/Os a second"),
+        y: axis(""),
+        marks: Marks::Field {
+            rows: rows.into(),
+            columns,
+            unit: "I/Os a second for 1 %".into(),
+        },
+    }
 }
 
 fn table(runs: &[Run], whose: &str) -> Table {
