@@ -50,6 +50,12 @@ pub enum Error {
     /// A target, its load or the floor could not be run.
     #[error("the benchmark stopped: {0}")]
     Bench(String),
+    /// The call, or a profile, cannot be meant as it is.
+    #[error("{0}")]
+    Call(String),
+    /// What is measured could not be opened, or an I/O of it failed.
+    #[error("{0}")]
+    Target(String),
     /// A statement did not do what it must for its time to mean anything.
     #[error("{0}")]
     Meaningless(String),

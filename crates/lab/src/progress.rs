@@ -34,7 +34,9 @@ impl Progress {
         let bar = match self {
             Self::Bars => {
                 let template = match total {
-                    Some(_) => "  {elapsed:>4} [{bar:24}] {percent:>3} %  {prefix}  {msg}",
+                    Some(_) => {
+                        "  {elapsed:>4} [{bar:24}] {percent:>3} %, {eta} left  {prefix}  {msg}"
+                    }
                     None => "  {elapsed:>4} {spinner} {human_pos}  {prefix}  {msg}",
                 };
                 let style = ProgressStyle::with_template(template)

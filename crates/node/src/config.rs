@@ -447,7 +447,7 @@ impl Config {
     }
 
     /// What its volumes are called.
-    pub(crate) fn volume_names(&self) -> impl Iterator<Item = &String> {
+    pub fn volume_names(&self) -> impl Iterator<Item = &String> {
         self.file.volume.0.keys()
     }
 

@@ -1,5 +1,7 @@
 //! `sanstone lab …`: measurements.
 
+mod profiles;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ::lab::bench::{self, Other, Settings, file};
@@ -14,6 +16,15 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
+    /// Run a profile on a volume, a file, a block device or an iSCSI disk, and say what was found.
+    ///
+    /// SIGINT ends it early and keeps what was measured; a second one ends it at once. A profile that writes
+    /// refuses what holds data, unless told to --overwrite.
+    Run(profiles::RunCall),
+    /// Compare two things under the loads of a profile, in turn, and say whether they differ.
+    Compare(profiles::CompareCall),
+    /// List the built-in profiles, or print one.
+    Profiles(profiles::ProfilesCall),
     /// Compare this target with tgt and with bare TCP: I/Os per second, latency, CPU per I/O.
     #[command(after_help = bench_loads())]
     Bench {
@@ -76,6 +87,9 @@ fn file_loads() -> String {
 
 pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
     match verb {
+        LabVerb::Run(call) => profiles::run_profile(&call)?,
+        LabVerb::Compare(call) => profiles::compare_two(&call)?,
+        LabVerb::Profiles(call) => profiles::list(&call)?,
         LabVerb::Floor => bench::serve_floor()?,
         LabVerb::Bench {
             rounds,

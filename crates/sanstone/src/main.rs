@@ -100,7 +100,7 @@ enum Verb {
     /// report.html. Needs no root and leaves nothing else behind; takes one to two minutes at 1 Gbit/s.
     #[command(after_long_help = demo::COLUMNS)]
     Demo(demo::DemoCall),
-    /// Run benchmarks.
+    /// Measure: volumes, files, devices and disks of any iSCSI target.
     Lab {
         #[command(subcommand)]
         verb: lab::LabVerb,

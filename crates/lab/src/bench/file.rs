@@ -23,7 +23,6 @@ use volume::{
 };
 
 use super::{
-    interval::{Median, SAMPLES_MIN},
     peers::{cores, pin},
     report::{host, tell},
     usage::process_ns,
@@ -31,6 +30,7 @@ use super::{
 use crate::{
     Error, Result,
     load::{self, Load, Operation, Order},
+    statistics::{Median, SAMPLES_MIN},
 };
 
 const FILE_BYTES: u64 = 512 << 20;

@@ -187,11 +187,7 @@ impl Floor {
                 .map_err(|_| Error::bench("the floor's client panicked"))?;
             latency_ns += result.map_err(|e| Error::bench_io("the floor", e))?;
         }
-        Ok(Done {
-            ios: latency_ns.len(),
-            elapsed: began.elapsed(),
-            latency_ns,
-        })
+        Ok(Done::of_latencies(began.elapsed(), latency_ns))
     }
 }
 

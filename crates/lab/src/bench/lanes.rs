@@ -12,15 +12,14 @@ use serde::Serialize;
 use volume::{IscsiDisk, SharedVolume};
 
 use super::{
-    Case, Settings, case, fill,
-    interval::Median,
-    open,
+    Case, Settings, case, fill, open,
     peers::{Cores, Medium, Peer, Places, pin, pin_to},
     usage,
 };
 use crate::{
     Error, Result,
     load::{self, Operation, Order},
+    statistics::Median,
 };
 
 /// What the report calls it.

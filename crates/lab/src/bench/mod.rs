@@ -7,7 +7,6 @@
 pub mod file;
 mod floor;
 mod history;
-mod interval;
 mod lanes;
 mod peers;
 mod report;
@@ -21,6 +20,7 @@ use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
 
 pub use floor::serve as serve_floor;
 pub use report::Report;
+pub(crate) use {report::host, usage::process_ns};
 
 use crate::{
     Error, Result,

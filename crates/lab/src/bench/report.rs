@@ -357,7 +357,7 @@ pub(super) fn tell(machine: &BTreeMap<String, String>, out: &mut String) {
 }
 
 /// What is the same for every measurement on this machine.
-pub(super) fn host() -> BTreeMap<String, String> {
+pub(crate) fn host() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu

@@ -53,7 +53,7 @@ impl Usage {
 }
 
 /// CPU time of a process with all its threads, also those that have ended, in nanoseconds.
-pub(super) fn process_ns(pid: u32) -> u64 {
+pub(crate) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 

@@ -1,15 +1,23 @@
 //! What was measured, with every sample, and what follows from it; and its three forms: text for the
-//! terminal, JSON for programs, one HTML page for people.
+//! terminal, JSON for programs, one HTML page for people. [`Report`] is the demo's experiment,
+//! [`Findings`] what a profile or a comparison has found.
 
 mod chart;
+mod findings;
 mod html;
 mod json;
+mod page;
+mod plot;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use findings::Findings;
+pub(crate) use findings::{Axis, Layer, Layers, Line, Marks, Plot, Table, Times};
 pub use html::html;
 pub use json::json;
+pub use page::page;
+pub(crate) use plot::short;
 pub use table::table;
 
 use crate::statements::{Kind, Statement, Traffic, score_s};

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{CASES, StockCase, StockSample};
-use crate::bench::{
-    interval::Median,
-    report::{PeerReport, Row},
+use crate::{
+    bench::report::{PeerReport, Row},
+    statistics::Median,
 };
 
 /// Samples by load and by target.

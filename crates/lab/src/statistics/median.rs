@@ -7,20 +7,20 @@ use serde::Serialize;
 
 /// The median of some samples and where the true one is.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub(super) struct Median {
+pub(crate) struct Median {
     /// The middle sample, or the mean of the two.
-    pub(super) median: f64,
+    pub(crate) median: f64,
     /// Encloses the true median in at least 95 % of all cases; `None` with fewer than six samples,
     /// which cannot tell.
-    pub(super) interval: Option<(f64, f64)>,
+    pub(crate) interval: Option<(f64, f64)>,
 }
 
 /// The least number of samples that have an interval.
-pub(super) const SAMPLES_MIN: usize = 6;
+pub(crate) const SAMPLES_MIN: usize = 6;
 
 impl Median {
     /// Of these; their order does not matter.
-    pub(super) fn of(samples: &[f64]) -> Median {
+    pub(crate) fn of(samples: &[f64]) -> Median {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();

@@ -1,0 +1,241 @@
+//! `lab compare`: two things under the loads of one profile, in rounds and in turn. Each round runs every
+//! load on both, the one that goes first changing from round to round; what counts is the ratio
+//! within each pair.
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    Error, Result,
+    load::{Lun, Stop},
+    machine,
+    profile::{Case, Profile, Runner, Sample},
+    progress::Progress,
+    report::{Axis, Findings, Line, Marks, Plot, Table, short},
+    run::{close, lane, open},
+    statistics::{Comparison, SAMPLES_MIN},
+    target::{Configured, On, Opening},
+};
+
+/// What is compared, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Beside this…
+    pub a: On,
+    /// …this.
+    pub b: On,
+    /// Rounds; each gives a pair of every load.
+    pub pairs: usize,
+    /// Whether data on them may be lost.
+    pub overwrite: bool,
+}
+
+/// A load with all that was measured, in the order of the rounds.
+#[derive(Clone, Debug, Serialize)]
+struct Compared {
+    name: String,
+    a: Vec<Sample>,
+    b: Vec<Sample>,
+    throughput: Comparison,
+    p50: Comparison,
+    p99: Comparison,
+}
+
+/// Compares them.
+///
+/// # Errors
+/// The call cannot be meant, or something that is measured fails.
+pub fn compare(
+    profile: &Profile,
+    options: &Options,
+    configured: Option<&Configured<'_>>,
+    stop: &Stop,
+    progress: Progress,
+) -> Result<Findings> {
+    let pairs = options.pairs;
+    if pairs < SAMPLES_MIN {
+        return Err(Error::Call(format!(
+            "--pairs {pairs} cannot tell a difference from chance: write {SAMPLES_MIN} or more, better 12"
+        )));
+    }
+    if options.a == options.b {
+        let name = options.a.name();
+        return Err(Error::Call(format!(
+            "{name} would be compared with itself: name two things"
+        )));
+    }
+    let experiment = profile.experiment();
+    let needs = experiment.needs();
+    let cases = experiment.cases();
+    let lane = lane()?;
+    let opening = Opening {
+        sessions: needs.sessions,
+        made_bytes: needs.size_bytes,
+        writes: needs.writes,
+        overwrite: options.overwrite,
+    };
+    let both = [options.a.clone(), options.b.clone()];
+    let (names, targets) = open(&lane, &both, configured, opening, stop, progress)?;
+    let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
+    let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
+    runner.verified = experiment.verifies().then_some(needs.size_bytes);
+    let measured = measure(&mut runner, &cases, needs.sessions, pairs);
+    let findings = measured.map(|measured| {
+        let mut findings = findings(&names, &cases, &measured);
+        findings.profile = format!("compare by {}", profile.name);
+        findings.on = names;
+        findings.about = format!("{}, on both in turn", experiment.about());
+        findings.machine = machine::facts();
+        runner.finish(&mut findings);
+        findings
+    });
+    let Runner { targets, stage, .. } = runner;
+    stage.done("");
+    close(&lane, targets);
+    findings
+}
+
+/// The samples of each load, of A and of B.
+type Measured = Vec<[Vec<Sample>; 2]>;
+
+fn measure(
+    runner: &mut Runner<'_>,
+    cases: &[Case],
+    sessions: usize,
+    pairs: usize,
+) -> Result<Measured> {
+    let verified = runner.verified;
+    let luns = runner.targets.iter();
+    let luns = luns.map(|target| target.luns(sessions, verified));
+    let luns: Vec<Vec<Lun>> = luns.collect::<Result<_>>()?;
+    let mut measured: Measured = cases.iter().map(|_| Default::default()).collect();
+    for round in 0..pairs {
+        for (case, samples) in cases.iter().zip(&mut measured) {
+            let mut pair = [None, None];
+            // The one that goes first may find a disk that has rested, or a cache that is cold.
+            for turn in [round % 2, (round + 1) % 2] {
+                pair[turn] = runner.sample(case, turn, &luns[turn])?;
+            }
+            if let [Some(a), Some(b)] = pair {
+                samples[0].push(a);
+                samples[1].push(b);
+            }
+        }
+    }
+    Ok(measured)
+}
+
+fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
+    let [a, b] = [0, 1].map(|index| names.get(index).map_or("", String::as_str));
+    let compared: Vec<Compared> = cases
+        .iter()
+        .zip(measured)
+        .map(|(case, [a, b])| Compared {
+            name: case.name.clone(),
+            throughput: ratio(a, b, |sample| sample.per_s),
+            p50: ratio(a, b, |sample| sample.p50_us),
+            p99: ratio(a, b, |sample| sample.p99_us),
+            a: a.clone(),
+            b: b.clone(),
+        })
+        .collect();
+    let overall = Comparison::of(&scores(measured, 0), &scores(measured, 1));
+    let sentence = overall.sentence(a, b);
+    let mut table = Table::new(
+        "Each load",
+        "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. Each row \
+         stands for itself: among twenty rows one may be outside of its interval by chance.",
+        &[
+            "load",
+            "throughput",
+            "95 %",
+            "median latency",
+            "95 %",
+            "99 % latency",
+            "95 %",
+        ],
+    );
+    for case in &compared {
+        let mut row = vec![case.name.clone()];
+        for of in [&case.throughput, &case.p50, &case.p99] {
+            row.push(format!("{:.2}×", of.ratio));
+            row.push(
+                of.interval
+                    .map_or(String::new(), |(low, high)| format!("{low:.2}–{high:.2}")),
+            );
+        }
+        table.rows.push(row);
+    }
+    Findings {
+        answer: format!("By throughput over all loads: {sentence}."),
+        notes: overall.doubts(),
+        tables: vec![table],
+        plots: vec![plot([a, b], measured)],
+        figures: json!({ "a": a, "b": b, "throughput": overall, "loads": compared }),
+        ..Findings::default()
+    }
+}
+
+fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
+    let values = |samples: &[Sample]| -> Vec<f64> { samples.iter().map(of).collect() };
+    Comparison::of(&values(a), &values(b))
+}
+
+/// One number for each whole round: the geometric mean of the throughputs of all loads.
+fn scores(measured: &Measured, side: usize) -> Vec<f64> {
+    let rounds = measured.iter().map(|samples| samples[side].len()).min();
+    let score = |round: usize| {
+        let logarithms = measured
+            .iter()
+            .map(|samples| samples[side][round].per_s.ln());
+        (logarithms.sum::<f64>() / measured.len() as f64).exp()
+    };
+    (0..rounds.unwrap_or(0)).map(score).collect()
+}
+
+fn plot(names: [&str; 2], measured: &Measured) -> Plot {
+    let line = |side: usize| Line {
+        name: names[side].to_owned(),
+        points: (1..).map(f64::from).zip(scores(measured, side)).collect(),
+    };
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: false,
+    };
+    let all = [line(0), line(1)];
+    let scores = all
+        .iter()
+        .flat_map(|line| line.points.iter().map(|point| point.1));
+    let least = scores.fold(f64::INFINITY, f64::min);
+    Plot {
+        title: "Every round".into(),
+        about: format!(
+            "The geometric mean of all loads' I/Os a second, {} at the least.",
+            short(least)
+        ),
+        x: axis("round"),
+        y: axis("I/Os a second"),
+        marks: Marks::Lines(all.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_was_cut_short_has_no_score() {
+        let sample = |per_s| Sample {
+            per_s,
+            p50_us: 1.0,
+            p99_us: 1.0,
+        };
+        let measured = vec![
+            [vec![sample(100.0), sample(50.0)], vec![sample(1.0); 2]],
+            [vec![sample(400.0)], vec![sample(1.0)]],
+        ];
+        let scores = scores(&measured, 0);
+        assert_eq!(scores.len(), 1);
+        assert!((scores[0] - 200.0).abs() < 1e-9);
+    }
+}

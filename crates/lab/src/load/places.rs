@@ -1,0 +1,235 @@
+//! Where the next I/O goes, and how long it is.
+
+use engine::random::SplitMix64;
+
+use super::{Order, Workload};
+
+/// From one place to the next of a strided order, in places.
+const STRIDE: u64 = 17;
+/// Zipf's exponent.
+const EXPONENT: f64 = 0.99;
+
+/// An I/O to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Io {
+    pub(super) at: u64,
+    pub(super) len: usize,
+    pub(super) is_read: bool,
+}
+
+/// The I/Os on one volume, in their order.
+pub(super) struct Places {
+    order: Order,
+    read_percent: u64,
+    /// Lengths with the sum of the weights up to them.
+    sizes: Vec<(usize, u64)>,
+    span_bytes: u64,
+    /// Where the order goes on, in bytes; of a strided one, in places.
+    next: u64,
+    /// The first place of this round of a strided order.
+    round: u64,
+    random: SplitMix64,
+    zipf: Vec<Zipf>,
+}
+
+impl Places {
+    /// On the first `span_bytes` of a volume, which hold the longest I/O.
+    pub(super) fn new(workload: &Workload, span_bytes: u64, seed: u64) -> Places {
+        let mut sum = 0;
+        let sizes = workload.sizes.iter().map(|(size, weight)| {
+            sum += weight;
+            (*size, sum)
+        });
+        let sizes: Vec<(usize, u64)> = sizes.collect();
+        let zipf = match workload.order {
+            Order::Zipf => sizes
+                .iter()
+                .map(|(size, _)| Zipf::new(span_bytes / *size as u64))
+                .collect(),
+            _ => Vec::new(),
+        };
+        Places {
+            order: workload.order,
+            read_percent: workload.read_percent,
+            sizes,
+            span_bytes,
+            next: 0,
+            round: 0,
+            random: SplitMix64::new(seed + 1),
+            zipf,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Io {
+        let index = self.size();
+        let len = self.sizes[index].0;
+        let size = len as u64;
+        let count = self.span_bytes / size;
+        let at = match self.order {
+            Order::Random => self.random.below(count) * size,
+            Order::Zipf => {
+                let rank = self.zipf[index].next(&mut self.random);
+                // Places that come often are not neighbours.
+                SplitMix64::new(rank).below(count) * size
+            }
+            Order::Sequential => {
+                let at = match self.next + size <= self.span_bytes {
+                    true => self.next,
+                    false => 0,
+                };
+                self.next = at + size;
+                at
+            }
+            Order::Backward => {
+                let end = match self.next >= size {
+                    true => self.next,
+                    false => count * size,
+                };
+                self.next = end - size;
+                self.next
+            }
+            Order::Strided => {
+                if self.next >= count {
+                    self.round = (self.round + 1) % STRIDE.min(count);
+                    self.next = self.round;
+                }
+                let place = self.next;
+                self.next += STRIDE;
+                place * size
+            }
+        };
+        Io {
+            at,
+            len,
+            is_read: self.read_percent >= 100 || self.random.below(100) < self.read_percent,
+        }
+    }
+
+    /// Which of the sizes is next.
+    fn size(&mut self) -> usize {
+        if self.sizes.len() == 1 {
+            return 0;
+        }
+        let all = self.sizes.last().map_or(0, |(_, sum)| *sum);
+        let drawn = self.random.below(all);
+        self.sizes.partition_point(|(_, sum)| *sum <= drawn)
+    }
+}
+
+/// Ranks from 1 by Zipf's law, by rejection and inversion (Hörmann and Derflinger, 1996): nothing has to
+/// be summed up first.
+struct Zipf {
+    count: f64,
+    /// The integral of the law's upper bound at the first rank and behind the last.
+    first: f64,
+    last: f64,
+    /// Below this distance a rank is taken without a further look.
+    shortcut: f64,
+}
+
+impl Zipf {
+    fn new(count: u64) -> Zipf {
+        let count = count.max(1) as f64;
+        Zipf {
+            count,
+            first: integral(1.5) - 1.0,
+            last: integral(count + 0.5),
+            shortcut: 2.0 - inverse(integral(2.5) - 2.0_f64.powf(-EXPONENT)),
+        }
+    }
+
+    fn next(&self, random: &mut SplitMix64) -> u64 {
+        loop {
+            let drawn = self.last + random.unit() * (self.first - self.last);
+            let near = inverse(drawn);
+            let rank = near.round().clamp(1.0, self.count);
+            if rank - near <= self.shortcut || drawn >= integral(rank + 0.5) - rank.powf(-EXPONENT)
+            {
+                return rank as u64;
+            }
+        }
+    }
+}
+
+/// The integral of x to the power of -[`EXPONENT`], and its inverse.
+fn integral(x: f64) -> f64 {
+    (x.powf(1.0 - EXPONENT) - 1.0) / (1.0 - EXPONENT)
+}
+
+fn inverse(y: f64) -> f64 {
+    (y * (1.0 - EXPONENT) + 1.0).powf(1.0 / (1.0 - EXPONENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::Operation, *};
+
+    fn places(order: Order, size_bytes: usize, span_bytes: u64) -> Places {
+        let workload = Workload {
+            order,
+            ..Workload::closed(Operation::Read, size_bytes, 1)
+        };
+        Places::new(&workload, span_bytes, 0)
+    }
+
+    fn starts(order: Order, places_of_span: u64, count: usize) -> Vec<u64> {
+        // A tail below a whole place is never touched.
+        let mut places = places(order, 512, places_of_span * 512 + 100);
+        (0..count).map(|_| places.next().at / 512).collect()
+    }
+
+    #[test]
+    fn orders_visit_every_place() {
+        assert_eq!(starts(Order::Sequential, 3, 5), [0, 1, 2, 0, 1]);
+        assert_eq!(starts(Order::Backward, 3, 5), [2, 1, 0, 2, 1]);
+        assert_eq!(starts(Order::Strided, 40, 5), [0, 17, 34, 1, 18]);
+        for order in [Order::Sequential, Order::Backward, Order::Strided] {
+            for span in [1, 16, 17, 18, 100] {
+                let mut visited = starts(order, span, span as usize);
+                visited.sort_unstable();
+                let all: Vec<u64> = (0..span).collect();
+                assert_eq!(visited, all, "{order:?} over {span}");
+            }
+        }
+        let random = starts(Order::Random, 64, 2000);
+        assert!((0..64).all(|place| random.contains(&place)));
+    }
+
+    #[test]
+    fn zipf_has_the_frequencies_of_its_law() {
+        let zipf = Zipf::new(1000);
+        let mut random = SplitMix64::new(1);
+        let mut counts = BTreeMap::new();
+        const DRAWN: u32 = 200_000;
+        for _ in 0..DRAWN {
+            let rank = zipf.next(&mut random);
+            assert!((1..=1000).contains(&rank));
+            *counts.entry(rank).or_insert(0_u32) += 1;
+        }
+        let sum: f64 = (1..=1000).map(|rank| f64::from(rank).powf(-EXPONENT)).sum();
+        for rank in [1_u64, 2, 10, 100] {
+            let expected = f64::from(DRAWN) * (rank as f64).powf(-EXPONENT) / sum;
+            let found = f64::from(counts[&rank]);
+            assert!(
+                (found - expected).abs() < 5.0 * expected.sqrt(),
+                "rank {rank}: {found} instead of {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_and_directions_come_as_often_as_they_are_to() {
+        let mut workload = Workload::closed(Operation::Read, 4096, 1);
+        workload.read_percent = 70;
+        workload.sizes = vec![(4096, 3), (65536, 1)];
+        let mut places = Places::new(&workload, 1 << 20, 0);
+        let ios: Vec<Io> = (0..10_000).map(|_| places.next()).collect();
+        assert!(ios.iter().all(|io| io.at + io.len as u64 <= 1 << 20));
+        let reads = ios.iter().filter(|io| io.is_read).count();
+        assert!((6800..7200).contains(&reads), "{reads}");
+        let long = ios.iter().filter(|io| io.len == 65536).count();
+        assert!((2350..2650).contains(&long), "{long}");
+    }
+}

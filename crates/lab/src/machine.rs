@@ -1,0 +1,151 @@
+//! What a measurement was taken on, and what the processors did meanwhile, from /proc (proc(5)).
+
+use std::{collections::BTreeMap, fs, time::Instant};
+
+use serde::Serialize;
+
+use crate::bench::{host, process_ns};
+
+/// A core that is busier than this sets the pace.
+const BUSY: f64 = 0.9;
+
+/// More of all processors than this, used by others, is in the figures.
+const OTHERS_MAX: f64 = 0.05;
+
+/// The machine and the program, for reports.
+pub(crate) fn facts() -> BTreeMap<String, String> {
+    host()
+}
+
+/// The processors' counters at the beginning of a run.
+pub(crate) struct Watch {
+    began: Instant,
+    cores: Vec<Ticks>,
+    own_ns: u64,
+    pid: Option<u32>,
+    pid_ns: u64,
+}
+
+/// What the processors did during a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Cpu {
+    /// Processor time of this program, 100 for one core all the time.
+    pub(crate) own_percent: f64,
+    /// The same of the process that was named.
+    pub(crate) pid_percent: Option<f64>,
+    /// Part of all processors that neither of them used, and that was not idle. The kernel's work for
+    /// them that is nobody's is in it.
+    pub(crate) others: f64,
+    /// Cores that were busy for more than nine tenths of the time.
+    pub(crate) busy_cores: usize,
+    /// All cores.
+    pub(crate) cores: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Ticks {
+    busy: u64,
+    all: u64,
+}
+
+impl Watch {
+    /// Begins; `pid` is a process to look at besides this one.
+    pub(crate) fn begin(pid: Option<u32>) -> Watch {
+        Watch {
+            began: Instant::now(),
+            cores: cores(&fs::read_to_string("/proc/stat").unwrap_or_default()),
+            own_ns: process_ns(std::process::id()),
+            pid,
+            pid_ns: pid.map_or(0, process_ns),
+        }
+    }
+
+    pub(crate) fn end(self) -> Cpu {
+        let elapsed_ns = self.began.elapsed().as_nanos().max(1) as f64;
+        let now = cores(&fs::read_to_string("/proc/stat").unwrap_or_default());
+        let percent = |ns: u64| 100.0 * ns as f64 / elapsed_ns;
+        let own = percent(process_ns(std::process::id()).saturating_sub(self.own_ns));
+        let pid = self
+            .pid
+            .map(|pid| process_ns(pid).saturating_sub(self.pid_ns));
+        let pid_percent = pid.map(percent);
+        let busy: Vec<f64> = now
+            .iter()
+            .zip(&self.cores)
+            .map(|(now, before)| {
+                let all = now.all.saturating_sub(before.all).max(1);
+                now.busy.saturating_sub(before.busy) as f64 / all as f64
+            })
+            .collect();
+        let count = busy.len().max(1) as f64;
+        let ours = (own + pid_percent.unwrap_or(0.0)) / 100.0 / count;
+        Cpu {
+            own_percent: own,
+            pid_percent,
+            others: (busy.iter().sum::<f64>() / count - ours).max(0.0),
+            busy_cores: busy.iter().filter(|part| **part > BUSY).count(),
+            cores: busy.len(),
+        }
+    }
+}
+
+/// Says so where other work ran beside a measurement: `others` are the parts of all processors.
+pub(crate) fn told_of_others(others: &[f64], has_pid: bool) -> Option<String> {
+    let mean = others.iter().sum::<f64>() / others.len().max(1) as f64;
+    let besides = match has_pid {
+        true => "this program and the process that was named",
+        false => "this program",
+    };
+    (mean > OTHERS_MAX).then(|| {
+        format!(
+            "beside other work: others than {besides} used {:.0} % of the processors meanwhile, targets \
+             on this machine included; figures of a machine at rest may differ",
+            mean * 100.0
+        )
+    })
+}
+
+/// The lines of the cores in /proc/stat.
+fn cores(stat: &str) -> Vec<Ticks> {
+    let cores = stat.lines().filter(|line| {
+        let name = line.split(' ').next().unwrap_or_default();
+        name.len() > 3 && name.starts_with("cpu")
+    });
+    cores
+        .map(|line| {
+            let fields = line.split_ascii_whitespace().skip(1).flat_map(str::parse);
+            // Guests' time, behind the eighth, is in the first two already.
+            let fields: Vec<u64> = fields.take(8).collect();
+            let idle: u64 = fields.iter().skip(3).take(2).sum();
+            let all = fields.iter().sum();
+            Ticks {
+                busy: all - idle,
+                all,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_read_without_their_sum_and_without_idle_time() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 5 80 5 0 0 0 3 0\ncpu1 0 0 0 100 0 0 0 0 0 0\nintr 5\n";
+        let cores = cores(stat);
+        assert_eq!(cores.len(), 2);
+        assert_eq!((cores[0].busy, cores[0].all), (15, 100));
+        assert_eq!((cores[1].busy, cores[1].all), (0, 100));
+    }
+
+    #[test]
+    fn other_work_is_named() {
+        assert_eq!(told_of_others(&[0.01, 0.05], false), None);
+        let told = told_of_others(&[0.3, 0.5], true).expect("it is much");
+        assert!(
+            told.contains("40 %") && told.contains("that was named"),
+            "{told}"
+        );
+    }
+}

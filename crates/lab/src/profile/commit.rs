@@ -1,0 +1,426 @@
+//! `commit`: single-row inserts with a commit each, as an application makes them that knows no better, and
+//! where the time of each goes. SQLite runs straight on the volume; what it waits for is measured
+//! between the two, by one clock.
+
+use std::{cell::Cell, io, rc::Rc, time::Instant};
+
+use serde::Deserialize;
+use serde_json::json;
+use volume::config::{Size, Time};
+
+use super::{Case, Experiment, Needs, Runner, Sample, Work, check_time, within};
+use crate::{
+    Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
+    load::mark_as_ours,
+    report::{Axis, Findings, Layer, Layers, Line, Marks, Plot, Table, Times, short},
+    sqlite::{Disk, Settings, Store},
+};
+
+/// Fewer commits say nothing about a 99th percentile.
+const COMMITS_MIN: usize = 200;
+
+/// A part of more than this of the mean is worth a word.
+const LARGE: f64 = 0.5;
+
+/// What the published table has for each row of ours, in microseconds: an insert of 385 µs.
+const PUBLISHED: [(&str, f64); 4] = [
+    ("SQL and its code", 84.7),
+    ("operating system", 42.3),
+    ("path to the storage", 94.0),
+    ("replicated write", 164.0),
+];
+
+/// The settings of a `commit` profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Commit {
+    about: String,
+    size: Size,
+    #[serde(flatten)]
+    inserts: Inserts,
+}
+
+/// What is inserted.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Inserts {
+    page: Size,
+    commits: usize,
+    time: Time,
+}
+
+/// Where the time of one commit went, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Spent {
+    total_ns: u64,
+    read_ns: u64,
+    write_ns: u64,
+    flush_ns: u64,
+}
+
+/// A part of a commit, by its name.
+type Part = (&'static str, fn(&Spent) -> u64);
+
+/// The parts of a commit, from the top to the bottom: they make up all of it.
+const PARTS: [Part; 4] = [
+    ("SQLite and its files", |spent| {
+        spent.total_ns - spent.read_ns - spent.write_ns - spent.flush_ns
+    }),
+    ("waiting for reads", |spent| spent.read_ns),
+    ("handing over writes", |spent| spent.write_ns),
+    ("waiting until they are durable", |spent| spent.flush_ns),
+];
+
+/// A disk that notes how long SQLite waits for it.
+struct TimedDisk {
+    disk: VolumeDisk,
+    spent: Rc<Cell<Spent>>,
+}
+
+impl TimedDisk {
+    fn timed<T>(
+        &self,
+        work: impl FnOnce(&VolumeDisk) -> io::Result<T>,
+        part: fn(&mut Spent) -> &mut u64,
+    ) -> io::Result<T> {
+        let began = Instant::now();
+        let done = work(&self.disk);
+        let mut spent = self.spent.get();
+        *part(&mut spent) += began.elapsed().as_nanos() as u64;
+        self.spent.set(spent);
+        done
+    }
+}
+
+impl Disk for TimedDisk {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.timed(
+            |disk| disk.read_at(offset, buffer),
+            |spent| &mut spent.read_ns,
+        )
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.timed(
+            |disk| disk.write_at(offset, bytes),
+            |spent| &mut spent.write_ns,
+        )
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.timed(Disk::flush, |spent| &mut spent.flush_ns)
+    }
+}
+
+impl Inserts {
+    /// Inserts rows into a new database on target number `target`, until the user asks to end.
+    fn run(&self, runner: &Runner<'_>, target: usize) -> Result<Vec<Spent>> {
+        let volume = runner.targets[target].volume().clone();
+        let lane = runner.lane.clone();
+        let failed = |error: volume::Error| {
+            Error::Target(format!("{}: {error}", runner.targets[target].name))
+        };
+        let disk =
+            VolumeDisk::new(lane.clone(), volume.clone(), IN_FLIGHT_BYTES).map_err(failed)?;
+        let spent = Rc::new(Cell::default());
+        let disk = TimedDisk {
+            disk,
+            spent: spent.clone(),
+        };
+        let inserted = self.insert(Rc::new(disk), &spent, runner);
+        // A later run may know by it that this was nobody's data.
+        lane.block_on(mark_as_ours(&*volume)).map_err(failed)?;
+        inserted
+    }
+
+    fn insert(
+        &self,
+        disk: Rc<dyn Disk>,
+        spent: &Cell<Spent>,
+        runner: &Runner<'_>,
+    ) -> Result<Vec<Spent>> {
+        let store = Store::format(disk)?;
+        let settings = Settings {
+            page_bytes: u32::try_from(self.page.bytes()).unwrap_or(u32::MAX),
+            ..Settings::default()
+        };
+        let database = store.database(&settings)?;
+        database.execute("CREATE TABLE table1 (col1 TEXT, col2 INTEGER)")?;
+        let doing = "INSERT INTO table1 (col1, col2) VALUES ('logmydata', ?1)";
+        let mut statement = database.run(doing, |connection| connection.prepare(doing))?;
+        let deadline = Instant::now() + self.time.duration();
+        let mut all = Vec::new();
+        while all.len() < self.commits && !runner.is_stopped() {
+            spent.set(Spent::default());
+            let began = Instant::now();
+            if began >= deadline {
+                break;
+            }
+            let value = all.len() as i64 % 5 + 5;
+            database.run(doing, |_| statement.execute([value]))?;
+            all.push(Spent {
+                total_ns: began.elapsed().as_nanos() as u64,
+                ..spent.get()
+            });
+        }
+        Ok(all)
+    }
+
+    /// How fast it went, for a comparison.
+    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
+        let all = self.run(runner, target)?;
+        runner.stage.step();
+        if all.len() < 2 || runner.is_stopped() {
+            return Ok(None);
+        }
+        let layers = layers(&all);
+        Ok(Some(Sample {
+            per_s: 1e6 / layers.total.mean_us,
+            p50_us: layers.total.p50_us,
+            p99_us: layers.total.p99_us,
+        }))
+    }
+}
+
+/// The means of the whole and its parts: over all commits, and over those whose whole time lies about
+/// the median and about the 99th percentile.
+fn layers(all: &[Spent]) -> Layers {
+    let mut sorted = all.to_vec();
+    sorted.sort_unstable_by_key(|spent| spent.total_ns);
+    let band = |from: f64, to: f64| {
+        let last = sorted.len() as f64;
+        let from = ((from * last) as usize).min(sorted.len() - 1);
+        let to = ((to * last).ceil() as usize).clamp(from + 1, sorted.len());
+        &sorted[from..to]
+    };
+    let (middle, late) = (band(0.45, 0.55), band(0.985, 0.995));
+    let times = |of: fn(&Spent) -> u64| {
+        let mean_us = |of_these: &[Spent]| {
+            of_these.iter().map(of).sum::<u64>() as f64 / 1e3 / of_these.len() as f64
+        };
+        Times {
+            mean_us: mean_us(&sorted),
+            p50_us: mean_us(middle),
+            p99_us: mean_us(late),
+        }
+    };
+    Layers {
+        total: times(|spent| spent.total_ns),
+        layers: PARTS
+            .iter()
+            .map(|(name, of)| Layer {
+                name: (*name).into(),
+                times: times(*of),
+            })
+            .collect(),
+    }
+}
+
+impl Experiment for Commit {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            sessions: 1,
+            size_bytes: self.size.bytes(),
+            writes: true,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        1
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let all = self.inserts.run(runner, 0)?;
+        runner.stage.step();
+        if all.is_empty() {
+            return Ok(Findings {
+                answer: "Nothing was measured.".into(),
+                figures: json!({ "commits_us": [] }),
+                ..Findings::default()
+            });
+        }
+        let layers = layers(&all);
+        let mut notes = Vec::new();
+        if all.len() < COMMITS_MIN {
+            notes.push(format!(
+                "{} commits say little about the slowest of a hundred: let it run longer (time, commits)",
+                all.len()
+            ));
+        }
+        if runner.targets.len() > 1 {
+            notes.push("one database is on one disk: only the first --on was used".into());
+        }
+        notes.push(
+            "between the volume's nodes, the wire and the medium: not visible to this profile"
+                .into(),
+        );
+        let totals = all.iter().map(|spent| spent.total_ns as f64 / 1e3);
+        let totals: Vec<f64> = totals.collect();
+        Ok(Findings {
+            answer: answer(&layers, all.len()),
+            advice: advice(&layers).into_iter().collect(),
+            notes,
+            tables: vec![published()],
+            plots: vec![plot(&totals)],
+            figures: json!({
+                "commits": all.len(),
+                "commits_us": totals,
+            }),
+            layers: Some(layers),
+            ..Findings::default()
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        vec![Case {
+            name: "commits".into(),
+            work: Work::Commits(self.inserts.clone()),
+            time: self.inserts.time,
+        }]
+    }
+
+    fn verifies(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let page = self.inserts.page.bytes();
+        if !page.is_power_of_two() || !(512..=65536).contains(&page) {
+            return Err(format!(
+                "page = \"{}\" is no page of SQLite: write a power of two from 512B to 64KiB",
+                self.inserts.page
+            ));
+        }
+        within("commits", self.inserts.commits, 1..=10_000_000)?;
+        check_time(self.inserts.time)
+    }
+}
+
+fn answer(layers: &Layers, commits: usize) -> String {
+    let total = layers.total;
+    format!(
+        "A commit takes {} µs at the median and {} µs at the 99th percentile ({} a second over {commits} \
+         commits).",
+        short(total.p50_us),
+        short(total.p99_us),
+        short(1e6 / total.mean_us),
+    )
+}
+
+/// Says what most of the time goes to, if one part has most of it.
+fn advice(layers: &Layers) -> Option<String> {
+    let total_us = layers.total.mean_us;
+    let part = |layer: &&Layer| layer.times.mean_us > LARGE * total_us;
+    let largest = layers.layers.iter().find(part)?;
+    let percent = 100.0 * largest.times.mean_us / total_us;
+    let mend = match largest.name.as_str() {
+        name if name == PARTS[3].0 => {
+            "let several inserts share a commit, or give the log a medium with a faster flush"
+        }
+        name if name == PARTS[0].0 => {
+            "a faster disk would not help, a faster core or fewer commits would"
+        }
+        name if name == PARTS[1].0 => "give the database more memory for its pages",
+        _ => "more writes are under way than the disk takes: let fewer be outstanding",
+    };
+    Some(format!(
+        "{percent:.0} % of a commit is {}: {mend}",
+        largest.name
+    ))
+}
+
+fn published() -> Table {
+    let mut table = Table::new(
+        "Beside a published one",
+        "An insert into SQL Server on a cluster that writes each block to two nodes, as a published study has \
+         estimated it. Other software on other hardware: the parts compare, the times do not.",
+        &["layer", "µs", "of the total"],
+    );
+    let total: f64 = PUBLISHED.iter().map(|(_, us)| us).sum();
+    for (name, us) in PUBLISHED {
+        let percent = format!("{:.0} %", 100.0 * us / total);
+        table.rows.push(vec![name.into(), short(us), percent]);
+    }
+    table
+}
+
+/// Commits in their order; of many, the median of each few.
+fn plot(totals: &[f64]) -> Plot {
+    const POINTS: usize = 400;
+    let few = totals.len().div_ceil(POINTS).max(1);
+    let median = |chunk: &[f64]| {
+        let mut sorted = chunk.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    };
+    let points = totals.chunks(few).enumerate();
+    let points = points.map(|(index, chunk)| ((index * few) as f64, median(chunk)));
+    let axis = |label: &str, is_logarithmic| Axis {
+        label: label.into(),
+        is_logarithmic,
+    };
+    Plot {
+        title: "Every commit".into(),
+        about: format!("In their order; each point is the median of {few}."),
+        x: axis("commits", false),
+        y: axis("microseconds", true),
+        marks: Marks::Lines(vec![Line {
+            name: "time of a commit".into(),
+            points: points.collect(),
+        }]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(total_us: u64, flush_us: u64) -> Spent {
+        Spent {
+            total_ns: total_us * 1000,
+            read_ns: 1000,
+            write_ns: 2000,
+            flush_ns: flush_us * 1000,
+        }
+    }
+
+    #[test]
+    fn the_parts_add_up_at_the_mean_the_median_and_the_99th_percentile() {
+        // Slow commits are slow in another part than the others.
+        let quick = (0..950).map(|n| spent(100 + n % 7, 60));
+        let slow = (0..50).map(|n| spent(1000 + n, 60));
+        let all: Vec<Spent> = quick.chain(slow).collect();
+        let layers = layers(&all);
+        for of in [
+            |times: &Times| times.mean_us,
+            |times: &Times| times.p50_us,
+            |times: &Times| times.p99_us,
+        ] {
+            let parts: f64 = layers.layers.iter().map(|layer| of(&layer.times)).sum();
+            let total = of(&layers.total);
+            assert!((parts / total - 1.0).abs() < 1e-9, "{parts} of {total}");
+        }
+        assert!((layers.total.p50_us - 103.0).abs() < 1.0, "{layers:?}");
+        assert!(layers.total.p99_us > 1000.0, "{layers:?}");
+        let files = &layers.layers[0].times;
+        assert!(files.p50_us < 45.0 && files.p99_us > 900.0, "{files:?}");
+        assert!(layers.layers[3].times.p99_us < 61.0, "{layers:?}");
+    }
+
+    #[test]
+    fn advice_needs_a_part_that_has_most_of_it() {
+        let told = advice(&layers(&[spent(100, 70)])).expect("most of it");
+        assert!(
+            told.starts_with("70 % of a commit is waiting until"),
+            "{told}"
+        );
+        assert_eq!(advice(&layers(&[spent(100, 50)])), None);
+    }
+}

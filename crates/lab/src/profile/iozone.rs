@@ -1,0 +1,380 @@
+//! `iozone`: its eight streams over file sizes and transfer sizes, with direct I/O and several transfers in
+//! flight. Each stream transfers the whole file once, or as much as fits in its time; what was
+//! written is flushed within it.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use volume::config::{Size, Time};
+
+use super::{Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, within, workload};
+use crate::{
+    Result,
+    load::{Arrivals, Lun, Order, Workload},
+    report::{Axis, Findings, Marks, Plot, Table, short},
+};
+
+/// Throughput within this part of the most is as good as the most.
+const AS_GOOD: f64 = 0.95;
+
+/// The settings of an `iozone` profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Iozone {
+    about: String,
+    file_sizes: Vec<Size>,
+    transfer_sizes: Vec<Size>,
+    outstanding: usize,
+    streams: Vec<Stream>,
+    time: Time,
+}
+
+/// One of IOzone's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Stream {
+    /// The first write, to where nothing is yet.
+    Write,
+    /// The same again.
+    Rewrite,
+    Read,
+    /// The same again.
+    ReRead,
+    RandomRead,
+    RandomWrite,
+    BackwardRead,
+    StridedRead,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Write => "write",
+            Stream::Rewrite => "rewrite",
+            Stream::Read => "read",
+            Stream::ReRead => "re-read",
+            Stream::RandomRead => "random read",
+            Stream::RandomWrite => "random write",
+            Stream::BackwardRead => "backward read",
+            Stream::StridedRead => "strided read",
+        }
+    }
+
+    fn order(self) -> Order {
+        match self {
+            Stream::Write | Stream::Rewrite | Stream::Read | Stream::ReRead => Order::Sequential,
+            Stream::RandomRead | Stream::RandomWrite => Order::Random,
+            Stream::BackwardRead => Order::Backward,
+            Stream::StridedRead => Order::Strided,
+        }
+    }
+
+    fn writes(self) -> bool {
+        matches!(self, Stream::Write | Stream::Rewrite | Stream::RandomWrite)
+    }
+}
+
+/// What one stream did with one file size and one transfer size.
+#[derive(Clone, Debug, Serialize)]
+struct Cell {
+    stream: Stream,
+    file_bytes: u64,
+    transfer_bytes: u64,
+    megabytes_per_s: f64,
+    iops: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+impl Iozone {
+    fn workload(&self, stream: Stream, file: Size, transfer: Size) -> Workload {
+        let read_percent = if stream.writes() { 0 } else { 100 };
+        Workload {
+            order: stream.order(),
+            arrivals: Arrivals::Closed {
+                outstanding: self.outstanding.max(1),
+            },
+            ios_max: Some(file.bytes() / transfer.bytes().max(1)),
+            ..workload(transfer, read_percent, file)
+        }
+    }
+
+    fn cell(
+        &self,
+        runner: &mut Runner<'_>,
+        luns: &[Lun],
+        stream: Stream,
+        (file, transfer): (Size, Size),
+    ) -> Result<Option<Cell>> {
+        if stream == Stream::Write {
+            runner.discard(file.bytes());
+        }
+        let name = format!("{} of {file} by {transfer}", stream.name());
+        let workload = self.workload(stream, file, transfer);
+        let time = self.time.duration();
+        let Some(step) = runner.load_at_once(&name, luns, &workload, time)? else {
+            return Ok(None);
+        };
+        let mut elapsed = step.done.elapsed;
+        if stream.writes() {
+            let began = Instant::now();
+            runner.flush()?;
+            elapsed += began.elapsed();
+        }
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        Ok(Some(Cell {
+            stream,
+            file_bytes: file.bytes(),
+            transfer_bytes: transfer.bytes(),
+            megabytes_per_s: step.done.bytes as f64 / 1e6 / seconds,
+            iops: step.done.ios as f64 / seconds,
+            p50_us: step.figures.p50_us,
+            p99_us: step.figures.p99_us,
+        }))
+    }
+
+    fn largest(&self) -> Size {
+        let largest = self.file_sizes.iter().max();
+        largest.copied().unwrap_or(Size::from_bytes(0))
+    }
+}
+
+impl Experiment for Iozone {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            sessions: 1,
+            size_bytes: self.largest().bytes(),
+            writes: true,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.file_sizes.len() * self.transfer_sizes.len() * self.streams.len()
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let luns = runner.luns(1)?;
+        let shape = luns[0].volume.shape().clone();
+        let (block, len) = (u64::from(shape.block_size_bytes), shape.len_bytes());
+        let mut cells = Vec::new();
+        let mut left_out = Vec::new();
+        for file in &self.file_sizes {
+            for transfer in &self.transfer_sizes {
+                let fits = file.bytes() <= len && transfer.bytes() <= file.bytes();
+                if !fits || transfer.bytes() % block != 0 {
+                    left_out.push(format!("{file} by {transfer}"));
+                    continue;
+                }
+                for stream in &self.streams {
+                    let sizes = (*file, *transfer);
+                    cells.extend(self.cell(runner, &luns, *stream, sizes)?);
+                }
+            }
+        }
+        let mut findings = Findings {
+            answer: answer(&cells),
+            advice: advice(&cells).into_iter().collect(),
+            figures: json!({ "cells": cells }),
+            ..Findings::default()
+        };
+        if !left_out.is_empty() {
+            findings.notes.push(format!(
+                "left out, because this disk has blocks of {block} bytes and is {} long: {}",
+                Size::from_bytes(len),
+                left_out.join(", ")
+            ));
+        }
+        for stream in &self.streams {
+            let of_stream: Vec<&Cell> = cells.iter().filter(|c| c.stream == *stream).collect();
+            if !of_stream.is_empty() {
+                let (table, plot) = shown(*stream, &of_stream);
+                findings.tables.push(table);
+                findings.plots.push(plot);
+            }
+        }
+        Ok(findings)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let file = self.largest();
+        let of = |transfer: &Size| {
+            let case = |stream: &Stream| Case {
+                name: format!("{} by {transfer}", stream.name()),
+                work: Work::Load(Workload {
+                    ios_max: None,
+                    ..self.workload(*stream, file, *transfer)
+                }),
+                time: self.time,
+            };
+            [
+                Stream::Read,
+                Stream::Rewrite,
+                Stream::RandomRead,
+                Stream::RandomWrite,
+            ]
+            .map(|s| case(&s))
+        };
+        let ends = [self.transfer_sizes.first(), self.transfer_sizes.last()];
+        ends.into_iter().flatten().flat_map(of).collect()
+    }
+
+    fn verifies(&self) -> bool {
+        // What is discarded before the first write is not what was written.
+        false
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within("outstanding", self.outstanding, 1..=OUTSTANDING_MAX)?;
+        within("the number of streams", self.streams.len(), 1..=64)?;
+        within("the number of file sizes", self.file_sizes.len(), 1..=64)?;
+        within(
+            "the number of transfer sizes",
+            self.transfer_sizes.len(),
+            1..=64,
+        )?;
+        check_time(self.time)
+    }
+}
+
+fn answer(cells: &[Cell]) -> String {
+    let best = |writes: bool| {
+        let of_kind = cells.iter().filter(|cell| cell.stream.writes() == writes);
+        of_kind.max_by(|a, b| a.megabytes_per_s.total_cmp(&b.megabytes_per_s))
+    };
+    let told = |cell: &Cell| {
+        format!(
+            "{} MB/s ({} of {} by {})",
+            short(cell.megabytes_per_s),
+            cell.stream.name(),
+            Size::from_bytes(cell.file_bytes),
+            Size::from_bytes(cell.transfer_bytes)
+        )
+    };
+    match (best(false), best(true)) {
+        (Some(read), Some(written)) => {
+            format!("Reads reach {}, writes {}.", told(read), told(written))
+        }
+        (Some(only), None) | (None, Some(only)) => format!("It reaches {}.", told(only)),
+        (None, None) => "Nothing was measured.".into(),
+    }
+}
+
+/// The transfer size from which sequential reads of the largest file gain nothing any more.
+fn advice(cells: &[Cell]) -> Option<String> {
+    let largest = cells.iter().map(|cell| cell.file_bytes).max()?;
+    let reads = cells
+        .iter()
+        .filter(|cell| cell.stream == Stream::Read && cell.file_bytes == largest);
+    let by_size: BTreeMap<u64, f64> = reads
+        .map(|cell| (cell.transfer_bytes, cell.megabytes_per_s))
+        .collect();
+    let most = by_size.values().copied().fold(0.0, f64::max);
+    let (enough, there) = by_size.iter().find(|(_, mb)| **mb >= AS_GOOD * most)?;
+    let (least, first) = by_size.first_key_value()?;
+    (enough > least && *there > 1.5 * first).then(|| {
+        format!(
+            "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on: let what scans read \
+             {} at once (read-ahead, the database's pages in an extent)",
+            short(*first),
+            Size::from_bytes(*least),
+            short(*there),
+            Size::from_bytes(*enough),
+            Size::from_bytes(*enough),
+        )
+    })
+}
+
+/// The table and the surface of a stream.
+fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
+    let mut by_file: BTreeMap<u64, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut transfers = BTreeMap::new();
+    for cell in cells {
+        transfers.insert(cell.transfer_bytes, ());
+        let row = by_file.entry(cell.file_bytes).or_default();
+        row.insert(cell.transfer_bytes, cell.megabytes_per_s);
+    }
+    let size = |bytes: &u64| Size::from_bytes(*bytes).to_string();
+    let columns: Vec<String> = transfers.keys().map(size).collect();
+    let value = |row: &BTreeMap<u64, f64>, transfer: &u64| row.get(transfer).copied();
+    let mut heads = vec!["file"];
+    heads.extend(columns.iter().map(String::as_str));
+    let mut table = Table::new(
+        &format!("{}, MB/s", stream.name()),
+        "By file size (rows) and transfer size (columns).",
+        &heads,
+    );
+    let mut rows = Vec::new();
+    for (file, row) in &by_file {
+        let values: Vec<Option<f64>> = transfers.keys().map(|t| value(row, t)).collect();
+        let cells = values.iter().map(|v| v.map_or(String::new(), short));
+        table
+            .rows
+            .push([size(file)].into_iter().chain(cells).collect());
+        rows.push((size(file), values));
+    }
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: true,
+    };
+    let plot = Plot {
+        title: format!("{}, MB/s", stream.name()),
+        about: "The stronger the colour, the faster.".into(),
+        x: axis("transfer size"),
+        y: axis("file size"),
+        marks: Marks::Field {
+            columns,
+            rows,
+            unit: "MB/s".into(),
+        },
+    };
+    (table, plot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(stream: Stream, transfer_bytes: u64, megabytes_per_s: f64) -> Cell {
+        Cell {
+            stream,
+            file_bytes: 1 << 20,
+            transfer_bytes,
+            megabytes_per_s,
+            iops: 1.0,
+            p50_us: 1.0,
+            p99_us: 1.0,
+        }
+    }
+
+    #[test]
+    fn advice_needs_a_figure_that_supports_it() {
+        let read = |transfer, mb| cell(Stream::Read, transfer, mb);
+        let rising = [read(4096, 100.0), read(65536, 390.0), read(1 << 20, 400.0)];
+        let told = advice(&rising).expect("it rises");
+        assert!(
+            told.contains("100 MB/s in transfers of 4KiB and 390 MB/s from 64KiB"),
+            "{told}"
+        );
+        let flat = [read(4096, 390.0), read(65536, 400.0)];
+        assert_eq!(advice(&flat), None);
+        assert_eq!(advice(&[]), None);
+    }
+
+    #[test]
+    fn the_answer_names_the_best_of_both_directions() {
+        let cells = [
+            cell(Stream::Rewrite, 4096, 50.0),
+            cell(Stream::RandomRead, 65536, 200.0),
+            cell(Stream::Read, 4096, 100.0),
+        ];
+        assert_eq!(
+            answer(&cells),
+            "Reads reach 200 MB/s (random read of 1MiB by 64KiB), writes 50 MB/s (rewrite of 1MiB by 4KiB)."
+        );
+    }
+}

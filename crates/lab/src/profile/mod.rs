@@ -1,0 +1,209 @@
+//! Profiles: what `sanstone lab run` does, as TOML that users copy and change. A profile is of a kind, which
+//! is code: how its figures are taken and what is made of them. All else stands in the file. Its table `quick`
+//! replaces what it names for `--quick`, which ends within a minute.
+
+mod commit;
+mod effectiveness;
+mod iozone;
+mod queue;
+mod runner;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt::Display, ops::RangeInclusive, path::Path};
+
+use serde::Deserialize;
+use volume::config::{Size, Time};
+
+pub(crate) use runner::{Runner, Sample};
+
+use crate::{
+    Error, Result,
+    load::{Spacing, Workload},
+    report::Findings,
+};
+
+/// The profiles that the program brings: their names and their texts.
+pub const BUILT_IN: [(&str, &str); 4] = [
+    ("queue", include_str!("queue.toml")),
+    ("iozone", include_str!("iozone.toml")),
+    ("effectiveness", include_str!("effectiveness.toml")),
+    ("commit", include_str!("commit.toml")),
+];
+
+/// A profile, ready to run.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// What it is called: its built-in name, or that of its file.
+    pub name: String,
+    settings: Settings,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Settings {
+    Queue(queue::Queue),
+    Iozone(iozone::Iozone),
+    Effectiveness(effectiveness::Effectiveness),
+    Commit(commit::Commit),
+}
+
+/// What a profile needs of what it is run on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// Sessions with a disk of an iSCSI target.
+    pub(crate) sessions: usize,
+    /// How much of the disk it uses; the length of a file that is made for it.
+    pub(crate) size_bytes: u64,
+    /// Whether it writes.
+    pub(crate) writes: bool,
+}
+
+/// Something that is compared: one number says how fast it went.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) work: Work,
+    /// How long it takes at the most.
+    pub(crate) time: Time,
+}
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Load(Workload),
+    Commits(commit::Inserts),
+}
+
+/// What a kind of profile can do.
+pub(crate) trait Experiment {
+    /// What it is about, in a sentence.
+    fn about(&self) -> &str;
+
+    /// What it needs.
+    fn needs(&self) -> Needs;
+
+    /// How many loads it runs, about.
+    fn steps(&self) -> usize;
+
+    /// Runs all of it and says what was found.
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings>;
+
+    /// What `lab compare` runs of it, again and again.
+    fn cases(&self) -> Vec<Case>;
+
+    /// Whether its reads are compared with what it wrote.
+    fn verifies(&self) -> bool;
+
+    /// Refuses numbers that cannot be meant; the message says what to write.
+    fn check(&self) -> std::result::Result<(), String>;
+}
+
+impl Profile {
+    /// The built-in profile of this name, or the one in this file.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be meant; the message says what to write.
+    pub fn load(name: &str, quick: bool) -> Result<Profile> {
+        let built_in = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
+        if let Some((_, text)) = built_in {
+            return Profile::parse(name, text, quick);
+        }
+        let path = Path::new(name);
+        if !name.ends_with(".toml") {
+            let names = BUILT_IN.map(|(name, _)| name).join(", ");
+            return Err(Error::Call(format!(
+                "there is no profile \"{name}\": write one of {names}, or the path of a .toml file"
+            )));
+        }
+        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Profile::parse(&stem, &text, quick)
+    }
+
+    /// The profile in `text`.
+    fn parse(name: &str, text: &str, quick: bool) -> Result<Profile> {
+        let wrong = |error: toml::de::Error| {
+            Error::Call(format!("profile {name}: {}", error.to_string().trim_end()))
+        };
+        let mut table: toml::Table = toml::from_str(text).map_err(wrong)?;
+        if let Some(toml::Value::Table(replaced)) = table.remove("quick") {
+            if quick {
+                table.extend(replaced);
+            }
+        }
+        let settings = Settings::deserialize(table).map_err(wrong)?;
+        let profile = Profile {
+            name: name.to_owned(),
+            settings,
+        };
+        let check = profile.experiment().check();
+        check.map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
+        let needs = profile.experiment().needs();
+        if needs.size_bytes % 4096 != 0 || needs.size_bytes == 0 {
+            return Err(Error::Call(format!(
+                "profile {name}: {} bytes are not whole blocks of 4 KiB; write size = \"1GiB\"",
+                needs.size_bytes
+            )));
+        }
+        Ok(profile)
+    }
+
+    /// What it is about, in a sentence.
+    pub fn about(&self) -> &str {
+        self.experiment().about()
+    }
+
+    pub(crate) fn experiment(&self) -> &dyn Experiment {
+        match &self.settings {
+            Settings::Queue(queue) => queue,
+            Settings::Iozone(iozone) => iozone,
+            Settings::Effectiveness(effectiveness) => effectiveness,
+            Settings::Commit(commit) => commit,
+        }
+    }
+}
+
+/// More I/Os at once are no load but an error in writing.
+const OUTSTANDING_MAX: usize = 65_536;
+/// More sessions are more than targets take.
+const SESSIONS_MAX: usize = 1024;
+
+fn within<T: PartialOrd + Display>(
+    what: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> std::result::Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(format!(
+        "{what}: {value} cannot be meant; write {least} to {most}"
+    ))
+}
+
+fn check_time(time: Time) -> std::result::Result<(), String> {
+    within(
+        "time, in milliseconds",
+        time.duration().as_millis(),
+        1..=86_400_000,
+    )
+}
+
+/// What most profiles say of their I/Os.
+fn workload(block: Size, read_percent: u64, span: Size) -> Workload {
+    let bytes = usize::try_from(block.bytes()).unwrap_or(usize::MAX);
+    Workload {
+        read_percent,
+        span_bytes: Some(span.bytes()),
+        ..Workload::closed(crate::load::Operation::Read, bytes, 1)
+    }
+}
+
+fn poisson() -> Spacing {
+    Spacing::Poisson
+}

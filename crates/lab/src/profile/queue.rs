@@ -1,0 +1,623 @@
+//! `queue`: throughput, latency and queue length by the number of outstanding I/Os and by arrival rate. It
+//! finds the knee, beyond which more of them only wait, holds what it has counted against Little's law,
+//! and shows what the limits of an adapter do.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use volume::config::{Size, Time};
+
+use super::{
+    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
+    runner::{Figures, Step},
+    within, workload,
+};
+use crate::{
+    Result,
+    load::{Adapter, Arrivals, Lun, Order, Point, Spacing, Workload},
+    report::{Axis, Findings, Line, Marks, Plot, Table, short},
+    statistics::Median,
+};
+
+/// Throughput within this part of the most is as good as the most.
+const AS_GOOD: f64 = 0.95;
+/// An adapter that does so many times as much is better by more than noise.
+const BETTER: f64 = 1.25;
+/// The generator may be late by this part of the latency that it measures.
+const LATE_MAX: f64 = 0.25;
+/// Little's law holds if both sides are as near as this.
+const LITTLE_MAX: f64 = 0.1;
+
+/// The settings of a `queue` profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Queue {
+    about: String,
+    size: Size,
+    block: Size,
+    #[serde(default = "all")]
+    read_percent: u64,
+    #[serde(default)]
+    order: Order,
+    luns: usize,
+    outstanding: Vec<usize>,
+    #[serde(default = "one")]
+    rounds: usize,
+    time: Time,
+    #[serde(default)]
+    rates_percent: Vec<u64>,
+    #[serde(default = "poisson")]
+    spacing: Spacing,
+    #[serde(default)]
+    adapter_outstanding: usize,
+    #[serde(default)]
+    adapters: Vec<NamedAdapter>,
+    #[serde(default)]
+    verify: bool,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct NamedAdapter {
+    name: String,
+    per_lun: usize,
+    total: usize,
+}
+
+fn all() -> u64 {
+    100
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Where more outstanding I/Os stop to help.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Knee {
+    outstanding: usize,
+    iops: f64,
+    mean_us: f64,
+    /// Whether more were tried.
+    is_passed: bool,
+}
+
+/// All runs by the number that was outstanding.
+type Sweep = BTreeMap<usize, Vec<Figures>>;
+
+fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+    let values: Vec<f64> = runs.iter().map(of).collect();
+    Median::of(&values).median
+}
+
+/// The least number that does as well as the best.
+fn knee(sweep: &Sweep) -> Option<Knee> {
+    let points = sweep.iter().map(|(outstanding, runs)| Knee {
+        outstanding: *outstanding,
+        iops: median(runs, |run| run.iops),
+        mean_us: median(runs, |run| run.mean_us),
+        is_passed: false,
+    });
+    let points: Vec<Knee> = points.collect();
+    let most = points.iter().map(|point| point.iops).fold(0.0, f64::max);
+    let last = points.last()?.outstanding;
+    let found = points.iter().find(|point| point.iops >= AS_GOOD * most)?;
+    Some(Knee {
+        is_passed: found.outstanding < last,
+        ..*found
+    })
+}
+
+impl Queue {
+    fn closed(&self, outstanding: usize) -> Workload {
+        Workload {
+            order: self.order,
+            arrivals: Arrivals::Closed { outstanding },
+            ..workload(self.block, self.read_percent, self.size)
+        }
+    }
+
+    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<Sweep> {
+        let mut sweep = Sweep::new();
+        for _ in 0..self.rounds.max(1) {
+            for outstanding in &self.outstanding {
+                self.try_number(runner, luns, *outstanding, &mut sweep)?;
+            }
+        }
+        // Powers of two are far apart: one number more tells the knee apart from its neighbour below.
+        if let Some(found) = knee(&sweep).filter(|knee| knee.is_passed && knee.outstanding >= 4) {
+            for _ in 0..self.rounds.max(1) {
+                self.try_number(runner, luns, found.outstanding * 3 / 4, &mut sweep)?;
+            }
+        }
+        Ok(sweep)
+    }
+
+    fn try_number(
+        &self,
+        runner: &mut Runner<'_>,
+        luns: &[Lun],
+        outstanding: usize,
+        sweep: &mut Sweep,
+    ) -> Result<()> {
+        let name = format!("{outstanding} outstanding");
+        let workload = self.closed(outstanding);
+        let step = runner.load(&name, luns, &workload, self.time.duration())?;
+        if let Some(step) = step {
+            sweep.entry(outstanding).or_default().push(step.figures);
+        }
+        Ok(())
+    }
+
+    /// At these parts of the most that it can do.
+    fn rates(
+        &self,
+        runner: &mut Runner<'_>,
+        luns: &[Lun],
+        most: f64,
+    ) -> Result<Vec<(u64, f64, Step)>> {
+        let mut steps = Vec::new();
+        for percent in &self.rates_percent {
+            let rate_per_s = (most * *percent as f64 / 100.0).max(1.0);
+            let workload = Workload {
+                arrivals: Arrivals::Open {
+                    rate_per_s,
+                    spacing: self.spacing,
+                },
+                ..self.closed(1)
+            };
+            let name = format!("{} arrivals a second", short(rate_per_s));
+            if let Some(step) = runner.load(&name, luns, &workload, self.time.duration())? {
+                steps.push((*percent, rate_per_s, step));
+            }
+        }
+        Ok(steps)
+    }
+
+    fn behind_adapters<'a>(
+        &'a self,
+        runner: &mut Runner<'_>,
+        luns: &[Lun],
+    ) -> Result<Vec<(&'a NamedAdapter, Step)>> {
+        let mut steps = Vec::new();
+        for adapter in &self.adapters {
+            let workload = Workload {
+                adapter: Some(Adapter {
+                    per_lun: adapter.per_lun,
+                    total: adapter.total,
+                }),
+                ..self.closed(self.adapter_outstanding)
+            };
+            let step = runner.load(&adapter.name, luns, &workload, self.time.duration())?;
+            steps.extend(step.map(|step| (adapter, step)));
+        }
+        Ok(steps)
+    }
+}
+
+impl Experiment for Queue {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            sessions: self.luns,
+            size_bytes: self.size.bytes(),
+            writes: self.read_percent < 100,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        let sweep = (self.outstanding.len() + 1) * self.rounds.max(1);
+        sweep + self.rates_percent.len() + self.adapters.len()
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let luns = runner.luns(self.luns)?;
+        let sweep = self.sweep(runner, &luns)?;
+        let knee = knee(&sweep);
+        let rates = match &knee {
+            Some(knee) => self.rates(runner, &luns, knee.iops)?,
+            None => Vec::new(),
+        };
+        let adapters = self.behind_adapters(runner, &luns)?;
+        let mut findings = Findings {
+            answer: answer(knee.as_ref()),
+            tables: vec![sweep_table(&sweep)],
+            plots: sweep_plots(&sweep),
+            figures: json!({
+                "outstanding": sweep.iter().map(|(outstanding, runs)| {
+                    json!({ "outstanding": outstanding, "runs": runs })
+                }).collect::<Vec<_>>(),
+                "knee": knee,
+                "rates": rates.iter().map(|(percent, rate_per_s, step)| json!({
+                    "percent": percent,
+                    "rate_per_s": rate_per_s,
+                    "run": step.figures,
+                    "series": step.done.series,
+                })).collect::<Vec<_>>(),
+                "adapters": adapters.iter().map(|(adapter, step)| json!({
+                    "adapter": adapter,
+                    "run": step.figures,
+                    "series": step.done.series,
+                })).collect::<Vec<_>>(),
+            }),
+            ..Findings::default()
+        };
+        if !rates.is_empty() {
+            findings.tables.push(rates_table(&rates));
+            findings.plots.push(queue_plot(&rates));
+        }
+        if !adapters.is_empty() {
+            findings.tables.push(adapters_table(&adapters));
+        }
+        findings.notes.extend(little(&sweep));
+        findings.notes.extend(late(&rates));
+        findings
+            .advice
+            .extend(advice_of_knee(knee.as_ref(), &sweep));
+        findings.advice.extend(advice_of_adapters(&adapters));
+        Ok(findings)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |outstanding: &usize| Case {
+            name: format!("{outstanding} outstanding"),
+            work: Work::Load(self.closed(*outstanding)),
+            time: self.time,
+        };
+        // Every third tells as much of a comparison as all of them.
+        self.outstanding.iter().step_by(3).map(case).collect()
+    }
+
+    fn verifies(&self) -> bool {
+        self.verify
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within(
+            "the number of numbers outstanding",
+            self.outstanding.len(),
+            1..=64,
+        )?;
+        for outstanding in &self.outstanding {
+            within("outstanding", *outstanding, 1..=OUTSTANDING_MAX)?;
+        }
+        within("luns", self.luns, 1..=SESSIONS_MAX)?;
+        within("rounds", self.rounds, 1..=1000)?;
+        within("read_percent", self.read_percent, 0..=100)?;
+        for percent in &self.rates_percent {
+            within("rates_percent", *percent, 1..=1000)?;
+        }
+        for adapter in &self.adapters {
+            within(
+                "adapter_outstanding",
+                self.adapter_outstanding,
+                1..=OUTSTANDING_MAX,
+            )?;
+            within("per_lun", adapter.per_lun, 1..=OUTSTANDING_MAX)?;
+            within("total", adapter.total, 1..=OUTSTANDING_MAX)?;
+        }
+        check_time(self.time)
+    }
+}
+
+fn answer(knee: Option<&Knee>) -> String {
+    let Some(knee) = knee else {
+        return "Nothing was measured.".into();
+    };
+    let (outstanding, iops, time) = (knee.outstanding, short(knee.iops), short(knee.mean_us));
+    match knee.is_passed {
+        true => format!(
+            "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} µs each; beyond it \
+             throughput does not grow, only the wait does."
+        ),
+        false => format!(
+            "Throughput still grows at {outstanding} outstanding, the most that was tried: {iops} I/Os a \
+             second at {time} µs each; the knee is not reached."
+        ),
+    }
+}
+
+/// What the knee advises, if there is more beyond it than noise.
+fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
+    let knee = knee.filter(|knee| knee.is_passed)?;
+    let (last, runs) = sweep.last_key_value()?;
+    let (iops, mean_us) = (
+        median(runs, |run| run.iops),
+        median(runs, |run| run.mean_us),
+    );
+    (mean_us > 1.5 * knee.mean_us).then(|| {
+        format!(
+            "beyond {} outstanding throughput does not grow ({} I/Os a second there, {} with {last}), and \
+             each I/O takes {} µs instead of {}: let whoever sends them have no more than {} outstanding",
+            knee.outstanding,
+            short(knee.iops),
+            short(iops),
+            short(mean_us),
+            short(knee.mean_us),
+            knee.outstanding,
+        )
+    })
+}
+
+/// What the adapters advise, if one does more than the other.
+fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
+    let by_iops = |a: &&(&NamedAdapter, Step), b: &&(&NamedAdapter, Step)| {
+        a.1.figures.iops.total_cmp(&b.1.figures.iops)
+    };
+    let (least, less) = adapters.iter().min_by(by_iops)?;
+    let (most, more) = adapters.iter().max_by(by_iops)?;
+    let (less, more) = (&less.figures, &more.figures);
+    (more.iops > BETTER * less.iops).then(|| {
+        format!(
+            "an adapter with {} does {} I/Os a second, one with {} does {} ({:.2}×): set the adapter's \
+             limits to {}",
+            least.name,
+            short(less.iops),
+            most.name,
+            short(more.iops),
+            more.iops / less.iops,
+            most.name,
+        )
+    })
+}
+
+/// Whether what was counted agrees with Little's law.
+fn little(sweep: &Sweep) -> Option<String> {
+    let runs = sweep.values().flatten();
+    let off = |run: &Figures| (run.queue_by_little / run.queue - 1.0).abs();
+    let worst = runs
+        .map(off)
+        .filter(|off| off.is_finite())
+        .reduce(f64::max)?;
+    Some(match worst <= LITTLE_MAX {
+        true => format!(
+            "Little's law holds: arrivals × time and the queue that was counted differ by {:.1} % at most",
+            worst * 100.0
+        ),
+        false => format!(
+            "Little's law does not hold: arrivals × time and the queue that was counted differ by up to \
+             {:.0} %; this run was too short or too unsteady for its figures to be trusted",
+            worst * 100.0
+        ),
+    })
+}
+
+/// Whether the generator itself was what limited it.
+fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
+    let is_late = |(_, _, step): &&(u64, f64, Step)| {
+        step.figures.generator_late_p99_us > LATE_MAX * step.figures.p99_us
+    };
+    let (percent, _, step) = rates.iter().find(is_late)?;
+    Some(format!(
+        "from {percent} % of the knee's rate on the load generator itself was late ({} µs at the 99th \
+         percentile, of a latency of {} µs): there it had no more processor time, and the latencies are as \
+         much its own as the disk's",
+        short(step.figures.generator_late_p99_us),
+        short(step.figures.p99_us),
+    ))
+}
+
+fn sweep_table(sweep: &Sweep) -> Table {
+    let mut table = Table::new(
+        "By the number outstanding",
+        "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in microseconds. The \
+         queue was counted from time to time, and follows from throughput × mean by Little's law.",
+        &[
+            "outstanding",
+            "I/Os/s",
+            "MB/s",
+            "mean",
+            "median",
+            "99 %",
+            "queue",
+            "by Little",
+        ],
+    );
+    for (outstanding, runs) in sweep {
+        let figure = |of: fn(&Figures) -> f64| short(median(runs, of));
+        table.rows.push(vec![
+            outstanding.to_string(),
+            figure(|run| run.iops),
+            figure(|run| run.megabytes_per_s),
+            figure(|run| run.mean_us),
+            figure(|run| run.p50_us),
+            figure(|run| run.p99_us),
+            figure(|run| run.queue),
+            figure(|run| run.queue_by_little),
+        ]);
+    }
+    table
+}
+
+fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
+    let line = |name: &str, of: fn(&Figures) -> f64| Line {
+        name: name.into(),
+        points: sweep
+            .iter()
+            .map(|(outstanding, runs)| (*outstanding as f64, median(runs, of)))
+            .collect(),
+    };
+    let axis = |label: &str, is_logarithmic| Axis {
+        label: label.into(),
+        is_logarithmic,
+    };
+    vec![
+        Plot {
+            title: "Throughput".into(),
+            about: "Where it stops to rise is the knee.".into(),
+            x: axis("outstanding I/Os", true),
+            y: axis("I/Os a second", false),
+            marks: Marks::Lines(vec![line("throughput", |run| run.iops)]),
+        },
+        Plot {
+            title: "Latency".into(),
+            about:
+                "Beyond the knee it grows with the number outstanding: they wait for each other."
+                    .into(),
+            x: axis("outstanding I/Os", true),
+            y: axis("microseconds", true),
+            marks: Marks::Lines(vec![
+                line("median", |run| run.p50_us),
+                line("99 %", |run| run.p99_us),
+            ]),
+        },
+    ]
+}
+
+fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
+    let mut table = Table::new(
+        "By arrival rate",
+        "Open loop: I/Os arrive whatever became of those before. Times in microseconds, from the moment at \
+         which each was to begin; the last two columns are how late the generator itself was, and how many \
+         arrivals could not begin before the end.",
+        &[
+            "of the knee's rate",
+            "arrivals/s",
+            "I/Os/s",
+            "mean",
+            "median",
+            "99 %",
+            "queue",
+            "late 99 %",
+            "not begun",
+        ],
+    );
+    for (percent, rate_per_s, Step { figures, .. }) in rates {
+        let times = [
+            figures.iops,
+            figures.mean_us,
+            figures.p50_us,
+            figures.p99_us,
+        ];
+        let times = times.map(short).into_iter();
+        let row = [format!("{percent} %"), short(*rate_per_s)].into_iter();
+        let row = row.chain(times).chain([
+            short(figures.queue),
+            short(figures.generator_late_p99_us),
+            figures.not_begun.to_string(),
+        ]);
+        table.rows.push(row.collect());
+    }
+    table
+}
+
+fn queue_plot(rates: &[(u64, f64, Step)]) -> Plot {
+    let points = |point: &Point| (point.at_ms, point.queue as f64);
+    let lines = rates.iter().map(|(percent, rate_per_s, step)| Line {
+        name: format!("{} a second ({percent} %)", short(*rate_per_s)),
+        points: step.done.series.iter().map(points).collect(),
+    });
+    Plot {
+        title: "Queue over time".into(),
+        about: "I/Os that have arrived and not ended. Where they come faster than they are done, the queue \
+                only grows."
+            .into(),
+        x: Axis {
+            label: "milliseconds".into(),
+            is_logarithmic: false,
+        },
+        y: Axis {
+            label: "I/Os in the queue".into(),
+            is_logarithmic: false,
+        },
+        marks: Marks::Lines(lines.collect()),
+    }
+}
+
+fn adapters_table(adapters: &[(&NamedAdapter, Step)]) -> Table {
+    let mut table = Table::new(
+        "Behind an adapter",
+        "What the application sends above the adapter's limits waits before it. Microseconds.",
+        &[
+            "adapter",
+            "I/Os/s",
+            "mean",
+            "of it before the adapter",
+            "of it the disk",
+            "99 %",
+        ],
+    );
+    for (adapter, Step { figures, .. }) in adapters {
+        table.rows.push(vec![
+            adapter.name.clone(),
+            short(figures.iops),
+            short(figures.mean_us),
+            short((figures.mean_us - figures.volume_us).max(0.0)),
+            short(figures.volume_us),
+            short(figures.p99_us),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Cpu;
+
+    fn run(outstanding: f64, iops: f64) -> Figures {
+        let mean_us = outstanding / iops * 1e6;
+        Figures {
+            iops,
+            megabytes_per_s: iops * 0.008,
+            mean_us,
+            p50_us: mean_us,
+            p99_us: 2.0 * mean_us,
+            volume_us: mean_us,
+            queue: outstanding,
+            queue_by_little: outstanding,
+            generator_late_p99_us: 0.0,
+            not_begun: 0,
+            cpu: Cpu {
+                own_percent: 50.0,
+                pid_percent: None,
+                others: 0.0,
+                busy_cores: 0,
+                cores: 2,
+            },
+        }
+    }
+
+    /// A disk that takes a millisecond for each, and does so many a second at most.
+    fn sweep(most: f64) -> Sweep {
+        let numbers = (0..=10).map(|power| 1_usize << power).chain([48]);
+        numbers
+            .map(|n| (n, vec![run(n as f64, (1000.0 * n as f64).min(most))]))
+            .collect()
+    }
+
+    #[test]
+    fn the_knee_is_the_least_number_that_does_as_well_as_the_most() {
+        let found = knee(&sweep(48_000.0)).expect("a knee");
+        assert_eq!((found.outstanding, found.is_passed), (48, true));
+        let told = answer(Some(&found));
+        assert!(told.contains("48 outstanding: 48,000 I/Os"), "{told}");
+        let advice = advice_of_knee(Some(&found), &sweep(48_000.0)).expect("some");
+        assert!(
+            advice.starts_with("beyond 48 outstanding throughput does not grow"),
+            "{advice}"
+        );
+    }
+
+    #[test]
+    fn a_disk_that_grows_to_the_end_gets_no_advice() {
+        let sweep = sweep(f64::INFINITY);
+        let found = knee(&sweep).expect("a point");
+        assert_eq!((found.outstanding, found.is_passed), (1024, false));
+        assert!(answer(Some(&found)).contains("the knee is not reached"));
+        assert_eq!(advice_of_knee(Some(&found), &sweep), None);
+        assert_eq!(knee(&Sweep::new()), None);
+    }
+
+    #[test]
+    fn a_run_that_breaks_littles_law_is_called_so() {
+        let mut sweep = sweep(48_000.0);
+        assert!(little(&sweep).expect("a check").contains("holds: "));
+        sweep.values_mut().next().expect("a run")[0].queue = 2.0;
+        assert!(little(&sweep).expect("a check").contains("does not hold"));
+    }
+}

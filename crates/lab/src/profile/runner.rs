@@ -1,0 +1,281 @@
+//! Runs the loads of a profile one after the other on what is open, with progress, and notes what the
+//! processors did meanwhile. When it is interrupted, loads that have not begun are left out, and all that was
+//! measured is kept.
+
+use std::{rc::Rc, time::Duration};
+
+use engine::Lane;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Case, Work};
+use crate::{
+    Error, Result,
+    fio::{self, FioSample},
+    load::{self, Done, Lun, Stop, Workload},
+    machine::{Cpu, Watch, told_of_others},
+    progress::Stage,
+    report::{Findings, Table, short},
+    target::Target,
+};
+
+/// Of a load's time, what comes before and is not counted: caches and windows fill.
+const SETTLE: u32 = 10;
+
+/// Runs loads.
+pub(crate) struct Runner<'a> {
+    pub(crate) lane: &'a Rc<Lane>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) stop: Stop,
+    pub(crate) stage: Stage,
+    /// A process whose processor time counts.
+    pub(crate) pid: Option<u32>,
+    /// Whether each load is run by fio as well.
+    pub(crate) with_fio: bool,
+    /// Reads are compared with what was written to the first so many bytes.
+    pub(crate) verified: Option<u64>,
+    beside: Vec<(String, Figures, FioSample)>,
+    others: Vec<f64>,
+}
+
+/// What a load was like, in figures.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) iops: f64,
+    pub(crate) megabytes_per_s: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// Of the mean, what the volume took.
+    pub(crate) volume_us: f64,
+    /// Mean number that had arrived and not ended, counted from time to time.
+    pub(crate) queue: f64,
+    /// The same by Little's law.
+    pub(crate) queue_by_little: f64,
+    /// How late the generator was at the 99th percentile; of an open loop.
+    pub(crate) generator_late_p99_us: f64,
+    /// Arrivals that did not begin in time.
+    pub(crate) not_begun: u64,
+    pub(crate) cpu: Cpu,
+}
+
+/// A load that has run.
+pub(crate) struct Step {
+    pub(crate) done: Done,
+    pub(crate) figures: Figures,
+}
+
+/// How fast something went, for comparisons.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Sample {
+    /// Operations a second.
+    pub(crate) per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl From<&Figures> for Sample {
+    fn from(figures: &Figures) -> Sample {
+        Sample {
+            per_s: figures.iops,
+            p50_us: figures.p50_us,
+            p99_us: figures.p99_us,
+        }
+    }
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(
+        lane: &'a Rc<Lane>,
+        targets: Vec<Target>,
+        stop: Stop,
+        stage: Stage,
+    ) -> Runner<'a> {
+        Runner {
+            lane,
+            targets,
+            stop,
+            stage,
+            pid: None,
+            with_fio: false,
+            verified: None,
+            beside: Vec::new(),
+            others: Vec::new(),
+        }
+    }
+
+    /// `count` sessions over all targets in turn.
+    pub(crate) fn luns(&self, count: usize) -> Result<Vec<Lun>> {
+        let each = count.max(self.targets.len()).div_ceil(self.targets.len());
+        let of_target = |target: &Target| target.luns(each, self.verified);
+        let all: Vec<Vec<Lun>> = self.targets.iter().map(of_target).collect::<Result<_>>()?;
+        let in_turn =
+            (0..each).flat_map(|session| all.iter().map(move |luns| luns[session].clone()));
+        Ok(in_turn.take(count.max(self.targets.len())).collect())
+    }
+
+    /// Whether the user has asked to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_asked()
+    }
+
+    /// Runs a load, after a short time that does not count. `None`: the user has asked to end.
+    pub(crate) fn load(
+        &mut self,
+        name: &str,
+        luns: &[Lun],
+        workload: &Workload,
+        time: Duration,
+    ) -> Result<Option<Step>> {
+        if workload.ios_max.is_none() && !self.is_stopped() {
+            self.generate(luns, workload, time / SETTLE)?;
+        }
+        self.load_at_once(name, luns, workload, time)
+    }
+
+    /// The same where the first I/O counts.
+    pub(crate) fn load_at_once(
+        &mut self,
+        name: &str,
+        luns: &[Lun],
+        workload: &Workload,
+        time: Duration,
+    ) -> Result<Option<Step>> {
+        if self.is_stopped() {
+            return Ok(None);
+        }
+        self.stage.say(name);
+        let watch = Watch::begin(self.pid);
+        let done = self.generate(luns, workload, time)?;
+        let figures = figures(&done, watch.end());
+        self.stage.step();
+        if self.is_stopped() && done.elapsed < time / 2 {
+            // Too short to say anything.
+            return Ok(None);
+        }
+        self.others.push(figures.cpu.others);
+        if self.with_fio {
+            self.run_fio(name, workload, time, &figures)?;
+        }
+        Ok(Some(Step { done, figures }))
+    }
+
+    /// Does something on target number `target`, whose sessions are `luns`, and says how fast it went.
+    pub(crate) fn sample(
+        &mut self,
+        case: &Case,
+        target: usize,
+        luns: &[Lun],
+    ) -> Result<Option<Sample>> {
+        let name = format!("{}: {}", self.targets[target].name, case.name);
+        match &case.work {
+            Work::Load(workload) => {
+                let step = self.load(&name, luns, workload, case.time.duration())?;
+                Ok(step.map(|step| Sample::from(&step.figures)))
+            }
+            Work::Commits(inserts) => {
+                self.stage.say(&name);
+                inserts.sample(self, target)
+            }
+        }
+    }
+
+    fn generate(&self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
+        let done = load::generate(luns, workload, time, &self.stop);
+        self.lane.block_on(done).map_err(|error| {
+            let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
+            Error::Target(format!("{}: {error}", names.join(", ")))
+        })
+    }
+
+    fn run_fio(
+        &mut self,
+        name: &str,
+        workload: &Workload,
+        time: Duration,
+        ours: &Figures,
+    ) -> Result<()> {
+        let Some(path) = self.targets.first().and_then(|target| target.path.clone()) else {
+            return Ok(());
+        };
+        let span = self.targets[0].len_bytes();
+        if let Some(sample) = fio::run(&path, workload, span, time)? {
+            self.beside.push((name.to_owned(), ours.clone(), sample));
+        }
+        Ok(())
+    }
+
+    /// Flushes every target.
+    pub(crate) fn flush(&self) -> Result<()> {
+        for target in &self.targets {
+            let flushed = self.lane.block_on(async { target.volume().flush().await });
+            flushed.map_err(|error| Error::Target(format!("{}: {error}", target.name)))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the first `len` bytes of every target be as if nothing had been written, where it can do that.
+    pub(crate) fn discard(&self, len: u64) {
+        for target in &self.targets {
+            let len = len.min(target.len_bytes());
+            // It is no more than a hint.
+            let discarded = async { target.volume().discard(0, len).await };
+            let _ = self.lane.block_on(discarded);
+        }
+    }
+
+    /// Completes what a profile has found with what is the same for all of them.
+    pub(crate) fn finish(&self, findings: &mut Findings) {
+        findings
+            .notes
+            .extend(told_of_others(&self.others, self.pid.is_some()));
+        if self.is_stopped() {
+            let note = "interrupted: what had been measured by then is all there is";
+            findings.notes.push(note.into());
+        }
+        if self.beside.is_empty() {
+            return;
+        }
+        let mut table = Table::new(
+            "Beside fio",
+            "The same loads by fio on the same file, each after ours; I/Os a second and microseconds. fio \
+             counts an open loop's latency from when it sends, ours from when it was to send.",
+            &[
+                "load", "I/Os/s", "fio", "ratio", "median", "fio", "ratio", "99 %", "fio", "ratio",
+            ],
+        );
+        for (name, ours, fio) in &self.beside {
+            let mut row = vec![name.clone()];
+            for (ours, fio) in [
+                (ours.iops, fio.iops),
+                (ours.p50_us, fio.p50_us),
+                (ours.p99_us, fio.p99_us),
+            ] {
+                row.extend([short(ours), short(fio), format!("{:.2}", ours / fio)]);
+            }
+            table.rows.push(row);
+        }
+        findings.tables.push(table);
+        let beside = self
+            .beside
+            .iter()
+            .map(|(name, ours, fio)| json!({ "load": name, "ours": ours, "fio": fio }));
+        findings.figures["fio"] = Value::Array(beside.collect());
+    }
+}
+
+fn figures(done: &Done, cpu: Cpu) -> Figures {
+    Figures {
+        iops: done.iops(),
+        megabytes_per_s: done.megabytes_per_s(),
+        mean_us: done.mean_us(),
+        p50_us: done.quantile_us(0.5),
+        p99_us: done.quantile_us(0.99),
+        volume_us: done.volume_ns.mean() / 1e3,
+        queue: done.mean_queue(),
+        queue_by_little: done.queue_by_little(),
+        generator_late_p99_us: load::quantile_us(&done.late_ns, 0.99),
+        not_begun: done.not_begun,
+        cpu,
+    }
+}

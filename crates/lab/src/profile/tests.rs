@@ -1,0 +1,82 @@
+//! The built-in profiles, and what a user may get wrong in a copy.
+
+use super::*;
+
+#[test]
+fn every_built_in_profile_can_be_meant_in_both_forms() {
+    for (name, text) in BUILT_IN {
+        for quick in [false, true] {
+            let profile = Profile::load(name, quick).expect(name);
+            assert!(!profile.about().is_empty());
+            assert!(profile.experiment().steps() > 0, "{name}");
+            assert!(!profile.experiment().cases().is_empty(), "{name}");
+        }
+        assert!(text.starts_with('#'), "{name} begins with what it is for");
+    }
+    let [quick, full] = [true, false].map(|quick| {
+        let profile = Profile::load("queue", quick).expect("it is there");
+        profile.experiment().needs().size_bytes
+    });
+    assert!(quick < full);
+}
+
+#[test]
+fn the_quick_forms_end_within_a_minute() {
+    for (name, _) in BUILT_IN {
+        let profile = Profile::load(name, true).expect(name);
+        let experiment = profile.experiment();
+        let longest = experiment
+            .cases()
+            .iter()
+            .map(|case| case.time.duration())
+            .max();
+        let all = longest.expect("a case") * experiment.steps() as u32 * 11 / 10;
+        assert!(all.as_secs() < 40, "{name} takes {all:?}");
+    }
+}
+
+#[track_caller]
+fn refused(text: &str, part: &str) {
+    let error = Profile::parse("mine", text, false)
+        .expect_err("it is wrong")
+        .to_string();
+    assert!(
+        error.contains("profile mine") && error.contains(part),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_cannot_be_meant_is_named() {
+    let queue = BUILT_IN[0].1;
+    refused(&queue.replace("block =", "blok ="), "blok");
+    refused(
+        &queue.replace("kind = \"queue\"", "kind = \"quue\""),
+        "quue",
+    );
+    refused(
+        &queue.replace("size = \"1GiB\"", "size = \"1000B\""),
+        "whole blocks of 4 KiB",
+    );
+    refused("block = ", "line 1");
+    refused(
+        &queue.replace("[1, 2,", "[0, 2,"),
+        "outstanding: 0 cannot be meant; write 1 to",
+    );
+    refused(&queue.replace("luns = 4", "luns = 4000"), "luns: 4000");
+    refused(
+        &queue.replace("time = \"2s\"", "time = \"0s\""),
+        "milliseconds: 0",
+    );
+    let effectiveness = BUILT_IN[2].1;
+    refused(&effectiveness.replace("2000,", "-5.0,"), "rates: -5");
+    let commit = BUILT_IN[3].1;
+    refused(&commit.replace("\"4KiB\"", "\"5KiB\""), "5KiB");
+    let error = Profile::load("quue", false)
+        .expect_err("there is none")
+        .to_string();
+    assert!(
+        error.contains("queue, iozone, effectiveness, commit"),
+        "{error}"
+    );
+}

@@ -1,0 +1,237 @@
+//! What a profile or a comparison has found, in the form that its table, its page and its JSON share: the
+//! answer in one sentence first, then what to do about it, then the figures.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// The profile's name.
+    pub profile: String,
+    /// What was measured.
+    pub on: Vec<String>,
+    /// What it is about, in a sentence.
+    pub about: String,
+    /// The answer, in a sentence.
+    pub answer: String,
+    /// What to change, each with the figure that says so.
+    pub advice: Vec<String>,
+    /// What makes the figures less sure or needs to be known to read them.
+    pub notes: Vec<String>,
+    /// The machine and the program.
+    pub machine: BTreeMap<String, String>,
+    /// Tables for people.
+    pub tables: Vec<Table>,
+    /// Plots for people.
+    pub plots: Vec<Plot>,
+    /// Where the time of an operation went, if the profile shows that.
+    pub layers: Option<Layers>,
+    /// Every sample.
+    pub figures: Value,
+}
+
+/// A table whose cells are written already.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    pub about: String,
+    /// The heads of its columns; the first is that of the rows' names.
+    pub columns: Vec<String>,
+    /// Its rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A plot.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    pub about: String,
+    /// From left to right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// What is drawn.
+    pub marks: Marks,
+}
+
+/// An axis.
+#[derive(Clone, Debug, Default)]
+pub struct Axis {
+    /// What is on it, with its unit.
+    pub label: String,
+    /// Whether each step is a factor.
+    pub is_logarithmic: bool,
+}
+
+/// What a plot draws.
+#[derive(Clone, Debug)]
+pub enum Marks {
+    /// Lines through points.
+    Lines(Vec<Line>),
+    /// A field of values, a row for each name of the y axis.
+    Field {
+        /// From left to right.
+        columns: Vec<String>,
+        /// From the bottom to the top, with a value for each column, if it was measured.
+        rows: Vec<(String, Vec<Option<f64>>)>,
+        /// The unit of the values.
+        unit: String,
+    },
+}
+
+/// A line of a plot.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What it is.
+    pub name: String,
+    /// Its points, from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Where the time of an operation went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Layers {
+    /// The whole.
+    pub total: Times,
+    /// Its parts, from the top to the bottom.
+    pub layers: Vec<Layer>,
+}
+
+/// Times of operations, in microseconds. Those of a layer at a quantile are of the operations whose
+/// *whole* time lies at that quantile, so that the parts add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Times {
+    /// The mean.
+    pub mean_us: f64,
+    /// At the median.
+    pub p50_us: f64,
+    /// At the 99th percentile.
+    pub p99_us: f64,
+}
+
+/// One part of the whole.
+#[derive(Clone, Debug, Serialize)]
+pub struct Layer {
+    /// What it is.
+    pub name: String,
+    /// Its times.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+impl Table {
+    /// An empty table.
+    pub(crate) fn new(title: &str, about: &str, columns: &[&str]) -> Table {
+        Table {
+            title: title.into(),
+            about: about.into(),
+            columns: columns.iter().map(ToString::to_string).collect(),
+            rows: Vec::new(),
+        }
+    }
+}
+
+impl Layers {
+    /// The table of a waterfall.
+    pub(crate) fn table(&self) -> Table {
+        let mut table = Table::new(
+            "Where the time went",
+            "Microseconds. A layer's times at the median and the 99th percentile are those of the same \
+             operations as the total's, so they add up.",
+            &["layer", "mean", "of the total", "median", "99 %"],
+        );
+        let total = Layer {
+            name: "total".into(),
+            times: self.total,
+        };
+        for layer in self.layers.iter().chain([&total]) {
+            let times = layer.times;
+            table.rows.push(vec![
+                layer.name.clone(),
+                format!("{:.1}", times.mean_us),
+                format!("{:.0} %", 100.0 * times.mean_us / self.total.mean_us),
+                format!("{:.1}", times.p50_us),
+                format!("{:.1}", times.p99_us),
+            ]);
+        }
+        table
+    }
+}
+
+impl Findings {
+    /// All of it, for programs. Keys may be added.
+    pub fn json(&self) -> Value {
+        let mut json = json!({
+            "format": 1,
+            "profile": self.profile,
+            "on": self.on,
+            "answer": self.answer,
+            "advice": self.advice,
+            "notes": self.notes,
+            "machine": self.machine,
+            "figures": self.figures,
+        });
+        if let Some(layers) = &self.layers {
+            json["total"] = json!(layers.total);
+            json["layers"] = json!(layers.layers);
+        }
+        json
+    }
+
+    /// All tables; that of the layers is the first.
+    pub(crate) fn all_tables(&self) -> Vec<Table> {
+        let layers = self.layers.as_ref().map(Layers::table);
+        layers.into_iter().chain(self.tables.clone()).collect()
+    }
+
+    /// The answer, the advice and the tables, for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for (key, value) in &self.machine {
+            let _ = writeln!(out, "{key}: {value}");
+        }
+        let _ = writeln!(out, "{} on {}", self.profile, self.on.join(", "));
+        for table in self.all_tables() {
+            let _ = writeln!(out, "\n{}", table.title);
+            write_table(&mut out, &table);
+        }
+        if !self.notes.is_empty() {
+            let _ = writeln!(out);
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "note: {note}");
+        }
+        let _ = writeln!(out, "\n{}", self.answer);
+        for advice in &self.advice {
+            let _ = writeln!(out, "advice: {advice}");
+        }
+        out
+    }
+}
+
+/// Columns as wide as they have to be, the first to the left, the others to the right.
+fn write_table(out: &mut String, table: &Table) {
+    let width = |column: usize| {
+        let rows = table.rows.iter().chain([&table.columns]);
+        let cells = rows.filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..table.columns.len()).map(width).collect();
+    for row in [&table.columns].into_iter().chain(&table.rows) {
+        let mut line = String::from(" ");
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(line, " {cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}

@@ -1,0 +1,124 @@
+//! Made data, of which the truth is known.
+
+use super::*;
+
+const TRIALS: usize = 1000;
+/// The pairs that `lab compare` takes when it is not told how many.
+const PAIRS: usize = 12;
+/// A standard deviation of one measurement here, on a machine that others use as well.
+const NOISE: f64 = 0.03;
+
+/// A normal value of deviation 1 (Box and Muller).
+fn normal(random: &mut SplitMix64) -> f64 {
+    (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
+}
+
+/// How often a difference is found where B is `ratio` times A, and both have the noise given.
+fn found(
+    trials: usize,
+    pairs: usize,
+    ratio: f64,
+    mut noise: impl FnMut(&mut SplitMix64) -> f64,
+) -> usize {
+    let mut random = SplitMix64::new(7);
+    let trial = |_: &usize| {
+        let mut series = |level: f64| -> Vec<f64> {
+            (0..pairs)
+                .map(|_| level * noise(&mut random).exp())
+                .collect()
+        };
+        let a = series(1000.0);
+        let b = series(1000.0 * ratio);
+        Comparison::of(&a, &b).differs()
+    };
+    (0..trials).filter(trial).count()
+}
+
+#[test]
+fn ordinary_noise_gives_no_false_alarm() {
+    let alarms = found(TRIALS, PAIRS, 1.0, |random| NOISE * normal(random));
+    assert!(alarms <= TRIALS / 20, "{alarms}");
+}
+
+#[test]
+fn pauses_of_the_machine_give_no_false_alarm() {
+    // Every tenth measurement takes a third longer.
+    let alarms = found(TRIALS, PAIRS, 1.0, |random| {
+        let pause = if random.one_in(10) { -0.3 } else { 0.0 };
+        NOISE * normal(random) + pause
+    });
+    assert!(alarms <= TRIALS / 20, "{alarms}");
+}
+
+#[test]
+fn few_pairs_with_heavy_tails_give_no_false_alarm() {
+    let alarms = found(TRIALS, SAMPLES_MIN, 1.0, |random| {
+        NOISE * normal(random) / normal(random).abs().max(0.1)
+    });
+    assert!(alarms <= TRIALS / 20, "{alarms}");
+}
+
+#[test]
+fn a_difference_of_5_percent_is_found_with_the_pairs_that_it_asks_for() {
+    let mut random = SplitMix64::new(1);
+    let mut series = || -> Vec<f64> {
+        (0..PAIRS)
+            .map(|_| (NOISE * normal(&mut random)).exp())
+            .collect()
+    };
+    let asked = Comparison::of(&series(), &series()).pairs_needed;
+    assert!((10..60).contains(&asked), "{asked}");
+    let found = found(200, asked, 1.05, |random| NOISE * normal(random));
+    assert!(found >= 180, "{found} of 200 with {asked} pairs");
+}
+
+#[test]
+fn what_moves_both_is_drift_and_no_difference() {
+    let mut random = SplitMix64::new(3);
+    let mut series = |_| -> Vec<f64> {
+        let level = |pair: i32| f64::from(100 - 2 * pair) * (0.01 * normal(&mut random)).exp();
+        (0..12).map(level).collect()
+    };
+    let [a, b] = [0, 1].map(&mut series);
+    let compared = Comparison::of(&a, &b);
+    assert!(!compared.differs(), "{compared:?}");
+    let drift = compared.drift.expect("it is seen");
+    assert!((0.7..0.85).contains(&drift), "{drift}");
+    assert!(compared.doubts().concat().contains("drift"), "{compared:?}");
+}
+
+#[test]
+fn the_sentence_says_what_was_found_and_how_surely() {
+    let a: Vec<f64> = (0..12).map(|n| 100.0 + f64::from(n % 3)).collect();
+    let b: Vec<f64> = a.iter().map(|a| a * 1.31).collect();
+    let compared = Comparison::of(&a, &b);
+    assert_eq!(
+        compared.sentence("file", "stripe"),
+        "stripe is 1.31× file (95 % interval 1.31–1.31, 12 pairs)"
+    );
+    let same = Comparison::of(&a, &a).sentence("file", "stripe");
+    assert!(same.starts_with("no difference found"), "{same}");
+    let few = Comparison::of(&a[..5], &b[..5]).sentence("file", "stripe");
+    assert!(few.contains("take 6 or more"), "{few}");
+}
+
+#[test]
+fn the_interval_of_ranks_is_the_published_one() {
+    // Wilcoxon's critical values for a two-sided test at 5 %: 0, 13 and 52 for 6, 12 and 20 pairs. The
+    // interval begins with the mean behind them.
+    for (pairs, critical) in [(6, 0), (12, 13), (20, 52)] {
+        let values: Vec<f64> = (0..pairs).map(|n| 1.7_f64.powi(n)).collect();
+        let mut means = means_of_two(&values);
+        means.sort_unstable_by(f64::total_cmp);
+        let (low, high) = signed_ranks(&values).expect("enough pairs");
+        assert_eq!(low, means[critical], "{pairs} pairs");
+        assert_eq!(high, means[means.len() - 1 - critical], "{pairs} pairs");
+    }
+}
+
+#[test]
+fn what_is_no_measurement_is_left_out() {
+    let compared = Comparison::of(&[1.0, 0.0, f64::NAN, 2.0], &[2.0, 1.0, 1.0, 4.0, 9.0]);
+    assert_eq!((compared.pairs, compared.ratio), (2, 2.0));
+    assert!(Comparison::of(&[], &[]).ratio.is_nan());
+}

@@ -1,0 +1,282 @@
+//! What is measured: a volume of a configuration, a file or block device of this machine, or a disk of any
+//! iSCSI target; each opened as the product opens it.
+//!
+//! Nobody's data is overwritten by a measurement: a file that is not there is made for the run and removed
+//! after it; anything else is written to only if its beginning is empty or from an earlier run, or if
+//! the user says that its data may be lost.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    rc::Rc,
+    str::FromStr,
+};
+
+use engine::LaneHandle;
+use serde::Deserialize;
+use volume::{
+    SharedVolume,
+    claim::{Owner, name_of},
+    config::{Caching, Volumes},
+    graph::{Graph, Tree},
+    leaf::file::{FileOptions, OpenFile},
+};
+
+use crate::{
+    Error, Result,
+    load::{Ledger, Lun, is_free_to_write, mark_as_ours},
+};
+
+/// What `--on` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum On {
+    /// A disk of an iSCSI target.
+    Url(String),
+    /// A volume of the configuration, or a file or device.
+    Name(String),
+}
+
+impl FromStr for On {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<On, Self::Err> {
+        Ok(match text.contains("://") {
+            true => On::Url(text.to_owned()),
+            false => On::Name(text.to_owned()),
+        })
+    }
+}
+
+impl On {
+    /// As it was written.
+    pub fn name(&self) -> &str {
+        match self {
+            On::Url(name) | On::Name(name) => name,
+        }
+    }
+}
+
+/// How it is to be opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    /// Sessions with a disk of an iSCSI target.
+    pub(crate) sessions: usize,
+    /// The length of a file that is made for the run.
+    pub(crate) made_bytes: u64,
+    /// Whether it is written to.
+    pub(crate) writes: bool,
+    /// Whether its data may be lost.
+    pub(crate) overwrite: bool,
+}
+
+/// Something that is open to be measured.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// One for each session.
+    volumes: Vec<SharedVolume>,
+    /// The volumes' graphs, and the trees that stay open.
+    graphs: Vec<Graph>,
+    trees: Vec<Tree>,
+    /// The file or device.
+    pub(crate) path: Option<PathBuf>,
+    made: Option<Made>,
+}
+
+/// A file that is made for a run and removed after it.
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Target {
+    /// Opens `on` on the current lane, whose handle is `home`; `configured` opens the volumes of the
+    /// configuration.
+    pub(crate) async fn open(
+        on: &On,
+        configured: Option<&Configured<'_>>,
+        home: &LaneHandle,
+        opening: Opening,
+    ) -> Result<Target> {
+        let mut target = match on {
+            On::Url(url) => Target::session(url, home, opening.sessions).await?,
+            On::Name(name) => match configured {
+                Some(configured) if configured.names.contains(name) => {
+                    Target::configured(name, configured, home).await?
+                }
+                _ => Target::file(name, configured, opening).await?,
+            },
+        };
+        target.name = on.name().to_owned();
+        if opening.writes && opening.overwrite && target.made.is_none() {
+            // Whatever the profile leaves of the old data: a later run may write here, too.
+            let marked = mark_as_ours(&**target.volume()).await;
+            marked.map_err(|error| failed(on.name(), error))?;
+        }
+        if opening.writes && !opening.overwrite && target.made.is_none() {
+            let free = is_free_to_write(target.volume()).await;
+            if !free.map_err(|error| failed(on.name(), error))? {
+                let on = on.name();
+                target.close().await;
+                return Err(Error::Call(format!(
+                    "{on} holds data, and this profile writes to it: name something empty, or say \
+                     --overwrite if all of its data may be lost"
+                )));
+            }
+        }
+        Ok(target)
+    }
+
+    fn of(volumes: Vec<SharedVolume>, graphs: Vec<Graph>, trees: Vec<Tree>) -> Target {
+        Target {
+            name: String::new(),
+            volumes,
+            graphs,
+            trees,
+            path: None,
+            made: None,
+        }
+    }
+
+    async fn session(url: &str, home: &LaneHandle, sessions: usize) -> Result<Target> {
+        #[derive(Deserialize)]
+        struct Configuration {
+            volume: Volumes,
+        }
+        let quoted = toml::Value::String(url.to_owned());
+        let text = format!("[volume.disk]\niscsi = {{ url = {quoted} }}\n");
+        let wrong = |error: &dyn std::fmt::Display| Error::Call(format!("--on {url}: {error}"));
+        let mut target = Target::of(Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..sessions.max(1) {
+            let configuration: Configuration =
+                toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
+            let graph = Graph::new(configuration.volume, Path::new(""));
+            let mut graph = graph.map_err(|error| wrong(&error.message()))?;
+            let tree = graph.open("disk", home).await;
+            let tree = tree.map_err(|error| failed(url, error.message()))?;
+            target.volumes.push(on_lane(&tree).await?);
+            target.graphs.push(graph);
+            target.trees.push(tree);
+        }
+        Ok(target)
+    }
+
+    async fn configured(
+        name: &str,
+        configured: &Configured<'_>,
+        home: &LaneHandle,
+    ) -> Result<Target> {
+        let mut graph = (configured.graph)()?;
+        graph.set_owner(Owner::passing(name_of("sanstone lab")));
+        let opened = graph.open(name, home).await;
+        let tree = opened.map_err(|error| Error::Call((configured.located)(&error)))?;
+        let volume = on_lane(&tree).await?;
+        Ok(Target::of(vec![volume], vec![graph], vec![tree]))
+    }
+
+    /// A file or device by its path, with direct I/O.
+    async fn file(
+        name: &str,
+        configured: Option<&Configured<'_>>,
+        opening: Opening,
+    ) -> Result<Target> {
+        let path = PathBuf::from(name);
+        let there = fs::metadata(&path).ok();
+        if there.is_none() && !name.contains('/') {
+            if let Some(configured) = configured {
+                let names = configured.names.join(", ");
+                return Err(Error::Call(format!(
+                    "--on {name}: neither a volume of the configuration (it has {names}) nor a file; a \
+                     file to make needs a / in its path, as ./{name}"
+                )));
+            }
+        }
+        // 4096 where it fits: it is what every direct I/O can be written in.
+        let len_bytes = there.as_ref().map_or(opening.made_bytes, fs::Metadata::len);
+        let options = FileOptions {
+            path: path.clone(),
+            len_bytes: there.is_none().then_some(len_bytes),
+            caching: Caching::Direct,
+            block_size_bytes: if len_bytes % 4096 == 0 { 4096 } else { 512 },
+            read_only: !opening.writes && there.is_some(),
+        };
+        let made = there.is_none().then(|| Made(path.clone()));
+        let file = OpenFile::open(&options).await;
+        let file = file.map_err(|error| failed(name, error))?;
+        let volume: SharedVolume = Rc::new(file.on_lane());
+        Ok(Target {
+            path: Some(path),
+            made,
+            ..Target::of(vec![volume], Vec::new(), Vec::new())
+        })
+    }
+
+    /// The disk, by its first session.
+    pub(crate) fn volume(&self) -> &SharedVolume {
+        &self.volumes[0]
+    }
+
+    /// Its length.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.volume().shape().len_bytes()
+    }
+
+    /// Whether it was made for this run.
+    pub(crate) fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
+    /// `count` sessions with it; where there are fewer, some are the same. With `verified`, reads of the first
+    /// so many bytes are compared with what was written.
+    pub(crate) fn luns(&self, count: usize, verified: Option<u64>) -> Result<Vec<Lun>> {
+        let block = self.volume().shape().block_size_bytes as usize;
+        let ledger = |span: u64| Ledger::new(span.min(self.len_bytes()), block).map(Rc::new);
+        let ledger = verified.map(ledger).transpose();
+        let ledger = ledger.map_err(|error| Error::Call(error.to_string()))?;
+        let volumes = self.volumes.iter().cycle().take(count.max(1));
+        let lun = |volume: &SharedVolume| Lun {
+            volume: volume.clone(),
+            ledger: ledger.clone(),
+        };
+        Ok(volumes.map(lun).collect())
+    }
+
+    /// Flushes and closes it, and removes what was made.
+    pub(crate) async fn close(self) {
+        let Target {
+            volumes,
+            graphs,
+            trees,
+            made,
+            ..
+        } = self;
+        // What a measurement wrote is nobody's data: an error here says nothing about what was measured.
+        let _ = volumes[0].flush().await;
+        drop(volumes);
+        for mut graph in graphs {
+            let _ = graph.close().await;
+        }
+        drop((trees, made));
+    }
+}
+
+async fn on_lane(tree: &Tree) -> Result<SharedVolume> {
+    let volume = tree.on_lane().await;
+    volume.map_err(|error| failed(tree.name(), error))
+}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Error {
+    Error::Target(format!("{what}: {error}"))
+}
+
+/// The volumes of a configuration, for whoever has read it.
+pub struct Configured<'a> {
+    /// What they are called.
+    pub names: Vec<String>,
+    /// Makes their graph.
+    pub graph: &'a dyn Fn() -> Result<Graph>,
+    /// An error of theirs, with its place in the file.
+    pub located: &'a dyn Fn(&volume::config::ConfigError) -> String,
+}

@@ -1,0 +1,218 @@
+//! `sanstone lab run`, `lab compare` and `lab profiles`: a profile on whatever is named, once or on two
+//! things in turn.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ::lab::{
+    Configured, On,
+    compare::{self, compare},
+    load::Stop,
+    profile::{BUILT_IN, Profile},
+    progress::Progress,
+    report::{Findings, page},
+    run,
+};
+use anyhow::Context;
+use clap::Args;
+use node::Config;
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
+use volume::graph::Graph;
+
+use crate::{
+    descriptors,
+    failure::Failure,
+    log,
+    output::{self, OutputFile},
+};
+
+/// The exit code of a program that SIGINT has ended.
+const INTERRUPTED: i32 = 130;
+
+/// What both calls have.
+#[derive(Args)]
+struct Common {
+    /// The configuration file that has the volumes.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Run the profile's quick form, which ends within a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Write to things that hold data: all of it may be lost.
+    #[arg(long)]
+    overwrite: bool,
+    /// Write all figures to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report, one HTML page, to this file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// `sanstone lab run`.
+#[derive(Args)]
+pub(crate) struct RunCall {
+    /// A profile: a name that `lab profiles` lists, or a TOML file.
+    profile: String,
+    /// What to run it on: a volume of the configuration, a file or block device, or an iSCSI URL. A path that
+    /// does not exist becomes a file, which is removed at the end. Given several times: all of them together.
+    #[arg(long, value_name = "VOLUME|PATH|URL")]
+    on: Vec<On>,
+    #[command(flatten)]
+    common: Common,
+    /// The process whose processor time counts: the target's.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Run each load by fio as well, on the same file or device.
+    #[arg(long, value_name = "TOOL", value_parser = ["fio"])]
+    with: Option<String>,
+}
+
+/// `sanstone lab compare`.
+#[derive(Args)]
+pub(crate) struct CompareCall {
+    /// A volume of the configuration, a file or block device, or an iSCSI URL.
+    a: On,
+    /// What is compared with it.
+    b: On,
+    /// The profile whose loads both are put under.
+    #[arg(long, value_name = "PROFILE")]
+    profile: String,
+    /// How many pairs of each load to take.
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pairs: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `sanstone lab profiles`.
+#[derive(Args)]
+pub(crate) struct ProfilesCall {
+    /// Print this one, to be copied and changed.
+    name: Option<String>,
+}
+
+pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
+    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    if let Some(pid) = call.pid {
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            let message = format!("--pid {pid}: there is no such process");
+            return Err(Failure::Wrong(message));
+        }
+    }
+    let options = run::Options {
+        on: call.on.clone(),
+        overwrite: call.common.overwrite,
+        pid: call.pid,
+        with_fio: call.with.is_some(),
+    };
+    call.common.carry_out(|configured, stop, progress| {
+        run::run(&profile, &options, configured, stop, progress)
+    })
+}
+
+pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
+    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    let options = compare::Options {
+        a: call.a.clone(),
+        b: call.b.clone(),
+        pairs: call.pairs,
+        overwrite: call.common.overwrite,
+    };
+    call.common.carry_out(|configured, stop, progress| {
+        compare(&profile, &options, configured, stop, progress)
+    })
+}
+
+pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
+    let Some(name) = &call.name else {
+        for (name, _) in BUILT_IN {
+            let profile = Profile::load(name, false).map_err(refused)?;
+            output::print(format!("{name:<14} {}\n", profile.about()))?;
+        }
+        return Ok(());
+    };
+    match BUILT_IN.iter().find(|(built_in, _)| built_in == name) {
+        Some((_, text)) => Ok(output::print(text)?),
+        None => {
+            let names = BUILT_IN.map(|(name, _)| name).join(", ");
+            Err(Failure::Wrong(format!(
+                "there is no profile \"{name}\": write one of {names}"
+            )))
+        }
+    }
+}
+
+impl Common {
+    /// Opens what is written to, reads the configuration, lets SIGINT end the work early, and tells what was
+    /// found.
+    fn carry_out(
+        &self,
+        work: impl FnOnce(Option<&Configured<'_>>, &Stop, Progress) -> ::lab::Result<Findings>,
+    ) -> Result<(), Failure> {
+        // Where it cannot write is better known before.
+        let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
+        let (json, report) = (open(&self.json)?, open(&self.report)?);
+        let config = self.config.as_deref().map(Config::load).transpose()?;
+        descriptors::raise(0);
+        let stop = stopped_by_signals()?;
+        let progress = Progress::for_stderr();
+        let found = match &config {
+            None => work(None, &stop, progress),
+            Some(config) => {
+                let graph = || -> ::lab::Result<Graph> {
+                    let graph = config.graph();
+                    graph.map_err(|error| ::lab::Error::Call(error.to_string()))
+                };
+                let configured = Configured {
+                    names: config.volume_names().cloned().collect(),
+                    graph: &graph,
+                    located: &|error| config.located(error).to_string(),
+                };
+                work(Some(&configured), &stop, progress)
+            }
+        };
+        tell(&found.map_err(refused)?, json, report)
+    }
+}
+
+/// What SIGINT and SIGTERM set; a second one ends the program at once.
+fn stopped_by_signals() -> Result<Stop, Failure> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop.0))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop.0)))
+            .context("catching signals")?;
+    }
+    Ok(stop)
+}
+
+fn tell(
+    findings: &Findings,
+    json: Option<OutputFile>,
+    report: Option<OutputFile>,
+) -> Result<(), Failure> {
+    output::print(findings.text())?;
+    if let Some(file) = json {
+        file.write(&serde_json::to_string_pretty(&findings.json())?)?;
+    }
+    if let Some(file) = report {
+        let written = format!("wrote {}", file.path().display());
+        file.write(&page(findings))?;
+        log::say(written);
+    }
+    Ok(())
+}
+
+/// What cannot be meant is the caller's to mend.
+fn refused(error: ::lab::Error) -> Failure {
+    match error {
+        ::lab::Error::Call(message) => Failure::Wrong(message),
+        error => error.into(),
+    }
+}

@@ -1,0 +1,104 @@
+//! Calls that are wrong end with code 2 and say what to write, and nobody's data is written over.
+
+use std::fs;
+
+use harness::noise;
+
+use crate::Place;
+
+#[track_caller]
+fn refused(arguments: &[&str], part: &str) {
+    let place = Place::new();
+    let ran = place.run(arguments);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains(part), "{ran}");
+}
+
+#[test]
+fn a_wrong_call_is_refused_with_what_to_write() {
+    refused(&["run", "queue"], "--on with a file");
+    refused(
+        &["run", "quue", "--on", "./f"],
+        "queue, iozone, effectiveness, commit",
+    );
+    refused(
+        &["run", "queue", "--on", "iscsi://127.0.0.1"],
+        "names no target",
+    );
+    refused(
+        &["run", "queue", "--on", "./f", "--pid", "999999999"],
+        "no such process",
+    );
+    refused(&["run", "queue", "--on", "./f", "--with", "bonnie"], "fio");
+    let compare = [
+        "compare",
+        "./a",
+        "./b",
+        "--profile",
+        "queue",
+        "--pairs",
+        "3",
+    ];
+    refused(&compare, "write 6 or more");
+    refused(
+        &["compare", "./a", "./a", "--profile", "queue"],
+        "with itself",
+    );
+    let nowhere = ["run", "queue", "--on", "/nowhere/there.img"];
+    let place = Place::new();
+    let ran = place.run(&nowhere);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("/nowhere/there.img"), "{ran}");
+}
+
+#[test]
+fn a_volume_that_is_not_there_is_named_with_those_that_are() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let ran = place.run(&["run", "queue", "-c", &configuration, "--on", "dba"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("db, fast, slow"), "{ran}");
+    let ran = place.run(&["run", "queue", "-c", &configuration]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("--on with one of db, fast, slow"),
+        "{ran}"
+    );
+}
+
+#[test]
+fn data_is_not_written_over_unless_it_may_be_lost() {
+    let place = Place::new();
+    let data = noise(2, 64 << 20);
+    let file = place.directory.write("data.img", &data);
+    let shown = file.to_string_lossy();
+    for profile in ["iozone", "effectiveness"] {
+        let ran = place.run(&["run", profile, "--on", &shown, "--quick"]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(
+            ran.stderr.contains("holds data") && ran.stderr.contains("--overwrite"),
+            "{ran}"
+        );
+    }
+    assert!(
+        fs::read(&file).expect("it is there") == data,
+        "the file was changed"
+    );
+    let overwrite = [
+        "run",
+        "effectiveness",
+        "--on",
+        &shown,
+        "--quick",
+        "--overwrite",
+    ];
+    place.run(&overwrite).success();
+    assert!(
+        fs::read(&file).expect("it is there") != data,
+        "nothing was written"
+    );
+    // What a run has left is nobody's data.
+    place
+        .run(&["run", "effectiveness", "--on", &shown, "--quick"])
+        .success();
+}

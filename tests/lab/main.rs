@@ -1,0 +1,110 @@
+//! `sanstone lab run` and `lab compare` from outside: every built-in profile in its quick form on a file and
+//! on a stripe, what they write and what they never write, and how they end.
+
+mod browser;
+mod calls;
+mod compared;
+mod ends;
+mod profiles;
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use harness::{
+    directory::Directory,
+    run::Ran,
+    sanstone::{binary, call},
+};
+use serde_json::Value;
+
+/// A directory with the outputs of one call.
+struct Place {
+    directory: Directory,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            directory: Directory::new(),
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).to_string_lossy().into_owned()
+    }
+
+    /// The call `lab` with these arguments, and both files to write to.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.arg("lab").args(arguments);
+        command.args(["--json", &self.path("lab.json")]);
+        command.args(["--report", &self.path("lab.html")]);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        harness::run::run(&mut self.command(arguments), Duration::from_secs(300))
+    }
+
+    fn json(&self) -> Value {
+        let text = fs::read_to_string(self.directory.join("lab.json")).expect("it is there");
+        serde_json::from_str(&text).expect("it is JSON")
+    }
+
+    /// The page, which must need nothing else.
+    fn page(&self) -> String {
+        let page = fs::read_to_string(self.directory.join("lab.html")).expect("it is there");
+        for outside in ["http://", "https://", " src=", "@import", "url("] {
+            assert!(!page.contains(outside), "the page has {outside}");
+        }
+        page
+    }
+
+    /// A configuration with the stripe `db` over two files, and `slow`, a file behind 5 ms.
+    fn configuration(&self) -> String {
+        let text = r#"
+[volume.db]
+stripe = { unit = "64KiB", of = [
+  { file = { path = "a.img", size = "48MiB" } },
+  { file = { path = "b.img", size = "48MiB" } },
+] }
+
+[volume.fast]
+ram = { size = "8MiB" }
+
+[volume.slow]
+throttle = { rate = "100Gbit/s", latency = "5ms", of = { ram = { size = "8MiB" } } }
+"#;
+        let path = self.directory.write("volumes.toml", text);
+        let path = path.to_string_lossy().into_owned();
+        call(&["volume", "create", "-c", &path, "db"]).success();
+        path
+    }
+}
+
+/// What is the same for every profile: an answer, figures, and that its page shows them.
+#[track_caller]
+fn assert_told(place: &Place, ran: &Ran) -> Value {
+    let json = place.json();
+    let answer = json["answer"].as_str().expect("an answer");
+    assert!(ran.stdout.contains(answer), "{ran}");
+    assert_ne!(answer, "Nothing was measured.", "{ran}");
+    assert_eq!(json["format"], 1);
+    assert!(json["figures"].is_object(), "{json}");
+    let page = place.page();
+    for part in [
+        "class=\"answer\"",
+        "<svg",
+        "data-tip=",
+        "prefers-color-scheme: dark",
+        "@media print",
+    ] {
+        assert!(page.contains(part), "the page has no {part}");
+    }
+    json
+}
+
+/// Whether nothing has been left of a file that was made for a run.
+#[track_caller]
+fn assert_gone(path: &str) {
+    assert!(!Path::new(path).exists(), "{path} was left");
+}

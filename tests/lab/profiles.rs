@@ -1,0 +1,320 @@
+//! Every profile in its quick form, on what it may be run on.
+
+use std::fs;
+
+use harness::{
+    directory::Directory,
+    noise,
+    process::find_program,
+    sanstone::{Sanstone, call},
+};
+use serde_json::Value;
+
+use crate::{Place, assert_gone, assert_told};
+
+#[track_caller]
+fn assert_queue(json: &Value) {
+    let sweep = json["figures"]["outstanding"].as_array().expect("a sweep");
+    assert!(sweep.len() >= 11, "{json}");
+    for step in sweep {
+        assert!(
+            step["runs"][0]["iops"].as_f64().expect("a rate") > 0.0,
+            "{step}"
+        );
+    }
+    assert!(
+        json["figures"]["knee"]["outstanding"]
+            .as_u64()
+            .expect("a knee")
+            >= 1
+    );
+    let rates = json["figures"]["rates"].as_array().expect("rates");
+    assert_eq!(rates.len(), 5);
+    assert!(!rates[0]["series"].as_array().expect("a series").is_empty());
+    assert!(rates[0]["run"]["generator_late_p99_us"].is_number());
+    assert_eq!(
+        json["figures"]["adapters"].as_array().map(Vec::len),
+        Some(2)
+    );
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("Little's law"), "{notes}");
+}
+
+#[test]
+fn queue_on_a_file_that_it_makes_and_removes() {
+    let place = Place::new();
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", "queue", "--on", &file, "--quick"])
+        .success();
+    assert_queue(&assert_told(&place, &ran));
+    assert_gone(&file);
+}
+
+#[test]
+fn queue_on_a_stripe() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let ran = place.run(&[
+        "run",
+        "queue",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--quick",
+    ]);
+    assert_queue(&assert_told(&place, &ran.success()));
+}
+
+#[test]
+fn queue_only_reads() {
+    let place = Place::new();
+    let data = noise(1, 64 << 20);
+    let file = place.directory.write("data.img", &data);
+    let shown = file.to_string_lossy();
+    let ran = place
+        .run(&["run", "queue", "--on", &shown, "--quick"])
+        .success();
+    assert_told(&place, &ran);
+    assert!(
+        fs::read(&file).expect("it is there") == data,
+        "the file was changed"
+    );
+}
+
+#[test]
+fn queue_on_a_disk_of_a_target() {
+    let place = Place::new();
+    let directory = Directory::new();
+    let volume = "[volume.v]\nram = { size = \"64MiB\" }\n";
+    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let ran = place.run(&["run", "queue", "--on", &target.url(0), "--quick"]);
+    assert_queue(&assert_told(&place, &ran.success()));
+}
+
+#[track_caller]
+fn assert_iozone(json: &Value) {
+    let cells = json["figures"]["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 8 * 2 * 3, "{json}");
+    let moved = |cell: &Value| cell["megabytes_per_s"].as_f64().expect("a rate") > 0.0;
+    assert!(cells.iter().all(moved), "{json}");
+}
+
+#[test]
+fn iozone_on_a_file() {
+    let place = Place::new();
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", "iozone", "--on", &file, "--quick"])
+        .success();
+    assert_iozone(&assert_told(&place, &ran));
+    assert_gone(&file);
+}
+
+#[test]
+fn iozone_on_a_stripe() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let ran = place.run(&[
+        "run",
+        "iozone",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--quick",
+    ]);
+    assert_iozone(&assert_told(&place, &ran.success()));
+}
+
+#[track_caller]
+fn assert_effectiveness(json: &Value) {
+    let runs = json["figures"]["runs"].as_array().expect("runs");
+    for operation in ["read", "write"] {
+        let of = |run: &&Value| run["operation"] == operation && run["rate_per_s"].is_null();
+        let most = runs.iter().find(of).expect("a run at the most");
+        assert!(
+            most["ios_per_percent"].as_f64().expect("a figure") > 0.0,
+            "{most}"
+        );
+        assert!(most["figures"]["cpu"]["cores"].as_u64().expect("cores") > 0);
+    }
+}
+
+#[test]
+fn effectiveness_on_a_file() {
+    let place = Place::new();
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", "effectiveness", "--on", &file, "--quick"])
+        .success();
+    assert_effectiveness(&assert_told(&place, &ran));
+    assert_gone(&file);
+}
+
+#[test]
+fn effectiveness_on_a_stripe() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let arguments = [
+        "run",
+        "effectiveness",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--quick",
+    ];
+    let ran = place.run(&arguments);
+    assert_effectiveness(&assert_told(&place, &ran.success()));
+}
+
+#[test]
+fn effectiveness_counts_the_process_that_is_named() {
+    let place = Place::new();
+    let directory = Directory::new();
+    let volume = "[volume.v]\nram = { size = \"64MiB\" }\n";
+    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let pid = target.pid().to_string();
+    let url = target.url(0);
+    let arguments = [
+        "run",
+        "effectiveness",
+        "--on",
+        &url,
+        "--pid",
+        &pid,
+        "--quick",
+    ];
+    let ran = place.run(&arguments).success();
+    let json = assert_told(&place, &ran);
+    assert_effectiveness(&json);
+    let cpu = &json["figures"]["runs"][0]["figures"]["cpu"];
+    assert!(
+        cpu["pid_percent"].as_f64().expect("its time") > 0.0,
+        "{cpu}"
+    );
+    assert!(ran.stdout.contains(&format!("process {pid}")), "{ran}");
+}
+
+/// A commit on a link of `latency`, by its parts.
+fn commit(place: &Place, latency: &str) -> Value {
+    let text = format!(
+        "[volume.db]\nthrottle = {{ rate = \"100Gbit/s\", latency = \"{latency}\", of = {{ file = {{ path = \
+         \"{latency}.img\", size = \"80MiB\" }} }} }}\n"
+    );
+    let path = place.directory.write("link.toml", text);
+    let path = path.to_string_lossy();
+    let ran = place
+        .run(&["run", "commit", "-c", &path, "--quick"])
+        .success();
+    let json = assert_told(place, &ran);
+    for at in ["mean_us", "p50_us", "p99_us"] {
+        let of = |times: &Value| times[at].as_f64().expect("a time");
+        let parts: f64 = json["layers"]
+            .as_array()
+            .expect("layers")
+            .iter()
+            .map(of)
+            .sum();
+        let total = of(&json["total"]);
+        assert!(
+            (parts / total - 1.0).abs() < 0.05,
+            "{at}: {parts} of {total}"
+        );
+    }
+    json
+}
+
+#[test]
+fn commit_on_a_file_and_a_planted_delay_is_in_its_row() {
+    let place = Place::new();
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", "commit", "--on", &file, "--quick"])
+        .success();
+    let json = assert_told(&place, &ran);
+    assert!(json["figures"]["commits"].as_u64().expect("a number") > 0);
+    assert_gone(&file);
+    // So long that nothing else on this machine takes as long.
+    let delayed = commit(&place, "20ms");
+    let layers = delayed["layers"].as_array().expect("layers");
+    let of = |layer: &Value| layer["p50_us"].as_f64().expect("a time");
+    let total = of(&delayed["total"]);
+    let durable = layers
+        .iter()
+        .find(|l| l["name"] == "waiting until they are durable");
+    let durable = of(durable.expect("its row"));
+    assert!(
+        durable > 40_000.0,
+        "a write and a flush at least: {delayed}"
+    );
+    assert!(durable > 0.5 * total, "{delayed}");
+    let advice = delayed["advice"].to_string();
+    assert!(
+        advice.contains("waiting until they are durable"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn commit_on_a_stripe() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let call = [
+        "run",
+        "commit",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--quick",
+    ];
+    assert_told(&place, &place.run(&call).success());
+    // What it has left is nobody's data.
+    assert_told(&place, &place.run(&call).success());
+}
+
+#[test]
+fn fio_runs_the_same_loads_beside_it() {
+    if find_program("fio").is_none() {
+        return harness::skip("fio is not installed");
+    }
+    let place = Place::new();
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", "queue", "--on", &file, "--quick", "--with", "fio"])
+        .success();
+    let json = assert_told(&place, &ran);
+    let beside = json["figures"]["fio"].as_array().expect("a list");
+    // The closed loops and the arrival rates; fio has no adapters.
+    assert!(beside.len() >= 16, "{}", beside.len());
+    for load in beside {
+        assert!(
+            load["fio"]["iops"].as_f64().expect("a rate") > 0.0,
+            "{load}"
+        );
+    }
+    assert!(ran.stdout.contains("Beside fio"), "{ran}");
+}
+
+#[test]
+fn a_copy_of_a_profile_can_be_changed_and_run() {
+    let place = Place::new();
+    let printed = call(&["lab", "profiles", "queue"]).success().stdout;
+    let changed = printed
+        .replace("time = \"2s\"", "time = \"50ms\"")
+        .replace("rounds = 3", "rounds = 1\nverify = true")
+        .replace("read_percent = 100", "read_percent = 60")
+        .replace("order = \"random\"", "order = \"zipf\"")
+        .replace("size = \"1GiB\"", "size = \"8MiB\"");
+    let profile = place.directory.write("mine.toml", changed);
+    let file = place.path("made.img");
+    let ran = place
+        .run(&["run", &profile.to_string_lossy(), "--on", &file])
+        .success();
+    let json = assert_told(&place, &ran);
+    assert_eq!(json["profile"], "mine");
+    assert_queue(&json);
+}
