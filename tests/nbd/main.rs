@@ -4,6 +4,7 @@
 mod calls;
 mod clients;
 mod crowd;
+mod tls;
 
 use std::path::PathBuf;
 use std::process::Command;

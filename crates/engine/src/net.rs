@@ -205,17 +205,8 @@ impl TcpStream {
     }
 
     /// Receives until `buf[start..]` is full. An early end is an error.
-    pub async fn receive_exact(&self, mut buf: Buf, mut start: usize) -> (io::Result<()>, Buf) {
-        while start < buf.len() {
-            let result;
-            (result, buf) = self.receive(buf, start).await;
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
-                Ok(n) => start += n,
-                Err(error) => return (Err(error), buf),
-            }
-        }
-        (Ok(()), buf)
+    pub async fn receive_exact(&self, buf: Buf, start: usize) -> (io::Result<()>, Buf) {
+        receive_exact(self, buf, start).await
     }
 
     /// Sends all of `gather`, in as few calls as the system allows; gives the empty one back.
@@ -263,11 +254,46 @@ impl TcpStream {
     }
 }
 
+/// What a [`FramedReader`] receives from: a connection, or what deciphers one.
+pub trait Receive {
+    /// Receives into `buf[start..]`: how many bytes, and the buffer back. Zero bytes: the peer closed.
+    fn receive(&self, buf: Buf, start: usize) -> impl Future<Output = (io::Result<usize>, Buf)>;
+}
+
+impl Receive for TcpStream {
+    fn receive(&self, buf: Buf, start: usize) -> impl Future<Output = (io::Result<usize>, Buf)> {
+        TcpStream::receive(self, buf, start)
+    }
+}
+
+impl<S: Receive> Receive for Rc<S> {
+    fn receive(&self, buf: Buf, start: usize) -> impl Future<Output = (io::Result<usize>, Buf)> {
+        S::receive(self, buf, start)
+    }
+}
+
+async fn receive_exact(
+    from: &impl Receive,
+    mut buf: Buf,
+    mut start: usize,
+) -> (io::Result<()>, Buf) {
+    while start < buf.len() {
+        let result;
+        (result, buf) = from.receive(buf, start).await;
+        match result {
+            Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+            Ok(n) => start += n,
+            Err(error) => return (Err(error), buf),
+        }
+    }
+    (Ok(()), buf)
+}
+
 /// Receives a stream of framed messages: headers and small payloads through one buffer, large
 /// payloads straight into the memory that they are for.
 #[derive(Debug)]
-pub struct FramedReader {
-    stream: TcpStream,
+pub struct FramedReader<S = TcpStream> {
+    stream: S,
     /// Received and not consumed: `buf[start..end]`.
     buf: Buf,
     start: usize,
@@ -281,9 +307,9 @@ pub struct FramedReader {
 /// buffer again and copying costs less than a receive for so little.
 const AIMED_MIN_BYTES: usize = 32 << 10;
 
-impl FramedReader {
+impl<S: Receive> FramedReader<S> {
     /// Reads `stream` through a buffer of `capacity` bytes.
-    pub fn new(stream: TcpStream, capacity: usize) -> Self {
+    pub fn new(stream: S, capacity: usize) -> Self {
         FramedReader {
             stream,
             buf: Buf::new(capacity),
@@ -381,7 +407,7 @@ impl FramedReader {
             if end - start >= AIMED_MIN_BYTES {
                 let whole = into.len();
                 into.set_len(end);
-                let (result, mut into) = self.stream.receive_exact(into, start).await;
+                let (result, mut into) = receive_exact(&self.stream, into, start).await;
                 into.set_len(whole);
                 self.after_large = true;
                 return (result, into);

@@ -4,6 +4,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use engine::Duration;
 
+use crate::tls::Tls;
+
 /// Where clients come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
@@ -81,6 +83,8 @@ pub struct Config {
     pub read_only: bool,
     /// What clients may take.
     pub limits: Limits,
+    /// With it nobody is served without TLS.
+    pub tls: Option<Tls>,
 }
 
 #[cfg(test)]

@@ -6,11 +6,14 @@ use std::{
     rc::Rc,
 };
 
-use engine::{Instant, Payload, net::TcpStream, sync::Notify, time};
+use engine::{Instant, Payload, sync::Notify, time};
 use nbd::{BlockSizes, Export};
 use unit::{CommandId, Kind, Nexus, Permits, Times, no_commands};
 
-use crate::service::{LUN, Newcomer, Service};
+use crate::{
+    service::{LUN, Newcomer, Service},
+    wire::Wire,
+};
 
 /// How far a connection is on its way to its end. It never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,7 +42,7 @@ pub(crate) struct Outgoing {
 pub(crate) struct Connection {
     pub(crate) peer: String,
     pub(crate) service: Rc<Service>,
-    pub(crate) stream: TcpStream,
+    pub(crate) wire: Rc<Wire>,
     pub(crate) machine: RefCell<nbd::Server>,
     nexus: OnceCell<Rc<Nexus>>,
     id: u64,
@@ -68,9 +71,9 @@ impl Connection {
         stream.keep_alive(service.limits.idle_time);
         Connection {
             peer: newcomer.peer,
-            machine: RefCell::new(nbd::Server::new(export(&service), false)),
+            machine: RefCell::new(nbd::Server::new(export(&service), service.tls.is_some())),
             service,
-            stream,
+            wire: Rc::new(Wire::new(stream)),
             nexus: OnceCell::new(),
             id: newcomer.id,
             operations: Cell::new(0),
@@ -180,7 +183,7 @@ impl Connection {
         self.note_ending(why);
         self.phase.set(Phase::Ended);
         self.outgoing.borrow_mut().clear();
-        self.stream.shutdown();
+        self.wire.shutdown();
         self.changed.notify();
         self.transmit.notify();
         self.sent.notify();

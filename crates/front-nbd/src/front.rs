@@ -46,6 +46,7 @@ impl Front {
             volume: config.volume,
             read_only: config.read_only,
             limits: config.limits,
+            tls: config.tls,
             everywhere,
         };
         Ok(Rc::new(Front {

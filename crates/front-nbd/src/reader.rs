@@ -12,7 +12,10 @@ use nbd::{Command, Event, Received};
 use crate::{
     connection::{Connection, Outgoing},
     request,
+    wire::Wire,
 };
+
+type Reader = FramedReader<Rc<Wire>>;
 
 /// At first, for the handshake.
 const HANDSHAKE_BUFFER_BYTES: usize = 4 << 10;
@@ -23,7 +26,7 @@ const REQUEST_COST_BYTES: usize = 8 << 10;
 
 /// Reads until the connection ends or closes.
 pub(crate) async fn run(connection: &Rc<Connection>) {
-    let mut reader = FramedReader::new(connection.stream.clone(), HANDSHAKE_BUFFER_BYTES);
+    let mut reader = Reader::new(connection.wire.clone(), HANDSHAKE_BUFFER_BYTES);
     if let Err(error) = receive_all(connection, &mut reader).await {
         tracing::debug!(peer = connection.peer, %error, "receiving failed");
         match error.kind() {
@@ -34,7 +37,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) {
     }
 }
 
-async fn receive_all(connection: &Rc<Connection>, reader: &mut FramedReader) -> io::Result<()> {
+async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()> {
     // The server speaks first.
     act(connection, reader).await?;
     loop {
@@ -75,7 +78,7 @@ fn awaiting(connection: &Connection, is_awaited: bool) {
 }
 
 /// Does what the machine says.
-async fn act(connection: &Rc<Connection>, reader: &mut FramedReader) -> io::Result<()> {
+async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()> {
     loop {
         let event = connection.machine.borrow_mut().poll_event();
         let Some(event) = event else { return Ok(()) };
@@ -103,12 +106,28 @@ async fn act(connection: &Rc<Connection>, reader: &mut FramedReader) -> io::Resu
                 spend(REQUEST_COST_BYTES).await;
                 take_request(connection, reader, request).await?;
             }
-            Event::StartTls => connection.dismiss("there is no TLS here"),
+            Event::StartTls => start_tls(connection, reader).await,
             Event::End => {
                 connection.note_ending("it has disconnected");
                 connection.close();
             }
         }
+    }
+}
+
+/// Goes on with TLS once the reply that announces it is sent.
+async fn start_tls(connection: &Connection, reader: &Reader) {
+    let Some(tls) = &connection.service.tls else {
+        unreachable!("the machine knows whether there is TLS");
+    };
+    let is_sent = || connection.is_idle() || connection.is_closing();
+    connection.sent.wait_for(|| is_sent().then_some(())).await;
+    if !reader.is_empty() {
+        let why = "it has sent something between NBD_OPT_STARTTLS and the reply to that";
+        return connection.dismiss(why);
+    }
+    if let Err(error) = connection.wire.start_tls(tls).await {
+        connection.dismiss(&format!("TLS could not begin: {error}"));
     }
 }
 
@@ -125,7 +144,7 @@ fn begin_transmission(connection: &Connection) {
 /// Begins a request, when the data that it brings have come.
 async fn take_request(
     connection: &Rc<Connection>,
-    reader: &mut FramedReader,
+    reader: &mut Reader,
     request: nbd::Request,
 ) -> io::Result<()> {
     let received = time::turn_began();

@@ -11,7 +11,7 @@ use std::{
 use engine::{cross::OneshotSender, net::DetachedStream};
 use unit::{LaneUnits, Luns};
 
-use crate::{config::Limits, notices::Notices};
+use crate::{config::Limits, notices::Notices, tls::Tls};
 
 /// The number of the unit for every nexus.
 pub(crate) const LUN: u32 = 0;
@@ -23,6 +23,7 @@ pub(crate) struct Service {
     pub(crate) volume: String,
     pub(crate) read_only: bool,
     pub(crate) limits: Limits,
+    pub(crate) tls: Option<Tls>,
     pub(crate) everywhere: Arc<Everywhere>,
 }
 

@@ -32,6 +32,8 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         if gather.is_empty() {
             if connection.is_closing() && connection.is_idle() {
+                connection.sending_since.set(Some(time::turn_began()));
+                connection.wire.say_goodbye().await;
                 connection.end("all was answered");
                 break;
             }
@@ -41,7 +43,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);
         connection.sending_since.set(Some(time::turn_began()));
-        let (result, back) = connection.stream.send_all(gather).await;
+        let (result, back) = connection.wire.send_all(gather).await;
         connection.sending_since.set(None);
         gather = back;
         if let Err(error) = result {

@@ -14,7 +14,7 @@ use engine::{
     cross::{Receiver, channel},
 };
 use front_fuse::{Place, Spec};
-use front_nbd::{Address, Server};
+use front_nbd::{Address, Server, Tls, TlsFiles};
 use node::{Attachment, Config, Process};
 
 use crate::{
@@ -35,6 +35,8 @@ pub(crate) struct AttachCall {
     volume: String,
     #[command(flatten)]
     to: To,
+    #[command(flatten)]
+    tls: TlsOptions,
     /// Take no writes.
     #[arg(long)]
     read_only: bool,
@@ -48,9 +50,38 @@ struct To {
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
     /// To NBD clients, at `unix:PATH` or at an address and a port, as 127.0.0.1:10809. Nobody is asked
-    /// who he is.
+    /// who he is, unless clients need a certificate (--tls-client-ca).
     #[arg(long, value_name = "unix:PATH|ADDRESS:PORT")]
     nbd: Option<Address>,
+}
+
+/// With what NBD clients are served by TLS, and not without.
+#[derive(Args)]
+struct TlsOptions {
+    /// Serve NBD clients by TLS alone, with the certificate in this PEM file and those that lead to its authority.
+    #[arg(long, value_name = "FILE", requires = "nbd", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Serve only clients with a certificate that an authority in this PEM file has signed.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl TlsOptions {
+    fn load(&self) -> Result<Option<Tls>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        };
+        let tls = Tls::load(&files).map_err(|error| Failure::Wrong(error.to_string()))?;
+        Ok(Some(tls))
+    }
 }
 
 /// Where the volume appears, ready to be taken.
@@ -77,7 +108,12 @@ impl To {
 }
 
 impl Front {
-    async fn start(call: &AttachCall, door: Door, volume: &Attachment) -> Result<Front, Failure> {
+    async fn start(
+        call: &AttachCall,
+        door: Door,
+        tls: Option<Tls>,
+        volume: &Attachment,
+    ) -> Result<Front, Failure> {
         match door {
             Door::Fuse(place) => {
                 let spec = Spec {
@@ -95,6 +131,7 @@ impl Front {
                     relative_port: volume.relative_port(),
                     read_only: call.read_only,
                     limits: front_nbd::Limits::default(),
+                    tls,
                 };
                 let server = Server::start(config, place, volume.units()).await?;
                 tracing::info!(volume = volume.volume(), nbd = %server.address(), "attached");
@@ -126,6 +163,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let (teller, told) = channel();
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
+    let tls = call.tls.load()?;
     descriptors::raise(0);
     log::abort_at_panic();
     // For this thread and those that it starts.
@@ -134,7 +172,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let handles = lanes.handles();
     let attached = lanes
         .first
-        .block_on(attach(call, &config, &handles, &told, flusher));
+        .block_on(attach(call, &config, tls, &handles, &told, flusher));
     lanes.stop();
     attached
 }
@@ -142,6 +180,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
 async fn attach(
     call: &AttachCall,
     config: &Config,
+    tls: Option<Tls>,
     lanes: &[LaneHandle],
     told: &Receiver<Told>,
     flusher: rustix::io::Result<()>,
@@ -149,7 +188,7 @@ async fn attach(
     let door = call.to.take().await?;
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
-    let started = match Front::start(call, door, &volume).await {
+    let started = match Front::start(call, door, tls, &volume).await {
         Ok(front) => {
             warn_of_standstill(flusher);
             attend(&front, &volume, told).await;

@@ -64,6 +64,7 @@ impl Bench {
                         relative_port: 3,
                         read_only: false,
                         limits: LIMITS,
+                        tls: None,
                     };
                     let place = Place::take(&Address::Tcp(address)).expect("nobody else is there");
                     front_nbd::Server::start(config, place, &units).await

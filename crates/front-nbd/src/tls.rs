@@ -1,0 +1,132 @@
+//! What a server needs for TLS: its certificate and key and, if clients have to prove who they are, the authorities
+//! that sign their certificates, all from PEM files.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+};
+
+/// Where the certificates are.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The server's certificate, then those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// With it clients need a certificate that one of these authorities has signed.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// TLS as a server offers it.
+#[derive(Clone)]
+pub struct Tls(pub(crate) Arc<ServerConfig>);
+
+/// Why a server cannot offer TLS: which file is to blame, and what would mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file could not be read.
+    #[error("cannot read {0}: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// A file is not in the form that it should have.
+    #[error("{0} is no good PEM file: {1}")]
+    NotPem(PathBuf, pem::Error),
+    /// A file without a certificate.
+    #[error(
+        "{0} holds no certificate: it needs a part that begins with -----BEGIN CERTIFICATE-----"
+    )]
+    NoCertificate(PathBuf),
+    /// A file without a key.
+    #[error(
+        "{0} holds no private key: it needs a part that begins with -----BEGIN PRIVATE KEY-----; one that is \
+         encrypted is written in the clear by: openssl pkey -in {0} -out KEY.pem"
+    )]
+    NoKey(PathBuf),
+    /// A key that cannot be used.
+    #[error(
+        "the private key in {0} cannot be used: {1}; RSA (2048 bits or more), ECDSA (P-256, P-384) and Ed25519 can"
+    )]
+    Key(PathBuf, rustls::Error),
+    /// A certificate and a key of different owners, or a certificate that cannot be used.
+    #[error("the certificate in {0} does not go with the private key in {1}: {2}")]
+    Pair(PathBuf, PathBuf, rustls::Error),
+    /// Authorities that cannot be used.
+    #[error("the certificates in {0} cannot vouch for clients: {1}")]
+    ClientCa(PathBuf, String),
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`]
+    pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let chain = certificates(&files.certificate)?;
+        let key = key(&files.key)?;
+        provider
+            .key_provider
+            .load_private_key(key.clone_key())
+            .map_err(|error| TlsError::Key(files.key.clone(), error))?;
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has cipher suites for them");
+        let builder = match &files.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let unusable =
+                    |why: &dyn fmt::Display| TlsError::ClientCa(path.clone(), why.to_string());
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(path)? {
+                    roots.add(certificate).map_err(|error| unusable(&error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+                builder
+                    .with_client_cert_verifier(verifier.build().map_err(|error| unusable(&error))?)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| TlsError::Pair(files.certificate.clone(), files.key.clone(), error))?;
+        // An NBD connection stays: nothing is kept for a client that might come again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Tls(Arc::new(config)))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let found = found.map_err(|error| TlsError::NotPem(path.to_owned(), error))?;
+    match found.is_empty() {
+        true => Err(TlsError::NoCertificate(path.to_owned())),
+        false => Ok(found),
+    }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey(path.to_owned()),
+        error => TlsError::NotPem(path.to_owned(), error),
+    })
+}

@@ -1,0 +1,420 @@
+//! TLS: other people's clients with certificates, who is let in, what bad files are told, and what is no handshake.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::directory::Directory;
+use harness::free_port;
+use harness::noise;
+use harness::process::{Daemon, program};
+use harness::run::{Ran, run};
+use harness::sanstone::{binary, call};
+
+use crate::{LIMIT, MIB, SIZE, client, nbdinfo};
+
+const RAM: &str = "state = \"state\"\nlanes = 2\n[volume.db]\nram = { size = \"67108864B\" }\n";
+
+/// An authority, and what it has signed, under the names that libnbd and QEMU look for.
+struct Authority(Directory);
+
+impl Authority {
+    fn new() -> Authority {
+        let directory = Directory::new();
+        directory.write("openssl.cnf", "[req]\ndistinguished_name=dn\n[dn]\n");
+        let authority = Authority(directory);
+        authority.make("ca", &["-addext", "basicConstraints=critical,CA:TRUE"]);
+        authority
+    }
+
+    /// Makes `NAME-cert.pem` and `NAME-key.pem`.
+    fn make(&self, name: &str, further: &[&str]) {
+        let path = |name: String| self.0.join(&name).display().to_string();
+        let mut command = Command::new(program("openssl", "openssl"));
+        command.args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
+        command.args(["-pkeyopt", "ec_paramgen_curve:P-256"]);
+        command.args(["-config", &path("openssl.cnf".into())]);
+        command.args(["-subj", &format!("/CN={name}")]);
+        command.args(["-keyout", &path(format!("{name}-key.pem"))]);
+        command.args(["-out", &path(format!("{name}-cert.pem"))]);
+        run(command.args(further), LIMIT).success();
+    }
+
+    /// The same, signed.
+    fn sign(&self, name: &str, further: &[&str]) {
+        let (cert, key) = (self.path("ca-cert.pem"), self.path("ca-key.pem"));
+        let mut arguments = vec!["-CA", &cert, "-CAkey", &key];
+        arguments.extend(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        arguments.extend(further);
+        self.make(name, &arguments);
+    }
+
+    fn with_server() -> Authority {
+        let authority = Authority::new();
+        let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";
+        authority.sign("server", &["-addext", names]);
+        authority
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// What clients are given: the authority and, if it is `named`, a certificate of their own.
+    fn client(&self, named: bool) -> PathBuf {
+        let directory = self.0.join(if named { "named" } else { "unnamed" });
+        fs::create_dir(&directory).expect("a test can make directories");
+        let copy = |from: &str, to: &str| {
+            fs::copy(self.0.join(from), directory.join(to)).expect("a test can copy files");
+        };
+        copy("ca-cert.pem", "ca-cert.pem");
+        if named {
+            self.sign("client", &[]);
+            copy("client-cert.pem", "client-cert.pem");
+            copy("client-key.pem", "client-key.pem");
+        }
+        directory
+    }
+}
+
+/// A volume in memory, by TLS, at a socket in a directory of its own or at a port.
+struct Secure {
+    daemon: Daemon,
+    directory: Directory,
+    port: u16,
+}
+
+impl Secure {
+    fn start(authority: &Authority, is_tcp: bool, needs_certificate: bool) -> Secure {
+        let directory = Directory::new();
+        let config = directory.write("sanstone.toml", RAM);
+        let (socket, port) = (directory.join("db.sock"), free_port());
+        let place = match is_tcp {
+            true => format!("127.0.0.1:{port}"),
+            false => format!("unix:{}", socket.display()),
+        };
+        let mut command = Command::new(binary());
+        command.args(["attach", "-c"]).arg(config);
+        command.args(["db", "--nbd", &place]);
+        command.args(["--tls-certificate", &authority.path("server-cert.pem")]);
+        command.args(["--tls-key", &authority.path("server-key.pem")]);
+        if needs_certificate {
+            command.args(["--tls-client-ca", &authority.path("ca-cert.pem")]);
+        }
+        let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+        match is_tcp {
+            true => daemon.wait_for_port(port),
+            false => daemon.wait_for_socket(&socket),
+        }
+        Secure {
+            daemon,
+            directory,
+            port,
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("db.sock")
+    }
+
+    fn uri(&self, certificates: &Path) -> String {
+        let (socket, certificates) = (self.socket(), certificates.display());
+        format!(
+            "nbds+unix:///?socket={}&tls-certificates={certificates}",
+            socket.display()
+        )
+    }
+
+    /// The disk as QEMU's programs are told of it.
+    fn disk(&self) -> String {
+        let server = format!(
+            "file.server.type=inet,file.server.host=localhost,file.server.port={}",
+            self.port
+        );
+        format!("driver=raw,file.driver=nbd,{server},file.export=db,file.tls-creds=tls0")
+    }
+
+    fn tcp_uri(&self, certificates: &Path) -> String {
+        let certificates = certificates.display();
+        format!(
+            "nbds://localhost:{}/db?tls-certificates={certificates}",
+            self.port
+        )
+    }
+}
+
+/// The certificates as QEMU's programs are told of them.
+fn credentials(certificates: &Path) -> String {
+    let directory = certificates.display();
+    format!("tls-creds-x509,id=tls0,endpoint=client,dir={directory}")
+}
+
+#[test]
+fn libnbd_copies_by_tls_and_nobody_is_served_without() {
+    let authority = Authority::with_server();
+    let certificates = authority.client(false);
+    let secure = Secure::start(&authority, true, false);
+    let uri = secure.tcp_uri(&certificates);
+    let told = nbdinfo(&[&uri]).success();
+    assert!(told.stdout.contains("TLS"), "{told}");
+    let data = noise(5, SIZE as usize);
+    let image = secure
+        .directory
+        .write("in.img", &data)
+        .display()
+        .to_string();
+    let out = secure.directory.join("out.img");
+    client("nbdcopy", "libnbd-bin", &[&image, &uri]).success();
+    client("nbdcopy", "libnbd-bin", &[&uri, &out.display().to_string()]).success();
+    assert!(
+        fs::read(&out).expect("it is there") == data,
+        "the copy differs"
+    );
+    let plain = nbdinfo(&[&format!("nbd://localhost:{}/db", secure.port)]);
+    assert_eq!(plain.code(), Some(1), "{plain}");
+    assert!(plain.text().contains("TLS"), "{plain}");
+}
+
+#[test]
+fn qemu_copies_by_tls() {
+    let authority = Authority::with_server();
+    let certificates = authority.client(true);
+    let secure = Secure::start(&authority, true, true);
+    let image = secure
+        .directory
+        .write("in.img", noise(6, 16 * MIB as usize));
+    let image = image.display().to_string();
+    let (credentials, disk) = (credentials(&certificates), secure.disk());
+    let img = |arguments: &[&str]| client("qemu-img", "qemu-utils", arguments).success();
+    let with = ["--object", &credentials, "--image-opts"];
+    img(&[
+        "convert",
+        "-n",
+        "-W",
+        "-m",
+        "8",
+        "--object",
+        &credentials,
+        "--target-image-opts",
+        "-f",
+        "raw",
+        &image,
+        &disk,
+    ]);
+    let file = format!("driver=raw,file.filename={image}");
+    img(&[&["compare"][..], &with, &[&file, &disk]].concat());
+}
+
+/// fio checks each block that it reads by its checksum, at every depth; its own NBD engine has no certificates, so QEMU
+/// is between.
+#[test]
+fn fio_finds_every_block_as_it_was_written_by_tls() {
+    let authority = Authority::with_server();
+    let certificates = authority.client(false);
+    let secure = Secure::start(&authority, true, false);
+    let between = secure.directory.join("between.sock");
+    let mut command = Command::new(program("qemu-nbd", "qemu-utils"));
+    command.args(["--object", &credentials(&certificates)]);
+    command.args(["--image-opts", &secure.disk(), "--persistent", "-k"]);
+    command.arg(&between);
+    let mut qemu = Daemon::start(&command, secure.directory.join("qemu-nbd.log"));
+    qemu.wait_for_socket(&between);
+    for depth in ["1", "8", "64"] {
+        let ran = run(
+            Command::new(program("fio", "fio")).args([
+                "--ioengine=nbd",
+                &format!("--uri=nbd+unix:///?socket={}", between.display()),
+                "--output-format=terse",
+                "--bsrange=512-1m",
+                "--blockalign=512",
+                &format!("--iodepth={depth}"),
+                "--name=verify",
+                "--rw=randrw",
+                "--size=32m",
+                "--io_size=48m",
+                "--verify=crc32c",
+                "--verify_state_save=0",
+                "--verify_fatal=1",
+            ]),
+            LIMIT,
+        );
+        let ran = ran.success();
+        assert!(!ran.text().contains("verify:"), "{ran}");
+    }
+}
+
+#[test]
+fn a_client_needs_a_certificate_of_the_authority_that_is_named() {
+    let (authority, foreign) = (Authority::with_server(), Authority::new());
+    let (named, unnamed) = (authority.client(true), authority.client(false));
+    // One of its own, from somebody else, who trusts the server all the same.
+    let stranger = foreign.client(true);
+    fs::copy(authority.path("ca-cert.pem"), stranger.join("ca-cert.pem")).expect("a copy");
+    let secure = Secure::start(&authority, false, true);
+    nbdinfo(&["--size", &secure.uri(&named)]).success();
+    for certificates in [unnamed, stranger] {
+        let refused = nbdinfo(&["--size", &secure.uri(&certificates)]);
+        assert_eq!(refused.code(), Some(1), "{refused}");
+    }
+    let log = secure.daemon.log_with_times("TLS could not begin", 2);
+    assert!(log.contains("peer sent no certificates"), "{log}");
+    assert!(log.contains("invalid peer certificate"), "{log}");
+    // And who does not trust the server does not stay.
+    let distrustful = foreign.0.join("unnamed");
+    fs::create_dir(&distrustful).expect("a directory");
+    fs::copy(foreign.path("ca-cert.pem"), distrustful.join("ca-cert.pem")).expect("a copy");
+    let leaves = nbdinfo(&["--size", &secure.uri(&distrustful)]);
+    assert_eq!(leaves.code(), Some(1), "{leaves}");
+}
+
+#[test]
+fn bad_files_are_named_with_what_mends_them() {
+    let authority = Authority::with_server();
+    let path = |name: &str| authority.path(name);
+    authority.make("other", &[]);
+    let empty = authority.0.write("empty.pem", "").display().to_string();
+    let cut = fs::read_to_string(path("server-cert.pem")).expect("it is there");
+    let cut = authority.0.write("cut.pem", &cut[..cut.len() / 2]);
+    let cut = cut.display().to_string();
+    let wrong = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let wrong = authority.0.write("wrong.pem", wrong).display().to_string();
+    let config = authority
+        .0
+        .write("sanstone.toml", RAM)
+        .display()
+        .to_string();
+    let start = |certificate: &str, key: &str, further: &[&str]| -> Ran {
+        let mut arguments = vec!["attach", "-c", &config, "db", "--nbd", "127.0.0.1:0"];
+        arguments.extend(["--tls-certificate", certificate, "--tls-key", key]);
+        arguments.extend(further);
+        call(&arguments)
+    };
+    let (cert, key, none) = (
+        path("server-cert.pem"),
+        path("server-key.pem"),
+        path("none"),
+    );
+    for (ran, blamed, mend) in [
+        (start(&none, &key, &[]), &none, "cannot read"),
+        (start(&cert, &none, &[]), &none, "cannot read"),
+        (start(&key, &key, &[]), &key, "BEGIN CERTIFICATE"),
+        (start(&cut, &key, &[]), &cut, "PEM"),
+        (start(&cert, &empty, &[]), &empty, "openssl pkey"),
+        (start(&cert, &cert, &[]), &cert, "openssl pkey"),
+        (start(&cert, &wrong, &[]), &wrong, "P-256"),
+        (
+            start(&cert, &path("other-key.pem"), &[]),
+            &path("other-key.pem"),
+            "does not go with",
+        ),
+        (
+            start(&cert, &key, &["--tls-client-ca", &empty]),
+            &empty,
+            "BEGIN CERTIFICATE",
+        ),
+    ] {
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.text().contains(blamed), "{ran}");
+        assert!(ran.text().contains(mend), "{ran}");
+    }
+    // Half of it, or without NBD, is a mistake in the call.
+    for further in [&["--tls-key", &key][..], &["--tls-certificate", &cert]] {
+        let line = ["attach", "-c", &config, "db", "--nbd", "127.0.0.1:0"];
+        let ran = call(&[&line[..], further].concat());
+        assert_eq!(ran.code(), Some(2), "{ran}");
+    }
+}
+
+/// A client by hand that has asked for TLS and been answered.
+fn begun(secure: &Secure, with_request: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect(secure.socket()).expect("it listens");
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).expect("a greeting");
+    let mut request = 3u32.to_be_bytes().to_vec();
+    request.extend(b"IHAVEOPT");
+    request.extend(5u32.to_be_bytes());
+    request.extend(0u32.to_be_bytes());
+    request.extend(with_request);
+    stream.write_all(&request).expect("it is taken");
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply[12..16], 1u32.to_be_bytes(), "NBD_REP_ACK");
+    stream
+}
+
+/// What comes until the end; a reset is one.
+fn rest(mut stream: UnixStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    rest
+}
+
+#[test]
+fn what_is_no_handshake_ends_its_own_connection_alone() {
+    let authority = Authority::with_server();
+    let certificates = authority.client(false);
+    let secure = Secure::start(&authority, false, false);
+    let is_served = || nbdinfo(&["--size", &secure.uri(&certificates)]).success();
+    // Nobody is dismissed for silence before its time; the log says so in the end.
+    let silent = begun(&secure, &[]);
+    // The beginning of a record of 16 KiB, and nothing of it.
+    let mut stalled = begun(&secure, &[]);
+    stalled.write_all(&[22, 3, 1, 64, 0]).expect("it is taken");
+    let hello_of_16_mib = [22, 3, 1, 64, 0, 1, 255, 255, 255];
+    let mut endless = hello_of_16_mib.to_vec();
+    endless.resize(5 + (16 << 10), 0);
+    let records = [&[22, 3, 3, 64, 0][..], &[0; 16 << 10]].concat();
+    for _ in 0..16 {
+        endless.extend(&records);
+    }
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0; 4096],
+        &[0xff; 100_000],
+        &endless,
+        // Plain NBD after all.
+        b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0",
+    ] {
+        let mut stream = begun(&secure, &[]);
+        // It may be sent away in the middle.
+        let _ = stream.write_all(garbage);
+        rest(stream);
+        is_served();
+    }
+    // A record that is cut off.
+    let mut stream = begun(&secure, &[]);
+    stream.write_all(&[22, 3, 1, 2, 0, 1]).expect("it is taken");
+    drop(stream);
+    secure.daemon.log_with_times("TLS could not begin", 6);
+    // Whoever could write into the stream before TLS must not be heard after.
+    rest(begun(&secure, b"IHAVEOPT\0\0\0\x03\0\0\0\0"));
+    secure
+        .daemon
+        .log_with("between NBD_OPT_STARTTLS and the reply");
+    is_served();
+    secure.daemon.log_with_times("no handshake within", 2);
+    rest(silent);
+    rest(stalled);
+    is_served();
+}
+
+#[test]
+fn who_leaves_or_stays_is_no_hindrance_at_the_end() {
+    let authority = Authority::with_server();
+    let certificates = authority.client(false);
+    let mut secure = Secure::start(&authority, false, false);
+    let _silent = begun(&secure, &[]);
+    let image = secure.directory.write("in.img", noise(9, SIZE as usize));
+    let (image, uri) = (image.display().to_string(), secure.uri(&certificates));
+    let copy = std::thread::spawn(move || {
+        // Whether it had come to its end by then is not known.
+        client("nbdcopy", "libnbd-bin", &[&image, &uri]);
+    });
+    secure.daemon.log_with("a client has come");
+    secure.daemon.signal("TERM");
+    let status = secure.daemon.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", secure.daemon.log());
+    copy.join().expect("the copy ends");
+}
