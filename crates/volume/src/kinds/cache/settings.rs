@@ -6,7 +6,7 @@ use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::CacheConfig;
+use super::{CacheConfig, CacheHandle};
 use crate::{
     Result,
     kinds::{Node, Settings},
@@ -39,9 +39,12 @@ impl Settings for Cache {
             read_ahead_max_bytes: read_ahead.unwrap_or(defaults.read_ahead_max_bytes),
             ..defaults
         };
+        let counters: CacheHandle = opening.handle();
         LaneFuture::new(async move {
             opening
-                .layer_at_home(move |inner| Ok(Rc::new(super::Cache::new(inner, &config)?)))
+                .layer_at_home(move |inner| {
+                    Ok(Rc::new(super::Cache::counted(inner, &config, &counters)?))
+                })
                 .await
         })
     }

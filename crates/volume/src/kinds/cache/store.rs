@@ -12,11 +12,11 @@
 //! Memory is counted in blocks. Reads in flight reserve theirs before they begin, so that all that
 //! the cache holds stays within its capacity.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use engine::{Buf, Payload, Slice};
 
-use super::{block_map::BlockMap, blocks::Blocks};
+use super::{block_map::BlockMap, blocks::Blocks, counters::Counters};
 
 const REUSES_MAX: u8 = 3;
 
@@ -28,8 +28,7 @@ pub(super) struct Store {
     hand: usize,
     capacity: usize,
     reserved: usize,
-    /// Blocks read ahead that left before anybody read them, since the start.
-    unused: u64,
+    counters: Arc<Counters>,
 }
 
 struct Slot {
@@ -50,7 +49,7 @@ pub(super) struct Found {
 
 impl Store {
     /// A store for `capacity` blocks, above zero.
-    pub(super) fn new(blocks: Blocks, capacity: usize) -> Self {
+    pub(super) fn new(blocks: Blocks, capacity: usize, counters: Arc<Counters>) -> Self {
         Store {
             blocks,
             index: BlockMap::default(),
@@ -59,7 +58,7 @@ impl Store {
             hand: 0,
             capacity,
             reserved: 0,
-            unused: 0,
+            counters,
         }
     }
 
@@ -78,9 +77,15 @@ impl Store {
         self.reserved
     }
 
-    /// Blocks read ahead that left before anybody read them.
-    pub(super) fn unused(&self) -> u64 {
-        self.unused
+    /// The size of a block, in bytes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.blocks.block_bytes()
+    }
+
+    /// Notes that a block leaves, which is `unused` if it was read ahead and nobody has read it.
+    pub(super) fn count_waste(&self, unused: bool) {
+        let bytes = u64::from(unused) * self.block_bytes();
+        self.counters.read_ahead_wasted_bytes.add(bytes);
     }
 
     /// A part of `block`, if it is valid. `again` says that this is not just the next part of a
@@ -122,8 +127,8 @@ impl Store {
             slot.data = Some(data);
             slot.valid = valid;
             slot.read_ahead = read_ahead;
-        } else if read_ahead {
-            self.unused += 1;
+        } else {
+            self.count_waste(read_ahead);
         }
     }
 
@@ -159,7 +164,8 @@ impl Store {
         if let Some(&slot) = self.index.get(&block) {
             let slot = &mut self.slots[slot as usize];
             slot.valid &= !self.blocks.needed(part);
-            self.unused += u64::from(std::mem::take(&mut slot.read_ahead));
+            let unused = std::mem::take(&mut slot.read_ahead);
+            self.count_waste(unused);
         }
     }
 
@@ -167,6 +173,7 @@ impl Store {
     pub(super) fn remove(&mut self, block: u64) {
         if let Some(slot) = self.index.remove(&block) {
             self.empty(slot);
+            self.tell_memory();
         }
     }
 
@@ -187,6 +194,7 @@ impl Store {
             return false;
         }
         self.reserved += count;
+        self.tell_memory();
         while self.held() + self.reserved > self.capacity {
             self.evict();
         }
@@ -196,6 +204,13 @@ impl Store {
     /// Gives back room that was set aside.
     pub(super) fn release(&mut self, count: usize) {
         self.reserved -= count;
+        self.tell_memory();
+    }
+
+    fn tell_memory(&self) {
+        let bytes = |blocks: usize| blocks as u64 * self.block_bytes();
+        self.counters.held_bytes.set(bytes(self.held()));
+        self.counters.reserved_bytes.set(bytes(self.reserved));
     }
 
     /// The slot of `block`, or a new one for it with nothing valid; `None` without room.
@@ -221,6 +236,7 @@ impl Store {
         });
         self.slots[slot as usize].block = block;
         self.index.insert(block, slot);
+        self.tell_memory();
         Some(slot)
     }
 
@@ -242,7 +258,7 @@ impl Store {
 
     fn empty(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        self.unused += u64::from(slot.read_ahead);
+        let unused = slot.read_ahead;
         *slot = Slot {
             block: slot.block,
             data: None,
@@ -251,6 +267,7 @@ impl Store {
             read_ahead: false,
         };
         self.free.push(index);
+        self.count_waste(unused);
     }
 }
 
@@ -261,7 +278,7 @@ mod tests {
     const BLOCK: usize = 4096;
 
     fn store(capacity: usize) -> Store {
-        Store::new(Blocks::new(BLOCK as u32, 512), capacity)
+        Store::new(Blocks::new(BLOCK as u32, 512), capacity, Arc::default())
     }
 
     fn page(value: u8) -> Slice {
@@ -356,6 +373,7 @@ mod tests {
         let second = store.get(0, 512..1024, false).expect("inserted");
         assert!(first.was_read_ahead && !second.was_read_ahead);
         store.remove_all(0..4);
-        assert_eq!(store.unused(), 3);
+        let wasted = store.counters.stats().read_ahead_wasted_bytes;
+        assert_eq!(wasted, 3 * BLOCK as u64);
     }
 }
