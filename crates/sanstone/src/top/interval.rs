@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_cache_has_the_reads_of_the_interval_and_its_waste() {
-        let sample = |at_s, hits, misses, wasted| Sample {
+        let sample = |at_s: u64, hits, misses, wasted| Sample {
             at_ns: at_s * 1_000_000_000,
             cpu_ns: 0,
             counters: Counters {
