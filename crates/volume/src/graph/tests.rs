@@ -530,8 +530,7 @@ fn a_disk_that_is_named_twice_is_refused_however_it_is_written() {
         ("iscsi://10.0.1.3/iqn.2026-11.example:a/0", false),
     ] {
         let (one, other) = (leaf(one), leaf(other));
-        let two_volumes =
-            format!("one.{one}\ntwo.cache = {{ size = \"1MiB\", of = {{ {other} }} }}");
+        let two_volumes = format!("one.{one}\ntwo.stats = {{ of = {{ {other} }} }}");
         let one_stripe = format!("db.stripe = {{ of = [{{ {one} }}, {{ {other} }}] }}");
         for (text, users) in [(two_volumes, ["one", "two"]), (one_stripe, ["db", "db"])] {
             let findings = graph(&text, Path::new("")).check();

@@ -1,0 +1,46 @@
+//! A cache answers from memory, so it is refused where others may write to what is below.
+
+use harness::{
+    directory::Directory,
+    sanstone::{Sanstone, call, target_table},
+};
+
+#[test]
+fn a_stripe_of_disks_that_take_no_writes_has_no_cache_without_the_users_word() {
+    let (far, near) = (Directory::new(), Directory::new());
+    let port = harness::free_port();
+    // One disk twice: who may not write to it here may do so there.
+    let table = target_table(port, &["disk"]).replace(
+        "luns = [\"disk\"]",
+        "luns = [\"disk\", { volume = \"disk\", read_only = true }]",
+    );
+    let disk = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
+    let share = Sanstone::serve_configuration(far.path(), &format!("{disk}{table}"), port);
+    let own_port = harness::free_port();
+    let config = |lun: u32, word: &str| {
+        let url = share.url(lun);
+        let text = format!(
+            "[volume.db]\ncache = {{ size = \"1MiB\", {word}of = {{ stripe = {{ of = [{{ iscsi = {{ \
+             url = \"{url}\" }} }}] }} }} }}\n{}",
+            target_table(own_port, &["db"])
+        );
+        let file = near.write("sanstone.toml", &text);
+        (text, file.display().to_string())
+    };
+    let (_, file) = config(0, "");
+    call(&["volume", "create", "-c", &file, "db"]).success();
+    let (_, file) = config(1, "");
+    // Only the target tells that the disk takes no writes.
+    call(&["check", "-c", &file]).success();
+    let refused = call(&["serve", "-c", &file]);
+    assert_eq!(refused.code(), Some(1), "{refused}");
+    for word in [
+        "sanstone.toml:2",
+        "nothing keeps others from writing",
+        "only_writer = true",
+    ] {
+        assert!(refused.stderr.contains(word), "{word}: {refused}");
+    }
+    let (text, _) = config(1, "only_writer = true, ");
+    Sanstone::serve_configuration(near.path(), &text, own_port);
+}
