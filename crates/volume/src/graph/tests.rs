@@ -28,14 +28,14 @@ fn graph(text: &str, base: &Path) -> Graph {
 }
 
 /// A lane on a thread of its own, until it is dropped.
-struct OtherLane {
-    handle: LaneHandle,
+pub(crate) struct OtherLane {
+    pub(crate) handle: LaneHandle,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl OtherLane {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
         let (sender, receiver) = mpsc::channel();
