@@ -2,23 +2,29 @@
 
 use harness::{
     directory::Directory,
-    sanstone::{Sanstone, call, target_table},
+    sanstone::{IQN, Sanstone, call, target_table},
 };
 
 #[test]
 fn a_stripe_of_disks_that_take_no_writes_has_no_cache_without_the_users_word() {
     let (far, near) = (Directory::new(), Directory::new());
-    let port = harness::free_port();
-    // One disk twice: who may not write to it here may do so there.
-    let table = target_table(port, &["disk"]).replace(
-        "luns = [\"disk\"]",
-        "luns = [\"disk\", { volume = \"disk\", read_only = true }]",
+    let (port, other_port) = (harness::free_port(), harness::free_port());
+    // One disk in two targets: who may not write to it here may do so there.
+    let reading = target_table(other_port, &[])
+        .replace(IQN, &format!("{IQN}-reading"))
+        .replace("[]", "[{ volume = \"disk\", read_only = true }]");
+    let text = format!(
+        "[volume.disk]\nfile = {{ path = \"disk.img\", size = \"16MiB\" }}\n{}{reading}",
+        target_table(port, &["disk"])
     );
-    let disk = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
-    let share = Sanstone::serve_configuration(far.path(), &format!("{disk}{table}"), port);
+    let share = Sanstone::serve_configuration(far.path(), &text, port);
+    let urls = [
+        share.url(0),
+        format!("iscsi://127.0.0.1:{other_port}/{IQN}-reading/0"),
+    ];
     let own_port = harness::free_port();
-    let config = |lun: u32, word: &str| {
-        let url = share.url(lun);
+    let config = |way: usize, word: &str| {
+        let url = &urls[way];
         let text = format!(
             "[volume.db]\ncache = {{ size = \"1MiB\", {word}of = {{ stripe = {{ of = [{{ iscsi = {{ \
              url = \"{url}\" }} }}] }} }} }}\n{}",
