@@ -3,6 +3,7 @@
 mod apply;
 mod atomic;
 mod both_ways;
+mod caches;
 mod configuration;
 mod files;
 mod growth;

@@ -286,7 +286,7 @@ fn a_daemon_that_stops_logs_out_of_its_shares() {
     let mut share = serve();
     let directory = Directory::new();
     let leaf = format!(
-        "[volume.far]\niscsi = {{ url = \"{}\" }}\n[volume.near]\ncache = {{ size = \"1MiB\", of = \"far\" }}\n",
+        "[volume.far]\niscsi = {{ url = \"{}\" }}\n[volume.near]\ncache = {{ size = \"1MiB\", only_writer = true, of = \"far\" }}\n",
         share.url(0)
     );
     let mut server = Sanstone::serve(directory.path(), &leaf, &["near"]).owning(directory);

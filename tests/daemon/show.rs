@@ -14,7 +14,7 @@ use harness::{
     directory::Directory,
     run::Ran,
     sanstone::{IQN, Sanstone, call},
-    wire::{Direction, Session, opcode, write_10},
+    wire::{Direction, Session, opcode, read_10, write_10},
 };
 use serde_json::Value;
 
@@ -69,6 +69,13 @@ fn it_shows_trees_targets_sessions_and_reservations() {
     let server = serve(directory.path());
     let mut session = login(&server);
     good(&mut session, &write_10(0, 8), &[0x5A; 4096]);
+    // What was written, what was not, and that again.
+    for lba in [0, 1024, 1024] {
+        let task = session.command(&read_10(lba, 8), Direction::Read, 4096, &[]);
+        let task = task.expect("a command");
+        let answers = session.responses_to(&[task]).expect("a response");
+        assert_eq!(answers[0].0, 0);
+    }
     // PERSISTENT RESERVE OUT: REGISTER with key 0x11, then RESERVE, Exclusive Access.
     let mut list = [0; 24];
     list[15] = 0x11;
@@ -83,6 +90,12 @@ fn it_shows_trees_targets_sessions_and_reservations() {
     let cache = &volume["tree"];
     assert_eq!(cache["path"], "db/cache");
     assert_eq!(cache["memory_bytes"], 8 << 20);
+    let counted = &cache["cache"];
+    assert_eq!(
+        (&counted["hits"], &counted["misses"]),
+        (&2.into(), &1.into())
+    );
+    assert_eq!(counted["held_bytes"], 2 * (16 << 10), "{counted}");
     let file = &cache["children"][0];
     assert_eq!(
         (&file["kind"], &file["name"]),
@@ -111,6 +124,7 @@ fn it_shows_trees_targets_sessions_and_reservations() {
     for part in [
         "volume db  ",
         "  cache of 8 MiB, 16 MiB",
+        "  hits                2      66.7 %  late 0 misses 1 holding 32 KiB",
         "    file (volume below) db.img, 16 MiB",
         "volume spare  not served",
         "reserved: Exclusive Access, by ",
@@ -247,6 +261,7 @@ fn top_tells_what_happens_node_by_node_and_initiator_by_initiator() {
     assert_eq!(last["version"], 1);
     let initiators = last["initiators"].as_object().expect("an object");
     let (_, initiator) = initiators.iter().next().expect("one");
+    assert!(last["caches"]["db/cache"]["misses"].is_number(), "{last}");
     let writes = [
         &last["total"],
         &last["nodes"]["below/file"]["kinds"]["write"],

@@ -72,6 +72,9 @@ pub struct Node {
     /// Of an `iscsi` volume: its session.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<NodeSession>,
+    /// Of a `cache` that was opened: what it answered from memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cache: Option<Cache>,
     /// What was asked of it since the start: `read`, `write`, `flush`, `discard`, those that there were.
     pub requests: BTreeMap<String, Requests>,
     /// What it is made of, in order.
@@ -102,6 +105,25 @@ pub struct NodeSession {
     /// Why it was lost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
+}
+
+/// What a cache did since the start, and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cache {
+    /// Reads answered from memory at once.
+    pub hits: u64,
+    /// Reads that waited for blocks which were already on their way.
+    pub late_hits: u64,
+    /// Reads that had to ask what is below.
+    pub misses: u64,
+    /// What was read ahead.
+    pub read_ahead_bytes: u64,
+    /// Of this, what was read then.
+    pub read_ahead_used_bytes: u64,
+    /// Of this, what nobody will read any more.
+    pub read_ahead_wasted_bytes: u64,
+    /// In memory now.
+    pub held_bytes: u64,
 }
 
 /// Requests of one kind.
@@ -234,6 +256,9 @@ pub struct Session {
 pub struct Counters {
     /// Requests by the path of the node and their kind.
     pub nodes: BTreeMap<String, BTreeMap<String, Counted>>,
+    /// What caches did, by the path of the node.
+    #[serde(default)]
+    pub caches: BTreeMap<String, Cache>,
     /// Commands by the volume and their kind: `read`, `write`, `other`.
     pub volumes: BTreeMap<String, BTreeMap<String, Counted>>,
     /// Commands by the initiator, of the sessions that it has now, and their kind.

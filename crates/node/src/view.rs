@@ -11,14 +11,15 @@ use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
 use volume::{
+    cache::CacheStats,
     graph::NodeView,
     kinds::iscsi::SessionState,
     stats::{RequestKind, Snapshot},
 };
 
 use crate::description::{
-    Claim, Counted, Counters, Description, Lun, Node, NodeSession, PortalGroup, Registration,
-    Requests, Reservation, Session, Target, Unit, VERSION, Volume,
+    Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PortalGroup,
+    Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
 };
 
 /// A daemon as it is now; what it has counted is read when it is described.
@@ -69,15 +70,15 @@ impl View {
                 .map(|(name, table)| (name.clone(), commands(table)))
                 .collect()
         };
-        let mut nodes = BTreeMap::new();
-        for tree in self.trees.values() {
-            count(tree, &mut nodes);
-        }
-        Counters {
-            nodes,
+        let mut counters = Counters {
             volumes: by_kind(&stages.volumes),
             initiators: by_kind(&stages.initiators),
+            ..Counters::default()
+        };
+        for tree in self.trees.values() {
+            count(tree, &mut counters);
         }
+        counters
     }
 }
 
@@ -107,6 +108,7 @@ fn node(view: &NodeView) -> Node {
             }
         }),
         session: view.session.as_ref().map(|status| session_of(status.now())),
+        cache: view.cache.as_ref().map(|handle| cache(handle.stats())),
         requests: requests(&view.counters.snapshot()),
         children: view.children.iter().map(node).collect(),
     }
@@ -129,6 +131,18 @@ fn session_of(state: SessionState) -> NodeSession {
         address: address.map(|address| address.to_string()),
         relogins,
         error,
+    }
+}
+
+fn cache(stats: CacheStats) -> Cache {
+    Cache {
+        hits: stats.hits,
+        late_hits: stats.late_hits,
+        misses: stats.misses,
+        read_ahead_bytes: stats.read_ahead_bytes,
+        read_ahead_used_bytes: stats.read_ahead_used_bytes,
+        read_ahead_wasted_bytes: stats.read_ahead_wasted_bytes,
+        held_bytes: stats.held_bytes,
     }
 }
 
@@ -223,7 +237,7 @@ fn session(report: &SessionReport) -> Session {
 }
 
 /// What was asked of a node and of all below it.
-fn count(view: &NodeView, nodes: &mut BTreeMap<String, BTreeMap<String, Counted>>) {
+fn count(view: &NodeView, counters: &mut Counters) {
     let snapshot = view.counters.snapshot();
     let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
     let kinds = kinds.into_iter();
@@ -238,9 +252,13 @@ fn count(view: &NodeView, nodes: &mut BTreeMap<String, BTreeMap<String, Counted>
             };
             (name_of(kind), counted)
         });
-    nodes.insert(view.path.clone(), counted.collect());
+    counters.nodes.insert(view.path.clone(), counted.collect());
+    if let Some(handle) = &view.cache {
+        let cache = cache(handle.stats());
+        counters.caches.insert(view.path.clone(), cache);
+    }
     for child in &view.children {
-        count(child, nodes);
+        count(child, counters);
     }
 }
 

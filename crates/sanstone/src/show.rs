@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use node::description::{Description, Node, Session, Target, Unit, Volume};
+use node::description::{Cache, Description, Node, Session, Target, Unit, Volume};
 
 use crate::{
     admin::{self, Asked, Place},
@@ -139,8 +139,37 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
         }
         writeln!(f)?;
     }
+    if let Some(cache) = &node.cache {
+        show_cache(f, &indent, cache)?;
+    }
     let mut children = node.children.iter();
     children.try_for_each(|child| show_node(f, child, depth + 1))
+}
+
+fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::Result {
+    let reads = cache.hits + cache.late_hits + cache.misses;
+    write!(f, "{indent}    hits     {:>12}", count(cache.hits))?;
+    if reads > 0 {
+        let percent = cache.hits as f64 * 100.0 / reads as f64;
+        write!(f, "  {percent:>8.1} %")?;
+    }
+    writeln!(
+        f,
+        "  late {} misses {} holding {}",
+        count(cache.late_hits),
+        count(cache.misses),
+        bytes(cache.held_bytes),
+    )?;
+    match cache.read_ahead_bytes {
+        0 => Ok(()),
+        ahead => writeln!(
+            f,
+            "{indent}    ahead    {:>12}  used {} wasted {}",
+            bytes(ahead),
+            bytes(cache.read_ahead_used_bytes),
+            bytes(cache.read_ahead_wasted_bytes),
+        ),
+    }
 }
 
 fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {

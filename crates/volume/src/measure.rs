@@ -2,14 +2,15 @@
 //!
 //! `cargo test --release -p sanstone-volume measure -- --ignored --nocapture`
 
-use std::{hint::black_box, rc::Rc, time::Instant};
+use std::{hint::black_box, path::Path, rc::Rc, time::Instant};
 
-use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice};
+use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice, task};
 use uuid::Uuid;
 
 use crate::{
     Claim, Durability, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
+    graph::{Graph, tests::OtherLane},
     stripe::{self, CreateOptions, Opened},
     test_volume::{TestVolume, on_lane},
 };
@@ -111,6 +112,40 @@ fn a_cache_hit() {
     for read in [4 << 10, 64 << 10] {
         let ns = read_rounds(&lane, &*child, read, len as u64);
         println!("a child that costs nothing, {read} bytes: {ns:?} ns");
+    }
+}
+
+#[test]
+#[ignore = "a measurement, for a release build"]
+fn a_cache_hit_from_another_lane() {
+    const COUNT: u32 = 20_000;
+    let text = "db.cache = { size = \"64MiB\", of = { ram = { size = \"32MiB\" } } }";
+    let volumes = toml::from_str(text).expect("it parses");
+    let mut graph = Graph::new(volumes, Path::new(".")).expect("it can be meant");
+    let (here, other) = (Lane::new(&LaneConfig::default()), OtherLane::start());
+    let here = here.expect("io_uring works here");
+    for (name, home) in [
+        ("here", here.handle()),
+        ("another lane", other.handle.clone()),
+    ] {
+        here.block_on(async {
+            let tree = graph.open("db", &home).await.expect("it opens");
+            let volume = tree.on_lane().await.expect("it is open");
+            volume.read(0, 1 << 20).await.expect("nothing fails");
+            for (len, at_once) in [(4 << 10, 1), (4 << 10, 32), (16 << 10, 1), (16 << 10, 32)] {
+                let mut ns = Vec::new();
+                for _ in 0..5 {
+                    let began = Instant::now();
+                    for _ in 0..COUNT / at_once {
+                        let reads =
+                            (0..at_once).map(|read| volume.read(u64::from(read) * 16384, len));
+                        task::join_all(reads).await;
+                    }
+                    ns.push(began.elapsed().as_nanos() as u64 / u64::from(COUNT));
+                }
+                println!("{name}: hits of {len} bytes, {at_once} at a time: {ns:?} ns each");
+            }
+        });
     }
 }
 

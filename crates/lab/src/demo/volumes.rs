@@ -190,17 +190,19 @@ impl Plan {
                     )
                 })
                 .collect();
-            let below = if set_up.striped {
+            // Nobody but the demo logs in to a share of its own.
+            let (only_writer, below) = if set_up.striped {
                 let unit = self.stripe_unit_bytes;
                 let disks = disks.join(", ");
-                format!("{{ stripe = {{ unit = \"{unit}B\", of = [{disks}] }} }}")
+                let stripe = format!("{{ stripe = {{ unit = \"{unit}B\", of = [{disks}] }} }}");
+                ("", stripe)
             } else {
-                disks.concat()
+                ("only_writer = true, ", disks.concat())
             };
             let _ = writeln!(
                 text,
                 "[volume.{}]\ncache = {{ size = \"{}B\", read_ahead = \"{READ_AHEAD_BYTES}B\", \
-                 of = {below} }}\n",
+                 {only_writer}of = {below} }}\n",
                 set_up.volume, set_up.cache_bytes,
             );
         }

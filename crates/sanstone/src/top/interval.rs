@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use node::description::Counted;
+use node::description::{Cache, Counted};
 use serde::Serialize;
 
 use crate::admin::Sample;
@@ -24,6 +24,8 @@ pub(crate) struct Interval {
     pub(crate) total: Rates,
     /// By the path of the node.
     pub(crate) nodes: BTreeMap<String, Row>,
+    /// By the path of the cache.
+    pub(crate) caches: BTreeMap<String, CacheRates>,
     /// By the volume that is served.
     pub(crate) volumes: BTreeMap<String, Row>,
     /// By the initiator.
@@ -56,6 +58,39 @@ pub(crate) struct Rates {
     /// All but one of a hundred took no longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
+}
+
+/// What a cache did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct CacheRates {
+    /// Of a hundred reads, those that were answered from memory at once; absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hit_percent: Option<f64>,
+    /// Reads that waited for what was on its way already, a second.
+    pub(crate) late_hits: f64,
+    /// Reads that had to ask what is below, a second.
+    pub(crate) misses: f64,
+    /// Read ahead, a second.
+    pub(crate) read_ahead_bytes: f64,
+    /// Read ahead for nobody, a second.
+    pub(crate) read_ahead_wasted_bytes: f64,
+}
+
+impl CacheRates {
+    fn between(before: Option<&Cache>, after: &Cache, seconds: f64) -> CacheRates {
+        let none = Cache::default();
+        let before = before.unwrap_or(&none);
+        let count = |of: fn(&Cache) -> u64| of(after).saturating_sub(of(before)) as f64;
+        let hits = count(|cache| cache.hits);
+        let reads = hits + count(|cache| cache.late_hits) + count(|cache| cache.misses);
+        CacheRates {
+            hit_percent: (reads > 0.0).then(|| hits * 100.0 / reads),
+            late_hits: count(|cache| cache.late_hits) / seconds,
+            misses: count(|cache| cache.misses) / seconds,
+            read_ahead_bytes: count(|cache| cache.read_ahead_bytes) / seconds,
+            read_ahead_wasted_bytes: count(|cache| cache.read_ahead_wasted_bytes) / seconds,
+        }
+    }
 }
 
 /// What was counted in the interval.
@@ -143,6 +178,14 @@ impl Interval {
             cpu_us_per_io: (commands > 0).then(|| cpu_ns as f64 / 1000.0 / commands as f64),
             total: total.rates(seconds),
             nodes: rows(&was.nodes, &is.nodes, seconds, |_| {}),
+            caches: is
+                .caches
+                .iter()
+                .map(|(path, cache)| {
+                    let known = was.caches.get(path);
+                    (path.clone(), CacheRates::between(known, cache, seconds))
+                })
+                .collect(),
             volumes,
             initiators: rows(&was.initiators, &is.initiators, seconds, |_| {}),
         }
@@ -202,6 +245,7 @@ mod tests {
             cpu_ns,
             counters: Counters {
                 nodes: rows("db/file"),
+                caches: BTreeMap::new(),
                 volumes: rows("db"),
                 initiators: rows("iqn.a"),
             },
@@ -231,6 +275,36 @@ mod tests {
             let row = rows.values().next().expect("a row");
             assert_eq!((&row.all, &row.kinds["read"]), (&expected, &expected));
         }
+    }
+
+    #[test]
+    fn a_cache_has_the_reads_of_the_interval_and_its_waste() {
+        let sample = |at_s: u64, hits, misses, wasted| Sample {
+            at_ns: at_s * 1_000_000_000,
+            cpu_ns: 0,
+            counters: Counters {
+                caches: BTreeMap::from([(
+                    "db/cache".to_owned(),
+                    Cache {
+                        hits,
+                        misses,
+                        read_ahead_wasted_bytes: wasted,
+                        ..Cache::default()
+                    },
+                )]),
+                ..Counters::default()
+            },
+        };
+        let before = sample(10, 1000, 5000, 1 << 20);
+        let between = |after: &Sample| Interval::between(&before, after).caches["db/cache"].clone();
+        let expected = CacheRates {
+            hit_percent: Some(95.0),
+            misses: 2.5,
+            read_ahead_wasted_bytes: 4096.0,
+            ..CacheRates::default()
+        };
+        assert_eq!(between(&sample(12, 1095, 5005, (1 << 20) + 8192)), expected);
+        assert_eq!(between(&sample(12, 1000, 5000, 1 << 20)).hit_percent, None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! An interval on a terminal: a line of totals, a table of nodes and one of initiators. It fits into 80
+//! An interval on a terminal: a line of totals, a table of nodes, one of caches and one of initiators. It fits into 80
 //! columns; where the rows do not fit, the arrow keys move them.
 
 use ratatui::{
@@ -9,11 +9,13 @@ use ratatui::{
     widgets::Paragraph,
 };
 
-use super::interval::{Interval, Rates, Row};
+use super::interval::{CacheRates, Interval, Rates, Row};
 use crate::quantity::seconds;
 
 /// The columns behind the name.
 const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
+/// The same for caches, as wide.
+const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
 
 /// Draws `interval` of the daemon that is called `of`, from row `first` on; gives the last row that makes
 /// sense as the first.
@@ -57,17 +59,25 @@ fn totals(of: &str, interval: &Interval) -> Vec<Line<'static>> {
 
 fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     let name_width = width.saturating_sub(HEADINGS.len() + 1).max(8);
-    let heading = |what: &str| {
-        let line = format!("{what:<name_width$} {HEADINGS}");
+    let heading = |what: &str, headings: &str| {
+        let line = format!("{what:<name_width$} {headings}");
         Line::styled(line, Style::new().reversed())
     };
     let row = |(name, row): (&String, &Row)| {
         let name = shortened(name, name_width);
         Line::from(format!("{name:<name_width$} {}", columns(&row.all)))
     };
-    let mut lines = vec![heading("NODE")];
+    let cache = |(name, rates): (&String, &CacheRates)| {
+        let name = shortened(name, name_width);
+        Line::from(format!("{name:<name_width$} {}", cache_columns(rates)))
+    };
+    let mut lines = vec![heading("NODE", HEADINGS)];
     lines.extend(interval.nodes.iter().map(row));
-    lines.push(heading("INITIATOR"));
+    if !interval.caches.is_empty() {
+        lines.push(heading("CACHE", CACHE_HEADINGS));
+        lines.extend(interval.caches.iter().map(cache));
+    }
+    lines.push(heading("INITIATOR", HEADINGS));
     lines.extend(interval.initiators.iter().map(row));
     lines
 }
@@ -81,6 +91,18 @@ fn columns(rates: &Rates) -> String {
         rates.queue,
         time(rates.p50_us),
         time(rates.p99_us)
+    )
+}
+
+fn cache_columns(rates: &CacheRates) -> String {
+    let hits = rates.hit_percent;
+    format!(
+        "{:>9} {:>9.0} {:>7.0} {:>9.1} {:>9.1}",
+        hits.map_or("-".to_owned(), |percent| format!("{percent:.1}")),
+        rates.misses,
+        rates.late_hits,
+        rates.read_ahead_bytes / 1e6,
+        rates.read_ahead_wasted_bytes / 1e6
     )
 }
 
@@ -98,7 +120,7 @@ fn shortened(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use node::description::{Counted, Counters};
+    use node::description::{Cache, Counted, Counters};
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::*;
@@ -131,6 +153,15 @@ mod tests {
             cpu_ns: 830_000_000,
             counters: Counters {
                 nodes: paths.collect(),
+                caches: BTreeMap::from([(
+                    "volume-00/cache".to_owned(),
+                    Cache {
+                        hits: 995,
+                        misses: 5,
+                        read_ahead_bytes: 3_000_000,
+                        ..Cache::default()
+                    },
+                )]),
                 volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),
                 initiators: BTreeMap::from([(name, kinds.clone())]),
             },
@@ -152,11 +183,15 @@ mod tests {
             "{rows:?}"
         );
         assert!(rows[3].trim_end().ends_with("87 µs     87 µs"), "{rows:?}");
+        assert_eq!(rows[5].split_whitespace().next(), Some("CACHE"), "{rows:?}");
+        let cache = "     99.5         5       0       3.0       0.0";
+        assert!(rows[6].starts_with("volume-00/cache"), "{rows:?}");
+        assert!(rows[6].contains(cache), "{rows:?}");
         assert!(
-            rows[6].starts_with("…") && rows[6].contains("long-name"),
+            rows[8].starts_with("…") && rows[8].contains("long-name"),
             "{rows:?}"
         );
-        assert!(rows[6].contains(&figures[..30]), "{rows:?}");
+        assert!(rows[8].contains(&figures[..30]), "{rows:?}");
         assert!(rows[23].starts_with("q quits"), "{rows:?}");
     }
 

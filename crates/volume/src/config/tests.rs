@@ -201,6 +201,74 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
 }
 
 #[test]
+fn a_cache_is_refused_where_others_may_write() {
+    let disk = "iscsi = { url = \"iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0\" }";
+    let named = format!("volume.far.{disk}\nvolume.");
+    for (below, is_right) in [
+        (format!("{{ {disk} }}"), false),
+        ("\"far\"".to_owned(), false),
+        (
+            "{ throttle = { rate = \"1Gbit/s\", of = \"far\" } }".to_owned(),
+            false,
+        ),
+        (
+            "{ cache = { size = \"1MiB\", only_writer = true, of = \"far\" } }".to_owned(),
+            false,
+        ),
+        (format!("{{ stripe = {{ of = [{{ {disk} }}] }} }}"), true),
+        (
+            "{ stats = { of = { stripe = { of = [\"far\"] } } } }".to_owned(),
+            true,
+        ),
+        ("{ file = { path = \"x\" } }".to_owned(), true),
+        ("{ ram = { size = \"1MiB\" } }".to_owned(), true),
+    ] {
+        let cache =
+            |word: &str| format!("{named}db.cache = {{ size = \"1MiB\", {word}of = {below} }}");
+        let said = read(&cache("only_writer = true, ")).err();
+        assert_eq!(said, None, "the user gave his word: {below}");
+        let text = cache("");
+        let Err(error) = read(&text) else {
+            assert!(is_right, "{below}");
+            continue;
+        };
+        assert!(!is_right, "{below}: {error}");
+        let message = error.message();
+        for part in [
+            "iscsi://10.0.1.2",
+            "only_writer = true",
+            "a stripe of one disk",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        let place = &text[error.span().expect("a place").start..];
+        assert!(place.contains("size = \"1MiB\", of"), "{place}");
+    }
+    // A stripe above claims its children, and the cache between does not learn when the claim goes.
+    let text = format!(
+        "volume.db.stripe = {{ of = [{{ cache = {{ size = \"1MiB\", of = {{ {disk} }} }} }}] }}"
+    );
+    read(&text).expect_err("the cache is below the claim");
+}
+
+#[test]
+fn a_volume_that_another_one_reaches_by_two_ways_is_refused() {
+    let text = r#"
+        volume.disk.file = { path = "x" }
+        volume.quick.cache = { size = "1MiB", of = "disk" }
+        volume.slow.throttle = { rate = "1Gbit/s", of = { stats = { of = "disk" } } }
+        volume.db.stripe = { of = ["quick", "slow"] }
+    "#;
+    let error = read(text).expect_err("two ways");
+    let message = error.message();
+    assert!(
+        message.contains("\"db\" reaches \"disk\" by two ways"),
+        "{message}"
+    );
+    read(&text.replace("[\"quick\", \"slow\"]", "[\"quick\"]")).expect("one way");
+}
+
+#[test]
 fn a_place_is_shown_as_line_and_column() {
     let text = "# größer\n[volume.a]\nram = { size = \"ö1MiB\" }\n";
     let error = read(text).expect_err("no size");

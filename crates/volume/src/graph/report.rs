@@ -5,7 +5,7 @@
 use super::Graph;
 use crate::{
     Claim, Shape,
-    kinds::{Kind, Node, What, iscsi::SessionStatus},
+    kinds::{Kind, Node, What, cache::CacheHandle, iscsi::SessionStatus},
     stats::StatsHandle,
 };
 
@@ -30,6 +30,8 @@ pub struct NodeView {
     pub claim: Option<Claim>,
     /// Its session, if it has one.
     pub session: Option<SessionStatus>,
+    /// What it answers from memory, if it is a cache that was opened.
+    pub cache: Option<CacheHandle>,
     /// What it is made of, in order.
     pub children: Vec<NodeView>,
 }
@@ -88,6 +90,7 @@ impl Graph {
             counters: handles.get(&path).cloned().unwrap_or_default(),
             claim: handles.get::<Claim>(&path).cloned(),
             session: handles.get::<SessionStatus>(&path).cloned(),
+            cache: handles.get::<CacheHandle>(&path).cloned(),
             children: children.collect(),
             path,
         }

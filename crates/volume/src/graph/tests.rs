@@ -28,14 +28,14 @@ fn graph(text: &str, base: &Path) -> Graph {
 }
 
 /// A lane on a thread of its own, until it is dropped.
-struct OtherLane {
-    handle: LaneHandle,
+pub(crate) struct OtherLane {
+    pub(crate) handle: LaneHandle,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl OtherLane {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
         let (sender, receiver) = mpsc::channel();
@@ -530,8 +530,7 @@ fn a_disk_that_is_named_twice_is_refused_however_it_is_written() {
         ("iscsi://10.0.1.3/iqn.2026-11.example:a/0", false),
     ] {
         let (one, other) = (leaf(one), leaf(other));
-        let two_volumes =
-            format!("one.{one}\ntwo.cache = {{ size = \"1MiB\", of = {{ {other} }} }}");
+        let two_volumes = format!("one.{one}\ntwo.stats = {{ of = {{ {other} }} }}");
         let one_stripe = format!("db.stripe = {{ of = [{{ {one} }}, {{ {other} }}] }}");
         for (text, users) in [(two_volumes, ["one", "two"]), (one_stripe, ["db", "db"])] {
             let findings = graph(&text, Path::new("")).check();

@@ -20,6 +20,7 @@ impl Volumes {
     /// All that cannot be meant, each with its place and what to write instead.
     pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = Vec::new();
+        let mut tree_errors = Vec::new();
         let mut all_are_found = true;
         for (name, node) in &self.0 {
             errors.extend(check_name(name, node).err());
@@ -38,6 +39,14 @@ impl Volumes {
         for name in self.0.keys().take_while(|_| all_are_found) {
             errors.extend(self.check_acyclic(name, &mut Vec::new(), &mut done).err());
         }
+        // Trees that end, and that no kind refuses.
+        for (name, node) in self.0.iter().take_while(|_| errors.is_empty()) {
+            tree_errors.extend(self.check_reached_once(name, node).err());
+            for node in node.all() {
+                tree_errors.extend(self.check_own(node).err());
+            }
+        }
+        errors.extend(tree_errors);
         errors
     }
 
@@ -78,6 +87,63 @@ impl Volumes {
             }
         }
         parts
+    }
+
+    /// Refuses a tree that reaches a volume by two ways: what is written by one of them goes past the
+    /// caches on the other.
+    fn check_reached_once(&self, name: &str, node: &Node) -> Result<(), ConfigError> {
+        let mut seen = BTreeSet::new();
+        let mut nodes = vec![node];
+        while let Some(node) = nodes.pop() {
+            let mut named = Vec::new();
+            collect_names(node, &mut named);
+            for (child, reference) in named {
+                if !seen.insert(child) {
+                    let message = format!(
+                        "\"{name}\" reaches \"{child}\" by two ways, whose writes would overwrite each \
+                         other and go past each other's caches; name it once"
+                    );
+                    return Err(ConfigError::new(reference.span.clone(), message));
+                }
+                nodes.extend(self.0.get(child));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses memory before a disk that others may write to: only a claim tells when they do.
+    fn check_own(&self, node: &Node) -> Result<(), ConfigError> {
+        let What::Inline(kind) = &node.what else {
+            return Ok(());
+        };
+        let settings = kind.settings();
+        if !settings.needs_only_writer() {
+            return Ok(());
+        }
+        let mut shared = settings.children().iter().map(|child| self.shared(child));
+        match shared.find_map(|found| found) {
+            None => Ok(()),
+            Some(disk) => {
+                let message = format!(
+                    "the {} does not see what others write to {}; write only_writer = true into it if \
+                     nobody else ever does, or put it before a stripe, which keeps others out (a stripe of \
+                     one disk does, too)",
+                    kind.name(),
+                    disk.describe()
+                );
+                Err(ConfigError::new(node.span.clone(), message))
+            }
+        }
+    }
+
+    /// A node at or below `node` to which others may write, with nothing between that keeps them out.
+    fn shared<'a>(&'a self, node: &'a Node) -> Option<&'a Node> {
+        match &node.what {
+            What::Named(name) => self.shared(self.0.get(name)?),
+            What::Inline(kind) if kind.settings().is_shared() => Some(node),
+            What::Inline(kind) if kind.settings().claims_children() => None,
+            What::Inline(kind) => kind.children().iter().find_map(|child| self.shared(child)),
+        }
     }
 
     fn check_acyclic<'a>(

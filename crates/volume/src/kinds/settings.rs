@@ -52,6 +52,21 @@ pub(crate) trait Settings: fmt::Debug {
         None
     }
 
+    /// Whether others may write to its blocks at any time, as far as its kind can tell.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps others from writing to what it is made of.
+    fn claims_children(&self) -> bool {
+        false
+    }
+
+    /// Whether what is below has to be its own: it would not see what others write there.
+    fn needs_only_writer(&self) -> bool {
+        false
+    }
+
     /// Whether what it holds is gone when the process ends.
     fn is_volatile(&self) -> bool {
         false

@@ -46,6 +46,8 @@ pub(crate) struct Part {
     place: Place,
     /// The name that it has itself.
     carried: OnceLock<Carried>,
+    /// Set where others may write to its own blocks at any time.
+    shared: OnceLock<()>,
     /// Held so that what is named twice is opened once as long as anyone uses it.
     children: Vec<Arc<Part>>,
     /// What is asked of it, on every lane.
@@ -80,6 +82,7 @@ impl Part {
                 LaneFuture::new(async { Ok(volume) })
             })),
             carried: OnceLock::new(),
+            shared: OnceLock::new(),
             children: Vec::new(),
             counters: StatsHandle::new(),
         })
@@ -101,6 +104,7 @@ impl Part {
             shape: first.shape().clone(),
             place: Place::EveryLane(Box::new(instance)),
             carried: OnceLock::new(),
+            shared: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
         }))
@@ -124,6 +128,7 @@ impl Part {
             shape: home.shape().clone(),
             place: Place::Home(home),
             carried: OnceLock::new(),
+            shared: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
         }))
@@ -145,6 +150,18 @@ impl Part {
             (None, [child]) => child.carried(),
             (None, _) => None,
         }
+    }
+
+    /// Says that others may write to its blocks at any time.
+    pub(crate) fn share(&self) {
+        let _ = self.shared.set(());
+    }
+
+    /// Whether others may write to it, or to what it is made of, and no claim tells when they do.
+    pub(crate) fn is_shared(&self) -> bool {
+        let is_own = self.shape.claim.is_some();
+        !is_own
+            && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
     }
 
     pub(crate) fn counters(&self) -> &StatsHandle {

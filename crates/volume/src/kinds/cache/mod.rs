@@ -17,7 +17,10 @@
 
 mod block_map;
 mod blocks;
+mod counters;
+mod ghosts;
 mod in_flight;
+mod queue;
 mod read_ahead;
 pub mod settings;
 mod store;
@@ -26,13 +29,14 @@ mod stream_tests;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, fmt, ops::Range, rc::Rc};
+use std::{cell::RefCell, fmt, ops::Range, rc::Rc, sync::Arc};
 
 use engine::{Buf, LaneFuture, Payload, share::PIECE_BYTES, spawn, spend, time};
 use smallvec::SmallVec;
 
 use self::{
     blocks::Blocks,
+    counters::{Counters, OpenCounters},
     in_flight::{Fill, InFlight, WriteId},
     read_ahead::ReadAhead,
     store::Store,
@@ -41,6 +45,8 @@ use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
     Volume,
 };
+
+pub use self::counters::{CacheHandle, CacheStats};
 
 /// The fewest blocks that a cache is of use with.
 const BLOCKS_MIN: u64 = 64;
@@ -71,27 +77,6 @@ impl Default for CacheConfig {
     }
 }
 
-/// What a cache has done since it was made, and what it holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Reads answered from memory at once.
-    pub hits: u64,
-    /// Reads that waited for blocks which were already on their way.
-    pub late_hits: u64,
-    /// Reads that had to ask the child.
-    pub misses: u64,
-    /// Blocks asked for ahead of a reader.
-    pub read_ahead_issued_blocks: u64,
-    /// Those of them that a reader then read.
-    pub read_ahead_used_blocks: u64,
-    /// Those of them that nobody will read: evicted or overwritten before, or their read failed.
-    pub read_ahead_wasted_blocks: u64,
-    /// Memory in use for cached blocks, in bytes.
-    pub held_bytes: u64,
-    /// Memory set aside for reads in flight, in bytes.
-    pub reserved_bytes: u64,
-}
-
 /// A volume with a cache before it.
 pub struct Cache(Rc<Inner>);
 
@@ -99,6 +84,7 @@ struct Inner {
     child: SharedVolume,
     shape: Shape,
     blocks: Blocks,
+    counters: OpenCounters,
     state: RefCell<State>,
 }
 
@@ -106,8 +92,7 @@ struct State {
     store: Store,
     in_flight: InFlight,
     read_ahead: ReadAhead,
-    /// The counters; what is held is added when somebody asks.
-    stats: CacheStats,
+    counters: Arc<Counters>,
 }
 
 /// A part of a read that was not all in the cache.
@@ -122,6 +107,18 @@ impl Cache {
     /// # Errors
     /// `Configuration` when a size does not fit.
     pub fn new(child: SharedVolume, config: &CacheConfig) -> Result<Cache> {
+        Cache::counted(child, config, &CacheHandle::default())
+    }
+
+    /// The same, counted in `handle`.
+    ///
+    /// # Errors
+    /// As [`Cache::new`].
+    pub fn counted(
+        child: SharedVolume,
+        config: &CacheConfig,
+        handle: &CacheHandle,
+    ) -> Result<Cache> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Configuration, what));
         let block = config.block_bytes;
         if !block.is_power_of_two() || !(4096..=1 << 20).contains(&block) {
@@ -140,30 +137,26 @@ impl Cache {
         let shape = child.shape().clone();
         let blocks = Blocks::new(block, shape.block_size_bytes);
         let window = config.read_ahead_max_bytes.min(config.size_bytes / 8);
+        let open = handle.open();
+        let counters = open.counters().clone();
         let state = State {
-            store: Store::new(blocks, capacity as usize),
+            store: Store::new(blocks, capacity as usize, counters.clone()),
             in_flight: InFlight::new(blocks),
             read_ahead: ReadAhead::new(blocks, shape.len.clone(), shape.optimal_io_bytes, window),
-            stats: CacheStats::default(),
+            counters,
         };
         Ok(Cache(Rc::new(Inner {
             child,
             shape,
             blocks,
+            counters: open,
             state: RefCell::new(state),
         })))
     }
 
     /// What it has done so far and holds now.
     pub fn stats(&self) -> CacheStats {
-        let state = self.0.state.borrow();
-        let bytes = |blocks: usize| blocks as u64 * self.0.blocks.block_bytes();
-        CacheStats {
-            read_ahead_wasted_blocks: state.stats.read_ahead_wasted_blocks + state.store.unused(),
-            held_bytes: bytes(state.store.held()),
-            reserved_bytes: bytes(state.store.reserved()),
-            ..state.stats
-        }
+        self.0.counters.counters().stats()
     }
 }
 
@@ -178,6 +171,7 @@ impl Volume for Cache {
             inner.shape.check(at, len as u64)?;
             let bytes = at..at + len as u64;
             if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) || inner.is_in_doubt() {
+                inner.counters.counters().misses.add(1);
                 return inner.child.read(at, len).await;
             }
             spend(inner.look_cost(&bytes)).await;
@@ -357,7 +351,7 @@ impl Inner {
         let touched = self.blocks.touched(bytes);
         // Twice, for what arrives and for the pages it is copied to; one read must not take all.
         if (touched.end - touched.start) * 2 > state.store.capacity() as u64 / 4 {
-            state.stats.misses += 1;
+            state.counters.misses.add(1);
             return None;
         }
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
@@ -367,7 +361,7 @@ impl Inner {
             let block = next;
             let within = self.blocks.within(block, bytes);
             if let Some(found) = state.store.get(block, within, false) {
-                state.stats.read_ahead_used_blocks += u64::from(found.was_read_ahead);
+                state.count_use(found.was_read_ahead);
                 match parts.last_mut() {
                     Some(Part::Cached(payload)) => payload.push(found.data),
                     _ => parts.push(Part::Cached(found.data.into())),
@@ -387,7 +381,7 @@ impl Inner {
                     let run = state.missing_run(self.blocks, block..touched.end, bytes);
                     next = run.end;
                     let Some(fill) = self.begin_fill(state, run, false) else {
-                        state.stats.misses += 1;
+                        state.counters.misses.add(1);
                         return None;
                     };
                     fill
@@ -400,13 +394,13 @@ impl Inner {
             });
         }
         if missed {
-            state.stats.misses += 1;
+            state.counters.misses.add(1);
             if in_stream {
                 // What had been read ahead here is gone again: go on from here.
                 state.read_ahead.advance(bytes.end);
             }
         } else {
-            state.stats.late_hits += 1;
+            state.counters.late_hits.add(1);
         }
         Some(parts)
     }
@@ -436,13 +430,12 @@ impl Inner {
             if state.store.reserved() + needed > state.store.capacity() / 4 {
                 break;
             }
-            let issued = run.end - run.start;
-            let served = self.blocks.bytes(&run).end;
+            let ahead = self.blocks.bytes(&run);
             if self.begin_fill(state, run, true).is_none() {
                 break;
             }
-            state.stats.read_ahead_issued_blocks += issued;
-            state.read_ahead.advance(served);
+            state.counters.read_ahead_bytes.add(ahead.end - ahead.start);
+            state.read_ahead.advance(ahead.end);
         }
     }
 
@@ -496,12 +489,18 @@ impl State {
             let Some(found) = self.store.get(block, within, again) else {
                 return (None, seen.in_stream);
             };
-            self.stats.read_ahead_used_blocks += u64::from(found.was_read_ahead);
+            self.count_use(found.was_read_ahead);
             payload.push(found.data);
             again = true;
         }
-        self.stats.hits += 1;
+        self.counters.hits.add(1);
         (Some(payload), seen.in_stream)
+    }
+
+    /// Notes that a reader uses a block, which `was_read_ahead` if this is its first use.
+    fn count_use(&self, was_read_ahead: bool) {
+        let bytes = u64::from(was_read_ahead) * self.store.block_bytes();
+        self.counters.read_ahead_used_bytes.add(bytes);
     }
 
     /// Whether reading `block` ahead would bring something that can be kept.
@@ -517,9 +516,8 @@ impl State {
         if !brings.is_some_and(|current| Rc::ptr_eq(current, fill)) {
             return false;
         }
-        if fill.want(block) && fill.read_ahead {
-            self.stats.read_ahead_used_blocks += 1;
-        }
+        let is_first = fill.want(block);
+        self.count_use(is_first && fill.read_ahead);
         true
     }
 
@@ -553,7 +551,7 @@ impl State {
                 payload.copy_to(part.start, &mut page);
                 self.store.insert(block, page.freeze(), unused);
             }
-            None => self.stats.read_ahead_wasted_blocks += u64::from(unused),
+            None => self.store.count_waste(unused),
         }
     }
 }

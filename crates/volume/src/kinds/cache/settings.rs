@@ -6,9 +6,9 @@ use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::CacheConfig;
+use super::{CacheConfig, CacheHandle};
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     kinds::{Node, Settings},
     part::{Opening, Part},
     values::{ConfigError, Size},
@@ -26,6 +26,9 @@ pub struct Cache {
     /// The most that is read ahead of a sequential run; "0B" for nothing. The cache chooses when
     /// it is not given.
     pub read_ahead: Option<Spanned<Size>>,
+    /// The user's word that nobody else ever writes to what is cached.
+    #[serde(default)]
+    pub only_writer: bool,
     /// What is cached.
     pub of: Node,
 }
@@ -39,9 +42,23 @@ impl Settings for Cache {
             read_ahead_max_bytes: read_ahead.unwrap_or(defaults.read_ahead_max_bytes),
             ..defaults
         };
+        let counters: CacheHandle = opening.handle();
         LaneFuture::new(async move {
+            if self.needs_only_writer() && opening.children().iter().any(|part| part.is_shared()) {
+                return Err(Error::new(
+                    ErrorKind::Configuration,
+                    format!(
+                        "nothing keeps others from writing to {}, or tells when they do, and the cache \
+                         would go on giving what it has in memory; write only_writer = true into the \
+                         cache if nobody ever does, or leave the cache out",
+                        self.of.describe()
+                    ),
+                ));
+            }
             opening
-                .layer_at_home(move |inner| Ok(Rc::new(super::Cache::new(inner, &config)?)))
+                .layer_at_home(move |inner| {
+                    Ok(Rc::new(super::Cache::counted(inner, &config, &counters)?))
+                })
                 .await
         })
     }
@@ -68,6 +85,10 @@ impl Settings for Cache {
             )),
             _ => Ok(()),
         }
+    }
+
+    fn needs_only_writer(&self) -> bool {
+        !self.only_writer
     }
 
     fn memory(&self) -> Option<&Spanned<Size>> {

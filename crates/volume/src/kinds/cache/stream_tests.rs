@@ -67,8 +67,8 @@ fn one_page_at_a_time_from_a_lane_that_only_runs_while_it_waits() {
             .filter(|call| call.len > small)
             .count();
         assert!(large >= 32, "{large} of {reads} requests are large");
-        let used_or_wasted = stats.read_ahead_used_blocks + stats.read_ahead_wasted_blocks;
-        assert_eq!(stats.read_ahead_issued_blocks, used_or_wasted);
+        let used_or_wasted = stats.read_ahead_used_bytes + stats.read_ahead_wasted_bytes;
+        assert_eq!(stats.read_ahead_bytes, used_or_wasted);
         // The second time all of it is there.
         child.forget();
         for page in 0..pages {
@@ -167,7 +167,7 @@ fn random_and_backward_readers_get_nothing_read_ahead() {
             cache.read(block * 4096, 4096).await.unwrap();
         }
         let stats = cache.stats();
-        assert!(stats.read_ahead_issued_blocks < 100, "{stats:?}");
+        assert!(stats.read_ahead_bytes < 100 * 4096, "{stats:?}");
     });
 }
 
@@ -198,6 +198,35 @@ fn several_streams_are_read_ahead_at_once() {
 }
 
 #[test]
+fn a_scan_of_ten_caches_leaves_the_working_set_where_it_is() {
+    on_lane(async {
+        // Half of the cache, read at random, a page for every four of the scan.
+        let hot_blocks = 512;
+        let child = TestVolume::new(48 * MIB);
+        let cache = cache(&child, 4 * MIB, MIB / 2);
+        let random = Random::new(3);
+        // Every other page, which makes no run.
+        let hot_page = || (40 * MIB) as u64 + random.below(hot_blocks) * 8192;
+        for _ in 0..20 * hot_blocks {
+            cache.read(hot_page(), 4096).await.unwrap();
+        }
+        let (mut hits, mut reads) = (0, 0);
+        for page in 0..40 * MIB as u64 / 4096 {
+            cache.read(page * 4096, 4096).await.unwrap();
+            if page % 4 == 0 {
+                let before = cache.stats().hits;
+                cache.read(hot_page(), 4096).await.unwrap();
+                hits += cache.stats().hits - before;
+                reads += 1;
+            }
+        }
+        assert!(hits * 100 >= reads * 99, "{hits} of {reads}");
+        let stats = cache.stats();
+        assert!(stats.read_ahead_wasted_bytes < MIB as u64, "{stats:?}");
+    });
+}
+
+#[test]
 fn a_reader_behind_its_window_sees_what_was_written_over_it() {
     on_lane(async {
         let child = filled(4 * MIB);
@@ -224,7 +253,7 @@ fn a_reader_behind_its_window_sees_what_was_written_over_it() {
             assert_eq!(data.to_vec(), child.data.borrow()[at..at + 4096]);
         }
         assert!(overwritten.len() > 50);
-        assert!(cache.stats().read_ahead_wasted_blocks > 0);
+        assert!(cache.stats().read_ahead_wasted_bytes > 0);
     });
 }
 

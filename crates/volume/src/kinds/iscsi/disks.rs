@@ -130,7 +130,9 @@ mod tests {
     #[test]
     fn two_volumes_through_two_portals_of_one_disk_are_refused() {
         let text = |a: &str, b: &str| {
-            format!("one.{a}\ntwo.cache = {{ size = \"1MiB\", of = {{ {b} }} }}\nagain = \"one\"\n")
+            format!(
+                "one.{a}\ntwo.cache = {{ size = \"1MiB\", only_writer = true, of = {{ {b} }} }}\nagain = \"one\"\n"
+            )
         };
         with_two_portals(text, async |mut graph, lane| {
             let one = graph.open("one", &lane).await.expect("the only one");

@@ -185,6 +185,7 @@ impl Settings for Iscsi {
             if let Some(name) = identity.worldwide_name() {
                 part.carry(Carried::Remote(name));
             }
+            part.share();
             let volume = opening.volume().to_owned();
             let disks: &mut Disks = opening.kept();
             disks.add(&volume, self.url.get_ref(), identity, &part)?;
@@ -229,5 +230,9 @@ impl Settings for Iscsi {
 
     fn span(&self) -> Option<Range<usize>> {
         Some(self.url.span())
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }

@@ -147,4 +147,8 @@ impl Settings for Stripe {
     fn span(&self) -> Option<Range<usize>> {
         Some(self.of.span())
     }
+
+    fn claims_children(&self) -> bool {
+        true
+    }
 }
