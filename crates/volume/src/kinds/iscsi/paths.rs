@@ -97,7 +97,8 @@ impl Path {
 
     /// The nexus, if commands may be sent on it.
     pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
-        self.live().filter(|_| self.access.get() != Access::No)
+        self.live()
+            .filter(|nexus| self.access.get() != Access::No && nexus.takes_requests())
     }
 
     /// The nexus that was lost with writes that may still happen.
@@ -314,8 +315,10 @@ impl Paths {
             true => left.max(self.config.connect_timeout),
             false => left,
         };
+        let has_session = || self.live().next().is_some();
+        let had_session = has_session();
         let changed = self.changed.wait_for(|| {
-            let is_over = self.attempts.get() != attempts;
+            let is_over = self.attempts.get() != attempts || (had_session && !has_session());
             (is_over || self.can_pick(writes)).then_some(())
         });
         let changed = time::timeout(limit, changed).await;

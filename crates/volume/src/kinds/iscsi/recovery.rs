@@ -166,12 +166,46 @@ impl Unit {
         }
         let unit = self.me.clone();
         spawn(async move {
+            nexus.session().asked_to_log_out().await;
+            if let (false, Some(unit)) = (nexus.is_over(), unit.upgrade()) {
+                unit.leave(&nexus).await;
+            }
             let error = nexus.session().over().await;
             if let Some(unit) = unit.upgrade() {
                 unit.lost(&nexus, &error);
             }
         });
         Ok(())
+    }
+
+    /// Logs out on `nexus`, as the target asks, which may be about to stop. What was written and is not durable
+    /// yet is flushed before: a restart would not say that it was kept.
+    async fn leave(&self, nexus: &Nexus) {
+        let path = &self.paths.all()[nexus.path()];
+        if !path.loss_is_told.replace(true) {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::info!(target_name, %address, "the target asks for a logout; logging in again when it is back");
+        }
+        nexus.idle().await;
+        for _ in 0..AT_ONCE_MAX {
+            let Some(covers) = self.unflushed.at_stake() else {
+                break;
+            };
+            let command = cdb::synchronize_cache();
+            let Ok(reply) = nexus.execute(&command, Data::None).await else {
+                break;
+            };
+            match self.judge(nexus, &reply) {
+                None => self.unflushed.flushed(covers),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, _)) => break,
+                Some((Verdict::Fail(_), _)) => {
+                    self.unflushed.lose();
+                    break;
+                }
+            }
+        }
+        nexus.session().logout().await;
     }
 
     /// Makes a new nexus fit for use.

@@ -130,6 +130,8 @@ pub enum Instead {
     Shut,
     /// These bytes are sent before it is executed.
     After(Vec<u8>),
+    /// It is executed, and then the target asks for a logout (RFC 7143 §11.9.1).
+    AskForLogout,
     /// The connection ends.
     Drop,
     /// It is never answered; a write reaches the medium with [`Foreign::land`].

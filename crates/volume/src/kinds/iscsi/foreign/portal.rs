@@ -9,8 +9,8 @@ use engine::{
     spawn, time,
 };
 use iscsi::{
-    CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection, TargetEvent,
-    TaskId,
+    AsyncMessage, CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection,
+    TargetEvent, TaskId,
 };
 use iscsi_stream::Receiver;
 
@@ -199,6 +199,11 @@ impl Connection {
             Some(Instead::After(bytes)) => {
                 self.raw.extend_from_slice(&bytes);
                 execute()
+            }
+            Some(Instead::AskForLogout) => {
+                self.answer(task, execute());
+                let message = AsyncMessage::LogoutRequest { within_s: 2 };
+                return self.machine.async_message(message);
             }
             Some(Instead::Drop) => {
                 self.is_over = true;
