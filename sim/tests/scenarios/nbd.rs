@@ -65,7 +65,8 @@ impl Bench {
                         read_only: false,
                         limits: LIMITS,
                     };
-                    let place = Place::take(&Address::Tcp(address)).expect("nobody else is there");
+                    let place = Place::take(&Address::Tcp(address)).await;
+                    let place = place.expect("nobody else is there");
                     front_nbd::Server::start(config, place, &units).await
                 });
                 let bench = Bench {
