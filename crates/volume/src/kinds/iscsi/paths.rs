@@ -38,6 +38,8 @@ pub(super) struct Path {
     error: RefCell<Option<Error>>,
     /// The log has its loss: one line, however many attempts fail.
     pub(super) loss_is_told: Cell<bool>,
+    /// It led to another disk when it was looked at last.
+    pub(super) leads_elsewhere: Cell<bool>,
     /// Somebody sees to it that it comes back.
     pub(super) is_recovering: Cell<bool>,
 }
@@ -137,6 +139,7 @@ impl Paths {
             pace: RefCell::new(Pace::begin()),
             error: RefCell::default(),
             loss_is_told: Cell::new(false),
+            leads_elsewhere: Cell::new(false),
             is_recovering: Cell::new(false),
         });
         Paths {

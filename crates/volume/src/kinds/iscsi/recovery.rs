@@ -53,17 +53,18 @@ impl Unit {
         Err(self.paths.why())
     }
 
-    /// Logs in on the paths that are not there yet. One that cannot be reached is tried again and again.
+    /// Logs in on the paths that are not there yet. One that cannot be reached, or is refused, is tried again
+    /// and again.
     ///
     /// # Errors
-    /// When one of them leads to another disk, or is refused for good.
+    /// When one of them leads to another disk.
     pub(super) async fn open_others(&self) -> Result<()> {
         let missing = || self.paths.all().iter().filter(|path| path.live().is_none());
         let opened = missing().map(async |path| {
             let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
                 return Ok(());
             };
-            if error.kind() == ErrorKind::Configuration {
+            if path.leads_elsewhere.get() {
                 return Err(error.context(format_args!("the path by {}", path.config.address)));
             }
             self.told_lost(path, &error);
@@ -93,6 +94,22 @@ impl Unit {
         if !path.loss_is_told.replace(true) {
             let (target_name, address) = (&self.config().target_name, path.config.address);
             tracing::warn!(target_name, %address, %error, "session lost; logging in again");
+        }
+    }
+
+    /// The target refuses the path with `error`: the log has a line for each reason, and the path is tried less
+    /// often while there is another one.
+    fn told_refused(&self, path: &Path, error: &Error) {
+        if error.kind() != ErrorKind::Configuration {
+            return;
+        }
+        let before = path.error();
+        if before.is_none_or(|before| before.to_string() != error.to_string()) {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::warn!(target_name, %address, %error, "a path is refused; it is tried again now and then");
+        }
+        if self.paths.usable().next().is_some() {
+            path.pace.borrow_mut().refused();
         }
     }
 
@@ -274,6 +291,7 @@ impl Unit {
             Told::Good(page) if page.get(1) == Some(&0x83) => page,
             _ => Vec::new(),
         };
+        path.leads_elsewhere.set(false);
         let config = self.config();
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
         let is_same = match known.in_common(&found) {
@@ -285,6 +303,7 @@ impl Unit {
         if is_same {
             return Ok(());
         }
+        path.leads_elsewhere.set(true);
         let message = format!(
             "LUN {} at {} is another disk: it calls itself {found}, and the disk of this volume {known}; \
              look at the portals in `paths`, and at what the target serves there",
@@ -489,6 +508,9 @@ async fn recover(unit: Weak<Unit>, index: usize) {
             tracing::info!(target_name, %address, "logged in again");
             path.loss_is_told.set(false);
             path.is_recovering.set(false);
+        }
+        if let Some(error) = &failed {
+            this.told_refused(path, error);
         }
         this.paths.attempted(path, failed);
         if is_back {

@@ -81,6 +81,8 @@ pub struct Foreign {
     pub commands: Cell<u64>,
     /// Sessions that were let in.
     pub logins: Cell<u64>,
+    /// Logins that came, whatever became of them.
+    pub attempts: Cell<u64>,
     /// Connections that are open.
     pub connected: Cell<u64>,
     /// LOGICAL UNIT RESETs that came.

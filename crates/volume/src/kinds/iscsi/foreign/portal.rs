@@ -122,6 +122,7 @@ impl Connection {
     }
 
     fn log_in(&mut self) {
+        self.foreign.attempts.set(self.foreign.attempts.get() + 1);
         let mut porter = self.foreign.at_login.borrow_mut();
         let at_login = porter.as_mut().map(|porter| porter(self.group));
         let answered = match at_login.unwrap_or(AtLogin::LetIn) {
