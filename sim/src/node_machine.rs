@@ -58,6 +58,7 @@ impl Shown {
             state: &names.state(),
             volumes: &volumes,
             served: std::slice::from_ref(volume),
+            is_successor: false,
         };
         let refused = |refusal| match refusal {
             Refusal::State(error) => error.to_string(),

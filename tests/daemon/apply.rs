@@ -331,7 +331,7 @@ fn a_file_without_a_target_takes_nothing_away() {
 }
 
 #[test]
-fn a_daemon_ends_while_it_waits_for_a_disk() {
+fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     let directory = Directory::new();
     let mut server = serve(directory.path());
     // Nobody listens there.
@@ -346,10 +346,131 @@ fn a_daemon_ends_while_it_waits_for_a_disk() {
     std::thread::scope(|scope| {
         let applying = scope.spawn(|| apply(directory.path(), &text));
         server.daemon().log_with("waiting for the disk");
+        // Who looks is answered meanwhile, and sees what is served until then.
+        let shown = described(directory.path());
+        assert!(shown["volumes"].get("away").is_none(), "{shown}");
+        let top = ["top", "--once", "--json", "-", "--state"];
+        let state = directory.path().join("sanstone.state");
+        let state = state.to_str().expect("plain text");
+        call(&[&top[..], &[state]].concat()).success();
         server.daemon().signal("TERM");
         let ended = server.daemon().wait(Duration::from_secs(120));
         assert!(ended.expect("it does not wait for the disk").success());
         let ran = applying.join().expect("no panic");
         assert_eq!(ran.code(), Some(1), "{ran}");
     });
+}
+
+/// Nobody listens there, and nothing waits for it.
+fn away() -> String {
+    format!(
+        "[volume.away]\niscsi = {{ url = \"iscsi://127.0.0.1:{}/{IQN}/0\" }}\n",
+        harness::free_port()
+    )
+}
+
+#[test]
+fn an_apply_that_fails_leaves_no_file_and_no_record_behind() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    directory.write("old.img", "\0".repeat(1 << 20));
+    let records = || {
+        let records = fs::read_to_string(at.join("sanstone.state/volumes.toml"));
+        records.expect("it is there")
+    };
+    let before = records();
+    let new = "[volume.new]\nfile = { path = \"new.img\", size = \"1MiB\" }\n\
+               [volume.old]\nfile = { path = \"old.img\" }\n";
+    let taken = harness::free_port();
+    let listener = TcpListener::bind(("127.0.0.1", taken)).expect("it is free");
+    let first = target(IQN, port, "[\"a\"]", ALL);
+    let second = |luns: &str, port| target(SECOND, port, luns, ALL);
+    // The second disk cannot be opened; and all can, but nobody can listen there.
+    let luns = "[\"new\", \"away\"]";
+    let disk_away = format!("{VOLUMES}{new}{}{first}{}", away(), second(luns, port));
+    let luns = "[\"new\", \"old\"]";
+    let port_taken = format!("{VOLUMES}{new}{first}{}", second(luns, taken));
+    for text in [&disk_away, &port_taken] {
+        let ran = apply(at, text);
+        assert_ne!(ran.code(), Some(0), "{ran}");
+        assert!(!at.join("new.img").exists(), "{ran}");
+        assert!(at.join("old.img").exists(), "{ran}");
+        assert!(!records().contains("new"), "{}", records());
+    }
+    // What is marked is known; of what is not, nothing is left.
+    let mut text = records();
+    if let Some(start) = text.find("old.img") {
+        assert!(text[..start].contains("marked"), "{text}");
+        text = before.clone();
+    }
+    assert_eq!(text, before);
+    // A dry run tries the port, and makes nothing.
+    let ran = apply_with(at, &port_taken, &["--dry-run"]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("cannot listen on"), "{ran}");
+    drop(listener);
+    let ran = apply_with(at, &port_taken, &["--dry-run"]).success();
+    assert!(ran.stdout.contains("this was a dry run"), "{ran}");
+    assert!(!at.join("new.img").exists(), "{ran}");
+    apply(at, &port_taken).success();
+    assert!(at.join("new.img").exists() && records().contains("new"));
+}
+
+#[test]
+fn what_the_daemon_itself_has_is_told_as_that() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let first = target(IQN, port, "[\"a\"]", ALL);
+    let everywhere = first.replace("127.0.0.1", "0.0.0.0");
+    let renamed = VOLUMES.replace("volume.a", "volume.z");
+    let renamed = format!("{renamed}{}", target(IQN, port, "[\"z\"]", ALL));
+    let everywhere = format!("{VOLUMES}{everywhere}");
+    for (text, part) in [
+        (&everywhere, "this daemon itself listens on 127.0.0.1:"),
+        (&renamed, "is still open for a volume that goes"),
+    ] {
+        let ran = apply(at, text);
+        assert_ne!(ran.code(), Some(0), "{ran}");
+        assert!(ran.stderr.contains(part), "{ran}");
+        assert!(ran.stderr.contains("and apply"), "{ran}");
+    }
+    // Another name of the file means nothing; and what is in memory only is told.
+    let luns = "[\"a\", \"c\"]";
+    let with_ram = format!("{VOLUMES}{}", target(IQN, port, luns, ALL));
+    apply(at, &with_ram).success();
+    let other = directory.write("other.toml", format!("{VOLUMES}{first}"));
+    let state = "state = \"sanstone.state\"\n";
+    fs::write(&other, format!("{state}{VOLUMES}{first}")).expect("room");
+    let other = other.to_str().expect("plain text");
+    let ran = call(&["apply", "-c", other]).success();
+    let gone = "! volume c is closed: what it holds in memory is gone\n";
+    assert!(ran.stdout.contains(gone), "{ran}");
+    assert!(!ran.stderr.contains("state directory"), "{ran}");
+    // A file without an end is no configuration.
+    let ran = call(&["apply", "-c", "/dev/zero"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("is it the right file?"), "{ran}");
+}
+
+#[test]
+fn many_clients_at_once_are_answered_or_told_why_not() {
+    let directory = Directory::new();
+    let _server = serve(directory.path());
+    let configuration = configuration(directory.path());
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..40)
+            .map(|_| scope.spawn(|| call(&["show", "-c", &configuration, "--json", "-"])))
+            .collect();
+        for client in clients {
+            let ran = client.join().expect("no panic");
+            let is_told = ran.stderr.contains("others are being answered; try again");
+            assert!(ran.code() == Some(0) || is_told, "{ran}");
+        }
+    });
+    // What is no file has no length.
+    call(&["show", "-c", &configuration, "--json", "/dev/stdout"]).success();
 }

@@ -278,7 +278,7 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
     let text = std::fs::read_to_string(&file).expect("the configuration");
     std::fs::write(&file, format!("lanes = 1\n{text}")).expect("another one");
     server.daemon().signal("HUP");
-    let said = "the configuration has changed since start; restart to apply it";
+    let said = "the configuration has changed; `sanstone apply -c` with this path, or a restart, serves it";
     server.daemon().log_with(said);
     std::fs::write(&file, format!("lanez = 1\n{text}")).expect("another one");
     server.daemon().signal("HUP");

@@ -18,6 +18,7 @@ mod names;
 mod refusals;
 mod removable;
 mod reservations;
+mod restart;
 mod sanitize;
 mod secrets;
 mod show;

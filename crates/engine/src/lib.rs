@@ -25,6 +25,7 @@ pub mod net;
 pub mod op;
 pub mod random;
 pub mod range;
+pub mod rate;
 mod reactor;
 mod ring;
 pub mod share;

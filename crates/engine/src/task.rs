@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll, Waker},
 };
@@ -106,6 +106,30 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+/// What came of two futures.
+#[derive(Debug)]
+pub enum Either<A, B> {
+    /// The first one has ended, and perhaps both.
+    One(A),
+    /// The other one has.
+    Other(B),
+}
+
+/// Runs both on the current task until one of them has ended.
+pub async fn either<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> Either<A, B> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(ended) = one.as_mut().poll(cx) {
+            return Poll::Ready(Either::One(ended));
+        }
+        other.as_mut().poll(cx).map(Either::Other)
+    })
+    .await
 }
 
 /// One future of several, until it has ended.

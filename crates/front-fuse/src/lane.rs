@@ -1,19 +1,14 @@
 //! The front on one lane: takes requests from the lane's descriptor, one after the other, and has each
 //! worked on beside the others. It takes no more than it has room for; the rest wait in the kernel.
 
-use std::{
-    future::{Future, poll_fn},
-    io,
-    pin::{Pin, pin},
-    rc::Rc,
-    task::Poll,
-};
+use std::{io, pin::pin, rc::Rc};
 
 use engine::{
     Buf, Payload, begin,
     cross::{Receiver, Sender},
     device::Device,
     sync::{Budget, Permit},
+    task::{self, Either},
 };
 use rustix::io::Errno;
 use unit::{BlockError, CommandId, Permits};
@@ -101,17 +96,18 @@ impl LaneFront {
                 1 => idle + 1,
                 _ => 0,
             };
-            match unless(stopped.as_mut(), self.crew.rest(idle)).await {
-                Some(true) => idle = 0,
-                Some(false) => {}
-                None => return End::Stopped,
-            }
-            let taken = unless(stopped.as_mut(), self.device.take(head, body)).await;
-            let result;
-            (result, head, body) = match taken {
-                Some(taken) => taken,
-                None => return End::Stopped,
+            let take = async {
+                let has_rested = self.crew.rest(idle).await;
+                (has_rested, self.device.take(head, body).await)
             };
+            let (has_rested, result);
+            (has_rested, (result, head, body)) = match task::either(stopped.as_mut(), take).await {
+                Either::Other(taken) => taken,
+                Either::One(_) => return End::Stopped,
+            };
+            if has_rested {
+                idle = 0;
+            }
             let len = match result {
                 // Nobody is at the other end.
                 Ok(0) => return End::Unmounted,
@@ -285,16 +281,4 @@ fn errno(error: BlockError) -> Errno {
         BlockError::NotReady | BlockError::NoUnit => Errno::NODEV,
         BlockError::Aborted | BlockError::Failed => Errno::IO,
     }
-}
-
-/// What `future` gives, unless `stop` ends before.
-async fn unless<T>(mut stop: Pin<&mut impl Future>, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        if stop.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        future.as_mut().poll(cx).map(Some)
-    })
-    .await
 }

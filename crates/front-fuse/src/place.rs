@@ -9,13 +9,17 @@ use std::{
     time::Duration,
 };
 
-use engine::blocking;
+use engine::{blocking, time};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::mount::{self, TYPE};
 
 /// A mount that does not answer within this is nobody's that lives well.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a path may stay attached before that is an error.
+const ATTACHED_LIMIT: Duration = Duration::from_secs(2);
+/// Before the next look at one that is.
+const ATTACHED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a path cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +82,24 @@ pub struct Place {
 }
 
 impl Place {
-    /// Takes `path`: a file that is empty, or made now.
+    /// Takes `path`: a file that is empty, or made now. One that is attached is tried again for a while: the
+    /// kernel lets go of it a moment after its process was killed.
     ///
     /// # Errors
     /// [`PlaceError`].
     pub async fn take(path: &Path) -> Result<Place, PlaceError> {
+        let begun = time::now();
+        loop {
+            match Place::take_now(path).await {
+                Err(PlaceError::Attached(_)) if time::now() - begun < ATTACHED_LIMIT => {
+                    time::sleep(ATTACHED_PAUSE).await;
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    async fn take_now(path: &Path) -> Result<Place, PlaceError> {
         let path = absolute(path).map_err(failed(path))?;
         clear(&path).await?;
         let place = Place::open(&path)?;

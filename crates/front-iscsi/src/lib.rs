@@ -48,4 +48,4 @@ pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, Ta
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
 pub use report::SessionReport;
-pub use server::{IN_USE_LIMIT, Server, StartError};
+pub use server::{IN_USE_LIMIT, Reporter, Server, StartError};

@@ -1,15 +1,12 @@
 //! Who may log in to what: the driver's side of the login phase and of discovery.
 
 use std::{
-    future::Future,
     net::SocketAddr,
-    pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
-    task::Poll,
 };
 
-use engine::{Duration, cross::OneshotReceiver, random, time};
+use engine::{Duration, cross::OneshotReceiver, random, task, time};
 use iscsi::{
     Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
@@ -309,17 +306,10 @@ pub(crate) fn initiator_port(initiator: &str, isid: Isid) -> String {
 /// Waits for an older session's end, for as long as a login may take and while the new connection
 /// stays. None: time has run out.
 async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
-    let (mut ended, mut over) = (
-        pin!(answered(ended, "end an older session")),
-        pin!(connection.over()),
-    );
-    let either = std::future::poll_fn(|cx| {
-        if ended.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        over.as_mut().poll(cx)
-    });
-    time::timeout(connection.limits.login_timeout, either).await
+    let ended = answered(ended, "end an older session");
+    let either = task::either(ended, connection.over());
+    let waited = time::timeout(connection.limits.login_timeout, either).await;
+    waited.map(drop)
 }
 
 /// Answers a discovery request.

@@ -1,8 +1,7 @@
 //! The server: binds the portals, gives every lane its front, spreads connections over the lanes.
 
 use std::{
-    cell::Cell, collections::BTreeMap, future::Future, io::ErrorKind, net::SocketAddr, pin::pin,
-    rc::Rc, sync::Arc, task::Poll,
+    cell::Cell, collections::BTreeMap, io::ErrorKind, net::SocketAddr, pin::pin, rc::Rc, sync::Arc,
 };
 
 use engine::{
@@ -12,6 +11,7 @@ use engine::{
     net::TcpStream,
     spawn,
     sync::Notify,
+    task::{self, Either},
     time,
 };
 use unit::{Units, answered};
@@ -47,6 +47,17 @@ pub enum StartError {
         cause: String,
         /// What to look at.
         mend: &'static str,
+    },
+    /// A portal's port is taken by another portal of the same server, which stays until the new one is there.
+    #[error(
+        "cannot listen on {address}: this daemon itself listens on {other}; take that portal away and apply, \
+         then write this one"
+    )]
+    Ours {
+        /// The address.
+        address: SocketAddr,
+        /// The one that is listened on.
+        other: SocketAddr,
     },
     /// A logical unit could not be shown on a lane.
     #[error("{0}")]
@@ -163,13 +174,7 @@ impl Server {
 
     /// Asks every lane.
     fn ask<T>(&self, request: impl Fn(OneshotSender<T>) -> Request) -> Vec<OneshotReceiver<T>> {
-        let lanes = self.lanes.iter();
-        lanes
-            .filter_map(|lane| {
-                let (done, answer) = oneshot();
-                lane.send(request(done)).is_ok().then_some(answer)
-            })
-            .collect()
+        ask(&self.lanes, request)
     }
 
     /// Accepts connections where `bound` says, and nowhere else.
@@ -211,21 +216,28 @@ impl Server {
         &self.portals
     }
 
-    /// All sessions, those for discovery too, in the order of their initiators' names.
-    pub async fn sessions(&self) -> Vec<SessionReport> {
-        let mut sessions = Vec::new();
-        for answer in self.ask(|done| Request::Report { done }) {
-            // A lane that has ended has no sessions.
-            sessions.extend(
-                answered(answer, "describe its sessions")
-                    .await
-                    .into_iter()
-                    .flatten(),
-            );
+    /// Looks whether another configuration could be served at `portals`: each that is new is listened on for
+    /// a moment.
+    ///
+    /// # Errors
+    /// The first that could not be listened on.
+    pub async fn try_portals(
+        &self,
+        portals: impl IntoIterator<Item = SocketAddr>,
+    ) -> Result<(), StartError> {
+        for portal in portals {
+            if !self.listening.contains_key(&portal) {
+                listen(portal, &self.listening).await?;
+            }
         }
-        sessions
-            .sort_by(|one, other| (&one.initiator, one.peer).cmp(&(&other.initiator, other.peer)));
-        sessions
+        Ok(())
+    }
+
+    /// Tells of the sessions, also while the server is changed.
+    pub fn reporter(&self) -> Reporter {
+        Reporter {
+            lanes: self.lanes.clone(),
+        }
     }
 
     /// Logins that failed because the initiator could not prove who it is, since the start.
@@ -244,6 +256,43 @@ impl Server {
             answered(answer, "end all connections").await;
         }
     }
+}
+
+/// Tells of a server's sessions.
+#[derive(Clone)]
+pub struct Reporter {
+    lanes: Vec<Sender<Request>>,
+}
+
+impl Reporter {
+    /// All sessions, those for discovery too, in the order of their initiators' names.
+    pub async fn sessions(&self) -> Vec<SessionReport> {
+        let mut sessions = Vec::new();
+        for answer in ask(&self.lanes, |done| Request::Report { done }) {
+            // A lane that has ended has no sessions.
+            sessions.extend(
+                answered(answer, "describe its sessions")
+                    .await
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+        sessions
+            .sort_by(|one, other| (&one.initiator, one.peer).cmp(&(&other.initiator, other.peer)));
+        sessions
+    }
+}
+
+/// Asks all `lanes`.
+fn ask<T>(
+    lanes: &[Sender<Request>],
+    request: impl Fn(OneshotSender<T>) -> Request,
+) -> Vec<OneshotReceiver<T>> {
+    let asked = lanes.iter().filter_map(|lane| {
+        let (done, answer) = oneshot();
+        lane.send(request(done)).is_ok().then_some(answer)
+    });
+    asked.collect()
 }
 
 /// The addresses that a configuration asks for, each once.
@@ -277,8 +326,7 @@ async fn bind(
         *portal = match bound.get(&asked) {
             Some(address) => *address,
             None => {
-                let listener = listen(asked).await;
-                let listener = listener.map_err(|error| StartError::portal(asked, &error))?;
+                let listener = listen(asked, listening).await?;
                 let address = listener.local_addr();
                 bound.insert(asked, address);
                 new.push((asked, listener));
@@ -306,21 +354,36 @@ fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Listens on `address`. One that is in use is tried again for a while: the kernel takes a ring
-/// apart after its process has ended, and a server that was killed listens on until then.
-async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+/// Listens on `address`, beside what is listened on already. One that is in use is tried again for a while:
+/// the kernel takes a ring apart after its process has ended, and a server that was killed listens on until
+/// then.
+async fn listen(
+    address: SocketAddr,
+    listening: &BTreeMap<SocketAddr, Listening>,
+) -> Result<TcpListener, StartError> {
     let begun = time::now();
     loop {
-        match TcpListener::bind(address) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse
-                    && time::now() - begun < IN_USE_LIMIT =>
-            {
-                time::sleep(Duration::from_millis(20)).await;
+        let error = match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::AddrInUse {
+            let mut ours = listening.values().map(|known| known.address);
+            if let Some(other) = ours.find(|other| overlap(address, *other)) {
+                return Err(StartError::Ours { address, other });
             }
-            other => return other,
+            if time::now() - begun < IN_USE_LIMIT {
+                time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
         }
+        return Err(StartError::portal(address, &error));
     }
+}
+
+/// Whether nobody can listen on both: one of them is all addresses of their port.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port() && (one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
 /// Where connections come in: hands them to the lanes in turn, and has others make room.
@@ -335,22 +398,12 @@ impl Door {
     async fn accept(self, listener: TcpListener, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());
         loop {
-            let accepted = {
-                let mut accepting = pin!(listener.accept());
-                std::future::poll_fn(|cx| {
-                    if stopped.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(None);
-                    }
-                    accepting.as_mut().poll(cx).map(Some)
-                })
-                .await
-            };
-            match accepted {
-                None => return,
-                Some(Ok(stream)) => self.let_in(stream),
+            match task::either(stopped.as_mut(), listener.accept()).await {
+                Either::One(()) => return,
+                Either::Other(Ok(stream)) => self.let_in(stream),
                 // The peer did not wait.
-                Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Some(Err(error)) => {
+                Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Either::Other(Err(error)) => {
                     // Out of descriptors or memory, most likely: somebody has to go first.
                     if let Some(suppressed) = self.may_say(Notice::NotAccepted) {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");

@@ -14,7 +14,9 @@ use crate::{
 
 /// How often the watchdog looks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What a peer that is silent has to go on with what it began when the server stops.
+/// What an initiator that is asked to log out has for it, as it is told.
+const LOGOUT_WITHIN_S: u16 = 2;
+/// What it has in fact, and what a peer that is silent has to go on with what it began.
 const STOP_PATIENCE: Duration = Duration::from_millis(2500);
 /// How often a stopping server looks.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
@@ -104,23 +106,30 @@ pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
     connection.close_in_time();
 }
 
-/// Takes no further commands, and ends the connection when those that are open have been answered:
-/// at once when there are none, and after a short time when they only wait for a silent peer. `why` is
-/// for the log.
+/// Has the connection end. A session is asked to log out (RFC 7143 §11.9.1) and served until it does, for a
+/// bounded time: an initiator that flushes first what it has written has nothing to lose by what comes. Then no
+/// further commands are taken, and the connection ends when those that are open have been answered: at once
+/// when there are none, and after a short time when they only wait for a silent peer. `why` is for the log.
 pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
-    connection.set_finishing();
     if !connection.is_logged_in() {
+        connection.set_finishing();
         return dismiss(&connection, LoginStatus::SERVICE_UNAVAILABLE);
     }
-    // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
-    if connection.target().is_some() {
-        let within_s = STOP_PATIENCE.as_secs() as u16;
-        let message = AsyncMessage::LogoutRequest { within_s };
-        connection.machine.borrow_mut().async_message(message);
-    }
-    connection.transmit.notify();
     spawn(async move {
         let began = time::now();
+        // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
+        let is_asked = connection.target().is_some();
+        if is_asked {
+            let within_s = LOGOUT_WITHIN_S;
+            let message = AsyncMessage::LogoutRequest { within_s };
+            connection.machine.borrow_mut().async_message(message);
+            connection.transmit.notify();
+            let over = time::timeout(STOP_PATIENCE, connection.over()).await;
+            if over.is_some() {
+                return;
+            }
+        }
+        connection.set_finishing();
         let latest = began + connection.limits.peer_timeout;
         loop {
             let heard = connection.last_heard.get().max(began);

@@ -2,12 +2,10 @@
 
 use std::{
     cell::Cell,
-    future::Future,
     io::{self, ErrorKind},
     pin::pin,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
-    task::Poll,
 };
 
 use engine::{
@@ -16,6 +14,7 @@ use engine::{
     net::{TcpListener, TcpStream, UnixListener},
     spawn,
     sync::Notify,
+    task::{self, Either},
     time,
 };
 use unit::{Units, answered};
@@ -26,7 +25,9 @@ use crate::{
     service::{Everywhere, Newcomer, Request},
 };
 
-/// Before the next try after a connection could not be accepted.
+/// How long an address may stay in use before that is an error.
+const IN_USE_LIMIT: Duration = Duration::from_secs(2);
+/// Before the next try after an address was in use, or a connection could not be accepted.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 
 /// Why a server did not start.
@@ -155,11 +156,27 @@ enum Listener {
 }
 
 impl Place {
-    /// Listens at `address`, on the current lane.
+    /// Listens at `address`, on the current lane. One that is in use is tried again for a while: the kernel
+    /// takes a ring apart after its process has ended, and a server that was killed listens on until then.
     ///
     /// # Errors
     /// [`StartError::Address`]
-    pub fn take(address: &Address) -> Result<Place, StartError> {
+    pub async fn take(address: &Address) -> Result<Place, StartError> {
+        let begun = time::now();
+        loop {
+            match Place::bind(address) {
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse
+                        && time::now() - begun < IN_USE_LIMIT =>
+                {
+                    time::sleep(PAUSE_AFTER_ERROR).await;
+                }
+                bound => return bound.map_err(|error| not_bound(address, &error)),
+            }
+        }
+    }
+
+    fn bind(address: &Address) -> io::Result<Place> {
         let bound = match address {
             Address::Tcp(tcp) => TcpListener::bind(*tcp).map(Listener::Tcp),
             Address::Unix(path) => {
@@ -167,7 +184,7 @@ impl Place {
                 bound.map(|listener| Listener::Unix(address.clone(), listener))
             }
         };
-        bound.map(Place).map_err(|error| not_bound(address, &error))
+        bound.map(Place)
     }
 
     /// Where it is, with the port that the system chose.
@@ -207,26 +224,16 @@ impl Door {
     async fn accept(self, place: Place, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());
         loop {
-            let accepted = {
-                let mut accepting = pin!(place.accept());
-                std::future::poll_fn(|cx| {
-                    if stopped.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(None);
-                    }
-                    accepting.as_mut().poll(cx).map(Some)
-                })
-                .await
-            };
-            match accepted {
-                None => return,
-                Some(Ok(stream)) => {
+            match task::either(stopped.as_mut(), place.accept()).await {
+                Either::One(()) => return,
+                Either::Other(Ok(stream)) => {
                     if let Some(peer) = place.peer(&stream) {
                         self.let_in(stream, peer);
                     }
                 }
                 // The peer did not wait.
-                Some(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Some(Err(error)) => {
+                Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Either::Other(Err(error)) => {
                     if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");
                     }

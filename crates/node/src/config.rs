@@ -58,6 +58,8 @@ pub struct Config {
     is_whole: bool,
     /// Whether a portal may leave its port to the system.
     may_choose_ports: bool,
+    /// It is for the daemon that runs already.
+    is_successor: bool,
     file: File,
     limits: Limits,
     unit_limits: unit::Limits,
@@ -185,6 +187,20 @@ impl Config {
         Config::look(Config::read(path)?, may_choose_ports, tell)
     }
 
+    /// The same for the daemon that serves with the state directory of `path` now, whatever the name of its
+    /// configuration.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn load_to_apply(
+        path: &Path,
+        tell: impl Fn(&dyn Display),
+    ) -> Result<(Config, Vec<Note>), Failure> {
+        let (mut config, errors) = Config::read(path)?;
+        config.is_successor = true;
+        Config::look((config, errors), false, tell)
+    }
+
     /// The same with what was [read](Self::read).
     fn look(
         (mut config, mut errors): (Config, Vec<ConfigError>),
@@ -295,6 +311,7 @@ impl Config {
             text,
             is_whole,
             may_choose_ports: true,
+            is_successor: false,
             file,
             limits,
             unit_limits,
@@ -348,7 +365,7 @@ impl Config {
     /// Why the server did not start, with the place of the portal if that is why.
     pub fn not_started(&self, error: &StartError) -> Failure {
         let place = match error {
-            StartError::Portal { address, .. } => {
+            StartError::Portal { address, .. } | StartError::Ours { address, .. } => {
                 let places = self.file.target.values().map(Target::place);
                 portals::find(places, *address)
             }
@@ -438,6 +455,7 @@ impl Config {
             state,
             volumes: &self.file.volume,
             served,
+            is_successor: self.is_successor,
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{LaneFuture, LaneHandle, blocking};
+use engine::{LaneFuture, LaneHandle, blocking, store};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, SanitizeReport, Units, UnitsConfig};
 use uuid::Uuid;
@@ -24,8 +24,9 @@ use crate::{
     config::Config,
     difference::{Difference, Served},
     open::{self, Disk},
+    record::Records,
     state::State,
-    view::View,
+    view::{Onlooker, View},
 };
 
 /// The process that a daemon is, as others learn of it who want a stripe that it has claimed.
@@ -133,17 +134,22 @@ impl Daemon {
 
     /// What there is to see of it now.
     pub async fn view(&self) -> View {
+        self.onlooker().view().await
+    }
+
+    /// Looks at it as it is served now, also while it is given another configuration.
+    pub fn onlooker(&self) -> Onlooker {
         let names = self.config().volume_names();
         let trees = names.filter_map(|name| Some((name.clone(), self.graph.view(name)?)));
         let disks = self.disks.iter();
         let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
-        View {
+        Onlooker {
             configuration: self.config().path().to_owned(),
             state: self.state_directory(),
             trees: trees.collect(),
             disks: disks.collect(),
             targets: self.server.targets().to_vec(),
-            sessions: self.server.sessions().await,
+            reporter: self.server.reporter(),
             units: self.units.clone(),
         }
     }
@@ -178,17 +184,23 @@ impl Daemon {
             return Err(Failure::Wrong(refused.collect::<Vec<_>>().join("\n")));
         }
         if is_dry_run {
+            let portals = next.config.portals()?;
+            let tried = self.server.try_portals(portals).await;
+            tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
+        let records = lock(&self.state).records.clone();
+        self.graph.begin_trial();
         let known = match self.change_to(&next).await {
             Ok(disks) => std::mem::replace(&mut self.disks, disks),
             Err(failure) => {
-                self.go_back(before).await;
+                self.go_back(before, records).await;
                 return Err(failure);
             }
         };
+        self.graph.keep_made();
         let disks = self.disks.iter();
         let served: BTreeMap<_, _> = disks
             .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
@@ -263,12 +275,16 @@ impl Daemon {
             .collect()
     }
 
-    /// A change did not work: all is as it was. What was recorded of new disks stays, as after a start that
-    /// did not work: they have their identities.
-    async fn go_back(&mut self, volumes: Volumes) {
+    /// A change did not work: all is as it was. Files that it has made go again, and what was recorded of
+    /// them. A file that was there has its identity from now on: it carries its mark.
+    async fn go_back(&mut self, volumes: Volumes, mut records: Records) {
         for failed in self.graph.close_all_but(&self.served.open()).await {
             tracing::warn!("{failed}");
         }
+        let removed = self.graph.remove_made().into_iter();
+        let removed: Vec<PathBuf> = removed
+            .map(|path| store::resolve(&path).unwrap_or(path))
+            .collect();
         if self.graph.replace_volumes(volumes).is_err() {
             tracing::error!("the configuration that is served is wrong now");
         }
@@ -279,6 +295,13 @@ impl Daemon {
         let site = self.config().site(&directory, &names);
         let mut state = lock(&self.state);
         state.served = served.collect();
+        records.keep_marked(&state.records, &removed);
+        if records != state.records {
+            match records.save() {
+                Ok(()) => state.records = records,
+                Err(error) => tracing::warn!(%error, "a change in vain stays recorded"),
+            }
+        }
         if let Err(error) = state.serves(&site) {
             tracing::warn!(%error, "the state directory names the other configuration");
         }
@@ -315,7 +338,7 @@ impl Daemon {
             Ok(None) => {}
             Ok(Some(Ok(()))) => tracing::warn!(
                 %path,
-                "the configuration has changed since start; restart to apply it"
+                "the configuration has changed; `sanstone apply -c` with this path, or a restart, serves it"
             ),
             Ok(Some(Err(failure))) => {
                 for line in failure.to_string().lines() {

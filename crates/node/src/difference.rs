@@ -8,7 +8,7 @@ use std::{
 
 use engine::store;
 use front_iscsi::Chap;
-use volume::config::ConfigError;
+use volume::config::{ConfigError, Node, What};
 
 use crate::{
     Failure,
@@ -147,11 +147,23 @@ impl Difference {
                 }
             }
         }
+        for name in was_open.difference(&is_open) {
+            if was.0.get(name).is_some_and(is_of_memory) {
+                self.line(format_args!(
+                    "! volume {name} is closed: what it holds in memory is gone"
+                ));
+            }
+        }
         let stays = after.volumes();
         for name in before.volumes().difference(&stays) {
             // It is closed, and with it what it is made of.
             let parts = before.parts(name);
-            if let Some(part) = parts.intersection(&is_open).next() {
+            if is_open.contains(name) {
+                self.refuse(format_args!(
+                    "volume \"{name}\" has no LUN any more, and is still a part of a volume that has one: \
+                     restart to apply it"
+                ));
+            } else if let Some(part) = parts.intersection(&is_open).next() {
                 self.refuse(format_args!(
                     "volume \"{name}\" is served no more, but \"{part}\", which is a part of it, still is: \
                      restart to apply it"
@@ -223,5 +235,13 @@ impl Difference {
                 _ => {}
             }
         }
+    }
+}
+
+/// Whether it keeps data in memory alone; what it names has names of its own.
+fn is_of_memory(node: &Node) -> bool {
+    match &node.what {
+        What::Named(_) => false,
+        What::Inline(kind) => kind.name() == "ram" || kind.children().iter().any(is_of_memory),
     }
 }

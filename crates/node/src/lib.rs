@@ -35,7 +35,7 @@ pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use state::State;
-pub use view::View;
+pub use view::{Onlooker, View};
 
 /// What is to be served, and where what belongs to it lies.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ pub struct Site<'a> {
     pub volumes: &'a Volumes,
     /// Those that targets serve, each once.
     pub served: &'a [String],
+    /// It takes the place of what is served from the state directory, by the same daemon.
+    pub is_successor: bool,
 }
 
 impl Site<'_> {

@@ -163,6 +163,15 @@ impl Records {
         Ok(())
     }
 
+    /// Adds what is known `later` of disks that carry a mark, unless their files were `removed` again.
+    pub(crate) fn keep_marked(&mut self, later: &Records, removed: &[PathBuf]) {
+        let is_removed = |record: &Record| removed.iter().any(|path| record.path() == Some(path));
+        let stays = |record: &Record| record.marked && !is_removed(record);
+        for (uuid, record) in later.disks.iter().filter(|(_, record)| stays(record)) {
+            self.disks.entry(*uuid).or_insert_with(|| record.clone());
+        }
+    }
+
     /// The mend that makes this directory forget a disk.
     pub(crate) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
         let file = self.file.display();

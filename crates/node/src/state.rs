@@ -82,6 +82,9 @@ impl Places {
 
 /// Another configuration that was served last from the state directory of `site`, if it is still there.
 pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
+    if site.is_successor {
+        return None;
+    }
     let known: OwnerFile = read_versioned(&site.state.join(OWNER_FILE), OWNER_VERSION).ok()??;
     let ours = Places::of(site);
     let other = PathBuf::from(known.configuration.filter(|it| *it != ours.configuration)?);

@@ -6,7 +6,7 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-use front_iscsi::{Allow, SessionReport, TargetSpec};
+use front_iscsi::{Allow, Reporter, SessionReport, TargetSpec};
 use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
@@ -22,25 +22,42 @@ use crate::description::{
     Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
 };
 
-/// A daemon as it is now; what it has counted is read when it is described.
-pub struct View {
+/// Looks at a daemon as it is served now, also while that is given another configuration.
+#[derive(Clone)]
+pub struct Onlooker {
     pub(crate) configuration: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) trees: BTreeMap<String, NodeView>,
     /// The identities of the volumes that are served.
     pub(crate) disks: BTreeMap<String, Uuid>,
     pub(crate) targets: Vec<TargetSpec>,
-    pub(crate) sessions: Vec<SessionReport>,
+    pub(crate) reporter: Reporter,
     pub(crate) units: Units,
+}
+
+impl Onlooker {
+    /// What there is to see now.
+    pub async fn view(&self) -> View {
+        View {
+            daemon: self.clone(),
+            sessions: self.reporter.sessions().await,
+        }
+    }
+}
+
+/// A daemon as it is now; what it has counted is read when it is described.
+pub struct View {
+    daemon: Onlooker,
+    sessions: Vec<SessionReport>,
 }
 
 impl View {
     /// Everything that there is to see.
     pub fn describe(&self) -> Description {
-        let reports = self.units.reports();
-        let volumes = self.trees.iter().map(|(name, tree)| {
+        let reports = self.daemon.units.reports();
+        let volumes = self.daemon.trees.iter().map(|(name, tree)| {
             let volume = Volume {
-                uuid: self.disks.get(name).map(Uuid::to_string),
+                uuid: self.daemon.disks.get(name).map(Uuid::to_string),
                 tree: node(tree),
                 unit: reports.get(name).map(unit),
             };
@@ -48,11 +65,12 @@ impl View {
         });
         Description {
             version: VERSION,
-            configuration: absolute(&self.configuration),
-            state: absolute(&self.state),
-            lanes: self.units.lanes(),
+            configuration: absolute(&self.daemon.configuration),
+            state: absolute(&self.daemon.state),
+            lanes: self.daemon.units.lanes(),
             volumes: volumes.collect(),
             targets: self
+                .daemon
                 .targets
                 .iter()
                 .map(|spec| (spec.name.clone(), target(spec)))
@@ -63,7 +81,7 @@ impl View {
 
     /// What was counted since the start.
     pub fn counters(&self) -> Counters {
-        let stages = self.units.stage_times();
+        let stages = self.daemon.units.stage_times();
         let by_kind = |tables: &BTreeMap<String, StageTable>| {
             let tables = tables.iter();
             tables
@@ -75,7 +93,7 @@ impl View {
             initiators: by_kind(&stages.initiators),
             ..Counters::default()
         };
-        for tree in self.trees.values() {
+        for tree in self.daemon.trees.values() {
             count(tree, &mut counters);
         }
         counters

@@ -35,7 +35,7 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
     let mut text: String = changes.iter().map(|line| format!("{line}\n")).collect();
     text += match (changes.is_empty(), call.dry_run) {
         (true, _) => "nothing changes\n",
-        (false, true) => "nothing was changed: this was a dry run\n",
+        (false, true) => "nothing was changed: this was a dry run, which opens no disk\n",
         (false, false) => "applied\n",
     };
     Ok(output::print(text)?)

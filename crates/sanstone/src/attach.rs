@@ -1,17 +1,13 @@
 //! `sanstone attach`: opens one volume and shows it to this machine, until SIGTERM or SIGINT, or until its
 //! front has nothing to serve any more. A second signal ends it at once.
 
-use std::{
-    future::{pending, poll_fn},
-    path::PathBuf,
-    pin::pin,
-    task::Poll,
-};
+use std::{future::pending, path::PathBuf, pin::pin};
 
 use clap::Args;
 use engine::{
     LaneHandle,
     cross::{Receiver, channel},
+    task::{self, Either},
 };
 use front_fuse::{Place, Spec};
 use front_nbd::{Address, Server, Tls, TlsFiles};
@@ -101,7 +97,7 @@ impl To {
     async fn take(&self) -> Result<Door, Failure> {
         match (&self.fuse, &self.nbd) {
             (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
-            (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address)?)),
+            (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address).await?)),
             (None, None) => unreachable!("clap asks for one of them"),
         }
     }
@@ -212,14 +208,11 @@ async fn attach(
 async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
     let mut ended = pin!(front.ended());
     loop {
-        let mut next = pin!(told.receive());
-        let what = poll_fn(|cx| {
-            if ended.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            next.as_mut().poll(cx)
-        });
-        match what.await {
+        let what = match task::either(ended.as_mut(), told.receive()).await {
+            Either::One(()) => return,
+            Either::Other(what) => what,
+        };
+        match what {
             Some(Told::LookAgain) => {
                 if !volume.look_again() {
                     tracing::info!("SIGHUP: no file has changed its length");

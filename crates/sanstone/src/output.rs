@@ -67,7 +67,9 @@ impl OutputFile {
     }
 
     fn append(&mut self, text: &str) -> anyhow::Result<()> {
-        let emptied = match self.is_begun {
+        // A pipe or a terminal has no length.
+        let has_len = self.file.metadata().is_ok_and(|found| found.is_file());
+        let emptied = match self.is_begun || !has_len {
             true => Ok(()),
             false => self.file.set_len(0),
         };

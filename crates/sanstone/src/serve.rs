@@ -5,18 +5,17 @@
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     io::{self, Write},
     path::Path,
     pin::{Pin, pin},
-    task::Poll,
 };
 
 use engine::{
     LaneHandle,
     cross::{Receiver, Sender, channel},
+    task::{self, Either},
 };
-use node::{Config, Daemon, Process};
+use node::{Config, Daemon, Onlooker, Process};
 
 use crate::{
     admin::{self, Ask},
@@ -131,8 +130,10 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 answer,
             })) => {
                 let path = config.path().display().to_string();
+                let onlooker = daemon.onlooker();
                 let applying = pin!(daemon.apply(*config, is_dry_run));
-                let Some(applied) = unless_stopped(applying, wanted, &mut later).await else {
+                let applied = unless_stopped(applying, &onlooker, wanted, &mut later).await;
+                let Some(applied) = applied else {
                     tracing::warn!(path, "not applied to its end: the daemon is to stop");
                     return;
                 };
@@ -145,24 +146,22 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
 }
 
 /// What comes of `work`, which may wait for a disk for a long time; `None` when the daemon is to stop before
-/// that. What else is wanted meanwhile is for `later`: admin clients, of whom there are few, and signals.
+/// that. Who wants to look meanwhile sees what `onlooker` does; what else is wanted is for `later`: admin
+/// clients, of whom there are few, and signals.
 async fn unless_stopped<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
+    onlooker: &Onlooker,
     wanted: &Receiver<Wanted>,
     later: &mut VecDeque<Wanted>,
 ) -> Option<T> {
     loop {
-        let mut next = pin!(wanted.receive());
-        let come = poll_fn(|cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(Ok(done));
+        match task::either(work.as_mut(), wanted.receive()).await {
+            Either::One(done) => return Some(done),
+            Either::Other(Some(Wanted::Told(Told::Stop)) | None) => return None,
+            Either::Other(Some(Wanted::Asked(Ask::View(answer)))) => {
+                let _ = answer.send(onlooker.view().await);
             }
-            next.as_mut().poll(cx).map(Err)
-        });
-        match come.await {
-            Ok(done) => return Some(done),
-            Err(Some(Wanted::Told(Told::Stop)) | None) => return None,
-            Err(Some(other)) => later.push_back(other),
+            Either::Other(Some(other)) => later.push_back(other),
         }
     }
 }

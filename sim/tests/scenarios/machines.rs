@@ -9,6 +9,7 @@ use engine::{
 };
 use sim::{
     Setup, Site, assert_occurred,
+    target_machine::Networks,
     workload::{self, Load, Tally, check_all, random_time},
 };
 use volume::{ErrorKind, SharedVolume};
@@ -25,9 +26,10 @@ enum Stop {
 }
 
 /// Rounds of load in each of which one target stops in some way and comes back. A volume whose
-/// flush has failed is opened again after its round.
-async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
-    let mut all = Tally::default();
+/// flush has failed is opened again after its round. Gives, too, in how many of them something was
+/// acknowledged and not durable when the target stopped.
+async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> (Tally, u64) {
+    let (mut all, mut unflushed) = (Tally::default(), 0);
     let mut volume = site.open().await;
     for _ in 0..rounds {
         let chaos = {
@@ -39,7 +41,7 @@ async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
             ..Load::default()
         };
         let tally = workload::run(site, &volume, load).await;
-        chaos.await;
+        unflushed += u64::from(chaos.await);
         check_all(site, &volume).await;
         all.good += tally.good;
         all.failed.extend(tally.failed);
@@ -50,13 +52,15 @@ async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> Tally {
         }
     }
     end(site, volume).await;
-    all
+    (all, unflushed)
 }
 
-async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
+/// Gives whether something was acknowledged and not durable then.
+async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) -> bool {
     time::sleep(random_time(random, 80 * MS)).await;
     let index = random.index(site.targets.len());
     let target = &site.targets[index];
+    let is_unflushed = site.model.borrow().unflushed() > 0;
     match stop {
         Stop::Kill => target.kill(),
         Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
@@ -72,6 +76,7 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) {
             site.client.reset_connections(&target.host);
         }
     }
+    is_unflushed
 }
 
 /// The last word: after a flush that was good, nothing but what was written survives a loss of
@@ -102,7 +107,7 @@ fn a_power_cut_of_a_target_loses_nothing_that_was_promised() {
     let (mut told, mut met) = (0, Occurred::default());
     seeds(400, |seed| {
         let site = Site::new(seed, Setup::draw(seed).volatile());
-        let tally = site.run(rounds(&site, Stop::PowerCut, 2));
+        let (tally, _) = site.run(rounds(&site, Stop::PowerCut, 2));
         only_flushes_failed(&tally);
         told += tally.flush_failed.len() as u64;
         met += site.world.occurred();
@@ -120,7 +125,7 @@ fn a_restart_is_heard_of_though_the_answer_that_tells_of_it_is_lost() {
     let mut met = Occurred::default();
     seeds(400, |seed| {
         let site = Site::new(seed, Setup::draw(seed).volatile());
-        let tally = site.run(rounds(&site, Stop::PowerCutAndResets, 1));
+        let (tally, _) = site.run(rounds(&site, Stop::PowerCutAndResets, 1));
         only_flushes_failed(&tally);
         met += site.world.occurred();
     });
@@ -137,7 +142,7 @@ fn a_power_cut_of_a_disk_without_a_volatile_cache_loses_nothing() {
         let mut setup = Setup::draw(seed);
         setup.served.caching = ["write-through", "direct-sync"][seed as usize % 2];
         let site = Site::new(seed, setup);
-        let tally = site.run(rounds(&site, Stop::PowerCut, 2));
+        let (tally, _) = site.run(rounds(&site, Stop::PowerCut, 2));
         assert_eq!((tally.failed, tally.flush_failed), Default::default());
         met += site.world.occurred();
     });
@@ -149,20 +154,27 @@ fn a_target_that_is_killed_and_started_again_goes_on() {
     let mut met = Occurred::default();
     seeds(200, |seed| {
         let site = Site::new(seed, Setup::draw(seed));
-        let tally = site.run(rounds(&site, Stop::Kill, 2));
+        let (tally, _) = site.run(rounds(&site, Stop::Kill, 2));
         only_flushes_failed(&tally);
         met += site.world.occurred();
     });
     assert_occurred([("kills during writes", met.kills_during_writes)]);
 }
 
+/// It asks its initiators to log out, and they flush before they do: nothing is unflushed when it comes
+/// back, and nothing has failed.
 #[test]
-fn a_target_that_is_told_to_stop_finishes_what_it_accepted() {
+fn a_target_that_is_told_to_stop_and_started_again_is_a_pause() {
+    let mut unflushed = 0;
     seeds(200, |seed| {
-        let site = Site::new(seed, Setup::draw(seed));
-        let tally = site.run(rounds(&site, Stop::InGoodOrder, 2));
-        only_flushes_failed(&tally);
+        let networks = [Networks::One, Networks::TwoOfOneGroup, Networks::TwoGroups];
+        let setup = Setup::draw(seed).on(networks[seed as usize % 3]);
+        let site = Site::new(seed, setup);
+        let (tally, stops) = site.run(rounds(&site, Stop::InGoodOrder, 2));
+        assert_eq!((tally.failed, tally.flush_failed), Default::default());
+        unflushed += stops;
     });
+    assert_occurred([("stops with unflushed writes", unflushed)]);
 }
 
 #[test]

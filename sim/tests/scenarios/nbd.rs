@@ -66,7 +66,8 @@ impl Bench {
                         limits: LIMITS,
                         tls: None,
                     };
-                    let place = Place::take(&Address::Tcp(address)).expect("nobody else is there");
+                    let place = Place::take(&Address::Tcp(address)).await;
+                    let place = place.expect("nobody else is there");
                     front_nbd::Server::start(config, place, &units).await
                 });
                 let bench = Bench {

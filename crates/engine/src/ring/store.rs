@@ -2,7 +2,8 @@
 
 use std::{
     ffi::CString,
-    fs, io,
+    fs,
+    io::{self, Read},
     os::{
         fd::AsRawFd,
         unix::{
@@ -22,6 +23,8 @@ use crate::{
 const MARK: &std::ffi::CStr = c"user.sanstone.disk";
 /// The longest mark, in bytes.
 const MARK_BYTES_MAX: usize = 256;
+/// More than any configuration or file of state has; a device may have no end.
+const READ_BYTES_MAX: u64 = 64 << 20;
 /// The file systems of this machine.
 pub(crate) struct System;
 
@@ -50,7 +53,15 @@ impl Store for System {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+        let mut bytes = Vec::new();
+        let file = fs::File::open(path)?;
+        file.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > READ_BYTES_MAX {
+            let message =
+                format!("it holds more than {READ_BYTES_MAX} bytes; is it the right file?");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        Ok(bytes)
     }
 
     fn is_blank(&self, path: &Path) -> io::Result<bool> {

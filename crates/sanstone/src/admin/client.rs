@@ -65,8 +65,10 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
         };
         anyhow!("the daemon of {} has not answered: {why}", state.display())
     };
-    write_line(&stream, &request(asked)?).map_err(lost)?;
-    let line = read_line(&stream, ANSWER_BYTES_MAX).map_err(lost)?;
+    // A daemon that is too busy says so without waiting for the question.
+    let sent = write_line(&stream, &request(asked)?);
+    let line = read_line(&stream, ANSWER_BYTES_MAX);
+    let line = line.map_err(|error| lost(sent.err().unwrap_or(error)))?;
     answer(&line).map_err(|refusal| match refusal.is_wrong {
         true => Failure::Wrong(refusal.message),
         false => anyhow!(refusal.message).into(),

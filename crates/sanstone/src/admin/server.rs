@@ -226,7 +226,7 @@ fn apply(
 ) -> Result<Applied, Refusal> {
     let notes = RefCell::new(Vec::new());
     let note = |note: &dyn Display| notes.borrow_mut().push(note.to_string());
-    let (config, disks) = Config::load_to_serve(path, false, note)?;
+    let (config, disks) = Config::load_to_apply(path, note)?;
     config.require_targets()?;
     let mut notes = notes.take();
     notes.extend(

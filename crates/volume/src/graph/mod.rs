@@ -16,7 +16,7 @@ pub(crate) mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
 };
 
@@ -161,6 +161,23 @@ impl Graph {
     ) -> std::result::Result<Volumes, ConfigError> {
         volumes.check()?;
         Ok(std::mem::replace(&mut self.volumes, volumes))
+    }
+
+    /// Files that are made from now on may have to go again: until [`Graph::keep_made`] or
+    /// [`Graph::remove_made`].
+    pub fn begin_trial(&mut self) {
+        self.context.kept.of::<OpenFiles>().begin_trial();
+    }
+
+    /// What was made since [`Graph::begin_trial`] stays.
+    pub fn keep_made(&mut self) {
+        self.context.kept.of::<OpenFiles>().keep_made();
+    }
+
+    /// Removes the files that were made since [`Graph::begin_trial`] and gives their paths. Their volumes
+    /// are closed, and were used by nobody.
+    pub fn remove_made(&mut self) -> Vec<PathBuf> {
+        self.context.kept.of::<OpenFiles>().remove_made()
     }
 
     /// Closes the open volumes in good order: claims are given up, and sessions logged out. For the

@@ -55,6 +55,8 @@ pub struct OpenFile {
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened.
     pub(super) opened_bytes: u64,
+    /// The file was not there before it was opened.
+    is_new: bool,
     /// The configuration says how long the volume is, whatever the file's length.
     pub(super) has_size: bool,
     pub(super) medium: SharedMedium,
@@ -136,6 +138,7 @@ impl OpenFile {
             flushes: Arc::default(),
             atomic_writes,
             opened_bytes: file_bytes,
+            is_new,
             has_size: options.len_bytes.is_some(),
             medium,
             claim: Mutex::default(),
@@ -160,7 +163,26 @@ impl OpenFile {
 
     /// Whether the path that it was opened by still leads to it. Blocks briefly.
     pub fn is_at_its_path(&self) -> bool {
-        self.medium.io.is_at(&self.path)
+        self.is_at(&self.path)
+    }
+
+    /// Whether `path` leads to it. Blocks briefly.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        self.medium.io.is_at(path)
+    }
+
+    /// Whether the file was not there before it was opened.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Removes the file, durably, if its path still leads to it. Blocks briefly.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        if self.is_at_its_path() {
+            remove(&self.path)?;
+            store::sync(&store::parent_of(&self.path))?;
+        }
+        Ok(())
     }
 
     /// Where it was when it was opened.

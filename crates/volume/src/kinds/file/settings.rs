@@ -74,6 +74,16 @@ impl File {
     }
 }
 
+/// The graph has the file open already, for a volume that it means no more.
+fn still_open(path: &Path) -> Error {
+    let message = format!(
+        "{} is still open for a volume that goes: to give its disk another name, take the old volume away and \
+         apply, then write the new one",
+        path.display()
+    );
+    Error::new(ErrorKind::Configuration, message)
+}
+
 impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
@@ -86,7 +96,12 @@ impl Settings for File {
                     format!("{path}: {why}"),
                 ));
             }
-            let file = OpenFile::open(&options).await?;
+            let file = OpenFile::open(&options).await.map_err(|error| {
+                match opening.kept::<OpenFiles>().are_at(&options.path) {
+                    true => still_open(&options.path),
+                    false => error,
+                }
+            })?;
             opening.kept::<OpenFiles>().add(&file);
             #[cfg(any(test, feature = "testing"))]
             if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {

@@ -98,6 +98,11 @@ impl Nexus {
         self.session.is_over()
     }
 
+    /// Whether requests may be sent on it: it is not over, and not asked to be.
+    pub(super) fn takes_requests(&self) -> bool {
+        !self.is_over() && !self.session.is_asked_to_log_out()
+    }
+
     /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
     pub(super) fn haunts(&self) -> bool {
         self.is_over() && self.session.has_left_writes() && self.past.get() == Past::Open

@@ -38,6 +38,8 @@ pub(super) struct Path {
     error: RefCell<Option<Error>>,
     /// The log has its loss: one line, however many attempts fail.
     pub(super) loss_is_told: Cell<bool>,
+    /// It led to another disk when it was looked at last.
+    pub(super) leads_elsewhere: Cell<bool>,
     /// Somebody sees to it that it comes back.
     pub(super) is_recovering: Cell<bool>,
 }
@@ -97,7 +99,8 @@ impl Path {
 
     /// The nexus, if commands may be sent on it.
     pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
-        self.live().filter(|_| self.access.get() != Access::No)
+        self.live()
+            .filter(|nexus| self.access.get() != Access::No && nexus.takes_requests())
     }
 
     /// The nexus that was lost with writes that may still happen.
@@ -136,6 +139,7 @@ impl Paths {
             pace: RefCell::new(Pace::begin()),
             error: RefCell::default(),
             loss_is_told: Cell::new(false),
+            leads_elsewhere: Cell::new(false),
             is_recovering: Cell::new(false),
         });
         Paths {
@@ -314,8 +318,10 @@ impl Paths {
             true => left.max(self.config.connect_timeout),
             false => left,
         };
+        let has_session = || self.live().next().is_some();
+        let had_session = has_session();
         let changed = self.changed.wait_for(|| {
-            let is_over = self.attempts.get() != attempts;
+            let is_over = self.attempts.get() != attempts || (had_session && !has_session());
             (is_over || self.can_pick(writes)).then_some(())
         });
         let changed = time::timeout(limit, changed).await;

@@ -11,6 +11,8 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const AT_ONCE_MAX: u32 = 16;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After a refusal, where there is another path.
+const PAUSE_REFUSED: Duration = Duration::from_secs(10);
 /// What may be sent again at once has so long in any case: a unit attention is no outage.
 const AT_ONCE_TIME: Duration = Duration::from_secs(1);
 
@@ -94,6 +96,11 @@ impl Pace {
     /// How long the next login is to wait.
     pub(super) fn due_in(&self) -> Duration {
         self.pause.saturating_sub(time::now() - self.began)
+    }
+
+    /// The last login was refused, and nobody waits for the next.
+    pub(super) fn refused(&mut self) {
+        self.pause = PAUSE_REFUSED;
     }
 
     /// The next login begins now.

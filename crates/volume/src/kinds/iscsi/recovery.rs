@@ -56,17 +56,18 @@ impl Unit {
         Err(self.paths.why())
     }
 
-    /// Logs in on the paths that are not there yet. One that cannot be reached is tried again and again.
+    /// Logs in on the paths that are not there yet. One that cannot be reached, or is refused, is tried again
+    /// and again.
     ///
     /// # Errors
-    /// When one of them leads to another disk, or is refused for good.
+    /// When one of them leads to another disk.
     pub(super) async fn open_others(&self) -> Result<()> {
         let missing = || self.paths.all().iter().filter(|path| path.live().is_none());
         let opened = missing().map(async |path| {
             let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
                 return Ok(());
             };
-            if error.kind() == ErrorKind::Configuration {
+            if path.leads_elsewhere.get() {
                 return Err(error.context(format_args!("the path by {}", path.config.address)));
             }
             self.told_lost(path, &error);
@@ -96,6 +97,22 @@ impl Unit {
         if !path.loss_is_told.replace(true) {
             let (target_name, address) = (&self.config().target_name, path.config.address);
             tracing::warn!(target_name, %address, %error, "session lost; logging in again");
+        }
+    }
+
+    /// The target refuses the path with `error`: the log has a line for each reason, and the path is tried less
+    /// often while there is another one.
+    fn told_refused(&self, path: &Path, error: &Error) {
+        if error.kind() != ErrorKind::Configuration {
+            return;
+        }
+        let before = path.error();
+        if before.is_none_or(|before| before.to_string() != error.to_string()) {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::warn!(target_name, %address, %error, "a path is refused; it is tried again now and then");
+        }
+        if self.paths.usable().next().is_some() {
+            path.pace.borrow_mut().refused();
         }
     }
 
@@ -169,12 +186,46 @@ impl Unit {
         }
         let unit = self.me.clone();
         spawn(async move {
+            nexus.session().asked_to_log_out().await;
+            if let (false, Some(unit)) = (nexus.is_over(), unit.upgrade()) {
+                unit.leave(&nexus).await;
+            }
             let error = nexus.session().over().await;
             if let Some(unit) = unit.upgrade() {
                 unit.lost(&nexus, &error);
             }
         });
         Ok(())
+    }
+
+    /// Logs out on `nexus`, as the target asks, which may be about to stop. What was written and is not durable
+    /// yet is flushed before: a restart would not say that it was kept.
+    async fn leave(&self, nexus: &Nexus) {
+        let path = &self.paths.all()[nexus.path()];
+        if !path.loss_is_told.replace(true) {
+            let (target_name, address) = (&self.config().target_name, path.config.address);
+            tracing::info!(target_name, %address, "the target asks for a logout; logging in again when it is back");
+        }
+        nexus.idle().await;
+        for _ in 0..AT_ONCE_MAX {
+            let Some(covers) = self.unflushed.at_stake() else {
+                break;
+            };
+            let command = cdb::synchronize_cache();
+            let Ok(reply) = nexus.execute(&command, Data::None).await else {
+                break;
+            };
+            match self.judge(nexus, &reply) {
+                None => self.unflushed.flushed(covers),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, _)) => break,
+                Some((Verdict::Fail(_), _)) => {
+                    self.unflushed.lose();
+                    break;
+                }
+            }
+        }
+        nexus.session().logout().await;
     }
 
     /// Makes a new nexus fit for use.
@@ -243,6 +294,7 @@ impl Unit {
             Told::Good(page) if page.get(1) == Some(&0x83) => page,
             _ => Vec::new(),
         };
+        path.leads_elsewhere.set(false);
         let config = self.config();
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
         let is_same = match known.in_common(&found) {
@@ -254,6 +306,7 @@ impl Unit {
         if is_same {
             return Ok(());
         }
+        path.leads_elsewhere.set(true);
         let message = format!(
             "LUN {} at {} is another disk: it calls itself {found}, and the disk of this volume {known}; \
              look at the portals in `paths`, and at what the target serves there",
@@ -478,6 +531,9 @@ async fn recover(unit: Weak<Unit>, index: usize) {
             tracing::info!(target_name, %address, "logged in again");
             path.loss_is_told.set(false);
             path.is_recovering.set(false);
+        }
+        if let Some(error) = &failed {
+            this.told_refused(path, error);
         }
         this.paths.attempted(path, failed);
         if is_back {

@@ -1,7 +1,7 @@
 //! Which writes a restart of the target loses. A target that has *restarted* may have lost writes
 //! that it had acknowledged and not yet made durable. Only its unit attention tells, so from then on
 //! flushes fail, and writes are refused, until the volume is opened again, unless nothing was
-//! unflushed.
+//! unflushed: a target that restarts in good order asks for a logout, before which all is flushed.
 
 use std::cell::Cell;
 
@@ -45,6 +45,11 @@ impl Unflushed {
         (self.ended.get() > self.flushed.get()).then_some(self.ended.get())
     }
 
+    /// What a flush that begins now will cover, if a restart would lose any of it.
+    pub(super) fn at_stake(&self) -> Option<u64> {
+        (self.promised.get() > self.flushed.get()).then_some(self.ended.get())
+    }
+
     /// A flush of so many has ended well.
     pub(super) fn flushed(&self, covers: u64) {
         self.flushed.set(covers.max(self.flushed.get()));
@@ -53,7 +58,7 @@ impl Unflushed {
     /// The target has restarted. Gives whether that may have lost what it had acknowledged. A flush
     /// on its way has covered nothing yet.
     pub(super) fn restarted(&self) -> bool {
-        let loses = self.promised.get() > self.flushed.get();
+        let loses = self.at_stake().is_some();
         if loses {
             self.lose();
         }

@@ -153,7 +153,7 @@ impl Unit {
         self.look_at_capacity(nexus).await;
         // Last: whatever is answered may shake the claim, and then the command must not be sent.
         match self.steady_claim(nexus).await {
-            Ok(()) => Ok(!nexus.is_over()),
+            Ok(()) => Ok(nexus.takes_requests()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
                 Ok(false)

@@ -81,6 +81,8 @@ pub struct Foreign {
     pub commands: Cell<u64>,
     /// Sessions that were let in.
     pub logins: Cell<u64>,
+    /// Logins that came, whatever became of them.
+    pub attempts: Cell<u64>,
     /// Connections that are open.
     pub connected: Cell<u64>,
     /// LOGICAL UNIT RESETs that came.
@@ -130,6 +132,8 @@ pub enum Instead {
     Shut,
     /// These bytes are sent before it is executed.
     After(Vec<u8>),
+    /// It is executed, and then the target asks for a logout (RFC 7143 §11.9.1).
+    AskForLogout,
     /// The connection ends.
     Drop,
     /// It is never answered; a write reaches the medium with [`Foreign::land`].

@@ -9,8 +9,8 @@ use engine::{
     spawn, time,
 };
 use iscsi::{
-    CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection, TargetEvent,
-    TaskId,
+    AsyncMessage, CommandRequest, LoginStatus, Outcome, RxData, TargetConfig, TargetConnection,
+    TargetEvent, TaskId,
 };
 use iscsi_stream::Receiver;
 
@@ -122,6 +122,7 @@ impl Connection {
     }
 
     fn log_in(&mut self) {
+        self.foreign.attempts.set(self.foreign.attempts.get() + 1);
         let mut porter = self.foreign.at_login.borrow_mut();
         let at_login = porter.as_mut().map(|porter| porter(self.group));
         let answered = match at_login.unwrap_or(AtLogin::LetIn) {
@@ -199,6 +200,11 @@ impl Connection {
             Some(Instead::After(bytes)) => {
                 self.raw.extend_from_slice(&bytes);
                 execute()
+            }
+            Some(Instead::AskForLogout) => {
+                self.answer(task, execute());
+                let message = AsyncMessage::LogoutRequest { within_s: 2 };
+                return self.machine.async_message(message);
             }
             Some(Instead::Drop) => {
                 self.is_over = true;

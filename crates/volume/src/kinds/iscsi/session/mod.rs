@@ -85,6 +85,8 @@ pub(super) struct Session {
     answered: Cell<Option<(TaskId, u8)>>,
     /// The session ended while the target had writes of it.
     left_writes: Cell<bool>,
+    /// The target has asked for a logout.
+    is_asked_to_log_out: Cell<bool>,
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
@@ -165,6 +167,7 @@ impl Session {
             }),
             answered: Cell::new(None),
             left_writes: Cell::new(false),
+            is_asked_to_log_out: Cell::new(false),
             messages_told: Cell::new(0),
             timeouts,
         });
@@ -203,6 +206,17 @@ impl Session {
     /// Waits until it is over.
     pub(super) async fn over(&self) -> Error {
         self.changed.wait_for(|| self.error()).await
+    }
+
+    /// Whether the target has asked for a logout.
+    pub(super) fn is_asked_to_log_out(&self) -> bool {
+        self.is_asked_to_log_out.get()
+    }
+
+    /// Waits until the target asks for a logout, or it is over.
+    pub(super) async fn asked_to_log_out(&self) {
+        let is_asked = || (self.is_asked_to_log_out() || self.is_over()).then_some(());
+        self.changed.wait_for(is_asked).await;
     }
 
     pub(super) fn digests(&self) -> iscsi::frame::Digests {

@@ -14,6 +14,8 @@ use crate::{Result, kinds::iscsi::ended};
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// PDUs that are received in one turn of the lane.
 const TURN_PDUS: u64 = 256;
+/// The event code of an Asynchronous Message by which a target asks for a logout (RFC 7143 §11.9.1).
+const LOGOUT_REQUEST: u8 = 1;
 
 pub(super) async fn read(session: Rc<Session>) {
     let mut receiver = Receiver::new(session.stream.clone(), RECEIVE_BUFFER_BYTES);
@@ -78,6 +80,13 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
             }
             InitiatorEvent::TaskManagementDone { task, response } => {
                 session.answered.set(Some((task, response)));
+                session.changed.notify();
+            }
+            InitiatorEvent::AsyncMessage {
+                event: LOGOUT_REQUEST,
+                ..
+            } => {
+                session.is_asked_to_log_out.set(true);
                 session.changed.notify();
             }
             InitiatorEvent::AsyncMessage { event, .. } => {

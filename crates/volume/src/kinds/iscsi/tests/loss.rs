@@ -190,3 +190,44 @@ fn a_restart_that_a_login_in_vain_was_told_of_is_not_forgotten() {
         assert_eq!(foreign.logins.get(), before + 2);
     });
 }
+
+/// A target that asks for a logout may be about to stop, and one that is started again tells no more than that.
+/// Gives what a flush after such a restart says when SYNCHRONIZE CACHE before the logout was answered so.
+fn restarted_after_a_logout(flushes: Option<Instead>) -> crate::Result<()> {
+    use scsi::opcode::{SYNCHRONIZE_CACHE_10, WRITE_10};
+    let site = Site::new(Foreign::new(Claims::default()));
+    let mut outcome = None;
+    site.run(async |disk, foreign| {
+        let flushed = Rc::new(Cell::new(0));
+        let counted = flushed.clone();
+        foreign.answer(move |cdb| match cdb[0] {
+            WRITE_10 => Some(Instead::AskForLogout),
+            SYNCHRONIZE_CACHE_10 => {
+                counted.set(counted.get() + 1);
+                flushes.clone()
+            }
+            _ => None,
+        });
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("a write");
+        while foreign.connected.get() > 0 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(flushed.get(), 1, "a flush before the logout");
+        assert_eq!(disk.live_paths(), 0);
+        foreign.answer(once([UNIT_ATTENTION, 0x29, 0x01]));
+        disk.read(0, 512).await.expect("over another session");
+        assert_eq!(foreign.logins.get(), 2);
+        outcome = Some(disk.flush().await);
+    });
+    outcome.expect("the test has run")
+}
+
+#[test]
+fn what_was_flushed_before_a_logout_is_not_lost_by_a_restart() {
+    restarted_after_a_logout(None).expect("all of it was durable");
+    const MEDIUM_ERROR: u8 = 0x03;
+    let failed = Instead::Sense([MEDIUM_ERROR, 0x0c, 0x00]);
+    let error = restarted_after_a_logout(Some(failed)).expect_err("it was not");
+    assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+}

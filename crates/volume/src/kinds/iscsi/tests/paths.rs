@@ -92,6 +92,32 @@ fn a_path_to_another_disk_is_refused() {
     }
 }
 
+/// At the start one path is enough, whatever is wrong with the others.
+#[test]
+fn a_path_that_is_refused_at_the_start_comes_when_it_is_let_in() {
+    let site = Site::new(Foreign::new(named()));
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    for refused in [1, 2] {
+        site.foreign.at_login(move |Group(tag)| match tag {
+            tag if tag == refused => AtLogin::Refuse(iscsi::LoginStatus::AUTHORIZATION_FAILURE),
+            _ => AtLogin::LetIn,
+        });
+        site.world.block_on(&site.client, async {
+            let disk = IscsiDisk::open(config.clone()).await.expect("one path");
+            assert_eq!(disk.live_paths(), 1);
+            let before = site.foreign.attempts.get();
+            time::sleep(Duration::from_secs(100)).await;
+            let attempts = site.foreign.attempts.get() - before;
+            assert!((5..=15).contains(&attempts), "{attempts} in 100 s");
+            site.foreign.at_login(|_| AtLogin::LetIn);
+            while disk.live_paths() < 2 {
+                time::sleep(Duration::from_millis(10)).await;
+            }
+            disk.close().await;
+        });
+    }
+}
+
 /// A target that takes logins on one path only, again and again lost.
 #[test]
 fn a_path_that_is_refused_leaves_the_other_one_alone() {
