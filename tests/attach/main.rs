@@ -6,4 +6,5 @@ mod content;
 mod death;
 mod file_system;
 mod refusals;
+mod stalled;
 mod stop;
