@@ -8,4 +8,5 @@ mod file_system;
 mod lanes;
 mod links;
 mod refusals;
+mod stalled;
 mod stop;

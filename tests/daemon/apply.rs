@@ -181,6 +181,11 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
             "lanes: that is set at the start; restart",
         ),
         (
+            format!("wait = \"cpu\"\n{VOLUMES}{first}"),
+            2,
+            "wait: that is set at the start; restart",
+        ),
+        (
             format!("memory = \"64MiB\"\n{VOLUMES}{first}"),
             2,
             "memory or limits.transfer: that is set at the start",

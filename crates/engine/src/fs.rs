@@ -11,7 +11,7 @@ use crate::{
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
     reactor::{Opened, Reactor},
-    time,
+    task, time,
 };
 
 pub use crate::reactor::OpenOptions;
@@ -33,6 +33,7 @@ pub struct SharedFile {
     is_regular: bool,
     io_align_bytes: u32,
     atomic_write_bytes: Option<RangeInclusive<u32>>,
+    write_max_bytes: Option<usize>,
 }
 
 impl SharedFile {
@@ -50,6 +51,7 @@ impl SharedFile {
             is_regular: opened.is_regular,
             io_align_bytes: opened.io_align_bytes,
             atomic_write_bytes: opened.atomic_write_bytes,
+            write_max_bytes: opened.write_max_bytes,
         }
     }
 
@@ -94,6 +96,7 @@ impl SharedFile {
     pub fn on_lane(&self) -> File {
         File {
             file: Rc::new(self.handle()),
+            write_max_bytes: self.write_max_bytes,
         }
     }
 
@@ -106,6 +109,7 @@ impl SharedFile {
 #[derive(Clone, Debug)]
 pub struct File {
     file: Rc<Handle>,
+    write_max_bytes: Option<usize>,
 }
 
 impl File {
@@ -134,7 +138,22 @@ impl File {
     }
 
     /// Writes all of `data` at byte `at`; with `durable`, it is on persistent media at the end.
-    pub async fn write_all_at(&self, at: u64, mut data: Payload, durable: bool) -> io::Result<()> {
+    pub async fn write_all_at(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
+        // One barrier for all of what is to be durable.
+        let piece = self.write_max_bytes.filter(|_| !durable);
+        let piece = piece.unwrap_or(usize::MAX);
+        if data.len() <= piece {
+            return self.write_piece(at, data, durable).await;
+        }
+        let pieces = (0..data.len()).step_by(piece).map(|start| {
+            let end = data.len().min(start + piece);
+            Box::pin(self.write_piece(at + start as u64, data.slice(start..end), durable))
+        });
+        // All of them end, whatever becomes of one.
+        task::join_all(pieces).await.into_iter().collect()
+    }
+
+    async fn write_piece(&self, at: u64, mut data: Payload, durable: bool) -> io::Result<()> {
         let mut start = 0;
         while start < data.len() {
             let op = Op::Write {

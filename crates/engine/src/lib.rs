@@ -40,7 +40,7 @@ pub mod time;
 pub use buf::{Buf, Payload, Slice};
 pub use future::LaneFuture;
 pub use gather::Gather;
-pub use lane::{Lane, LaneConfig, LaneHandle};
+pub use lane::{Lane, LaneConfig, LaneHandle, Waiting};
 pub use share::{Share, spend};
 pub use task::{begin, spawn};
 pub use time::{Duration, Instant};

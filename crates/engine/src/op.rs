@@ -119,6 +119,14 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether its result is a number of bytes that were moved.
+    pub(crate) fn moves_bytes(&self) -> bool {
+        !matches!(
+            self,
+            Op::Accept { .. } | Op::Connect { .. } | Op::Sync { .. } | Op::Allocate { .. }
+        )
+    }
+
     /// Whether the operation may be cancelled when nobody waits for it any more: only what
     /// changes nothing on a medium. A write, once begun, runs to its end. (A message that is taken when
     /// nobody waits for it any more is lost: a device is let go then.)

@@ -139,6 +139,8 @@ pub(crate) struct Opened {
     pub(crate) io_align_bytes: u32,
     /// Lengths that can be written all or nothing; `None`: none can.
     pub(crate) atomic_write_bytes: Option<RangeInclusive<u32>>,
+    /// More is better written in several goes; `None`: however much.
+    pub(crate) write_max_bytes: Option<usize>,
 }
 
 /// What a path leads to.

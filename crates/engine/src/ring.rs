@@ -215,6 +215,7 @@ impl Ring {
             Wait::Until(deadline) => deadline,
         };
         cost::count_system_call();
+        cost::count_sleep();
         let Some(deadline) = until else {
             return self.ring.submit_and_wait(1).map(drop);
         };

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::store;
+use engine::{Waiting, store};
 use front_iscsi::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError, folded_name};
 use serde::Deserialize;
 use toml::Spanned;
@@ -72,6 +72,8 @@ struct File {
     memory: Option<Spanned<Size>>,
     connections: Option<Spanned<i64>>,
     lanes: Option<Spanned<i64>>,
+    #[serde(default)]
+    wait: WaitSetting,
     ping_interval: Option<Spanned<Time>>,
     peer_timeout: Option<Spanned<Time>>,
     /// CRC32C with initiators that prefer it to nothing.
@@ -85,6 +87,16 @@ struct File {
     volume: Volumes,
     #[serde(default)]
     target: BTreeMap<Spanned<String>, Target>,
+}
+
+/// `wait = "balanced"`: how a lane that has nothing to do waits.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WaitSetting {
+    Latency,
+    #[default]
+    Balanced,
+    Cpu,
 }
 
 fn yes() -> bool {
@@ -525,6 +537,15 @@ impl Config {
     /// Threads that serve.
     pub fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
+    }
+
+    /// How lanes wait when they have nothing to do.
+    pub fn waiting(&self) -> Waiting {
+        match self.file.wait {
+            WaitSetting::Latency => Waiting::Latency,
+            WaitSetting::Balanced => Waiting::Balanced,
+            WaitSetting::Cpu => Waiting::Cpu,
+        }
     }
 
     /// The targets, checked, with their secrets.

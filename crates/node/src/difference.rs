@@ -112,6 +112,7 @@ impl Difference {
         let memory = |config: &Config| config.unit_limits().ok();
         for (what, is_other) in [
             ("lanes", before.lanes() != after.lanes()),
+            ("wait", before.waiting() != after.waiting()),
             ("memory or limits.transfer", memory(before) != memory(after)),
         ] {
             if is_other {

@@ -164,7 +164,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     log::abort_at_panic();
     // For this thread and those that it starts.
     let flusher = rustix::process::configure_io_flusher_behavior(true);
-    let lanes = Lanes::start(config.lanes())?;
+    let lanes = Lanes::start(config.lanes(), config.waiting())?;
     let handles = lanes.handles();
     let attached = lanes
         .first

@@ -29,10 +29,10 @@ pub(crate) enum LabVerb {
     #[command(after_help = bench_loads())]
     Bench {
         /// How often to run each load on each target.
-        #[arg(long, default_value_t = 5)]
+        #[arg(long, default_value_t = 10)]
         rounds: usize,
         /// How long to run a load each time.
-        #[arg(long, default_value_t = 1.0)]
+        #[arg(long, default_value_t = 0.25)]
         seconds: f64,
         /// Run only the loads whose names contain this text, as "128K".
         #[arg(long, value_name = "TEXT", default_value = "")]
@@ -73,7 +73,7 @@ pub(crate) enum LabVerb {
 fn bench_loads() -> String {
     format!(
         "Loads (--only names some of them):\n  {}\n\nEach round runs each load on each target for --seconds: \
-         about 4 minutes at the defaults, with tgt installed.",
+         about 10 minutes at the defaults, with tgt installed.",
         bench::names().join("\n  ")
     )
 }

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use engine::{
-    Lane, LaneConfig, LaneHandle,
+    Lane, LaneConfig, LaneHandle, Waiting,
     cross::{Sender, channel},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -23,7 +23,11 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Starts `count` lanes, or one for each CPU of the affinity mask. The first belongs to the
     /// calling thread.
-    pub(crate) fn start(count: Option<usize>) -> Result<Lanes> {
+    pub(crate) fn start(count: Option<usize>, waiting: Waiting) -> Result<Lanes> {
+        let config = LaneConfig {
+            waiting,
+            ..LaneConfig::default()
+        };
         let mask = sched_getaffinity(None).context("asking for the CPUs of this process")?;
         let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
             .filter(|&cpu| mask.is_set(cpu))
@@ -34,10 +38,10 @@ impl Lanes {
         if let (true, Some(cpu)) = (pinned, cpu_of_lane.next()) {
             pin(cpu);
         }
-        let first = Lane::new(&LaneConfig::default()).context("starting a lane")?;
+        let first = Lane::new(&config).context("starting a lane")?;
         let mut others = Vec::new();
         for (index, cpu) in (1..count).zip(cpu_of_lane) {
-            others.push(start_thread(index, pinned.then_some(cpu))?);
+            others.push(start_thread(index, &config, pinned.then_some(cpu))?);
         }
         Ok(Lanes { first, others })
     }
@@ -60,8 +64,10 @@ impl Lanes {
 
 fn start_thread(
     index: usize,
+    config: &LaneConfig,
     cpu: Option<usize>,
 ) -> Result<(LaneHandle, Sender<()>, JoinHandle<()>)> {
+    let config = config.clone();
     let (started, handle) = mpsc::channel();
     let (stop, stopped) = channel::<()>();
     let thread = thread::Builder::new()
@@ -70,7 +76,7 @@ fn start_thread(
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            match Lane::new(&LaneConfig::default()) {
+            match Lane::new(&config) {
                 Ok(lane) => {
                     let _ = started.send(Ok(lane.handle()));
                     lane.block_on(stopped.receive());

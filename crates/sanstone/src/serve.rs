@@ -40,7 +40,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     let limits = config.limits();
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     log::abort_at_panic();
-    let lanes = Lanes::start(config.lanes())?;
+    let lanes = Lanes::start(config.lanes(), config.waiting())?;
     let served = lanes.first.block_on(serve(
         config,
         &lanes.handles(),

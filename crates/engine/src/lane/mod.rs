@@ -1,12 +1,13 @@
 //! The lane: one thread's executor and reactor, and the loop that drives both.
 //!
 //! A turn runs what is ready (of each [share](crate::share) only so much), fires the timers that are due, submits what the tasks asked for and
-//! takes what has completed. When there is nothing to do, a lane that has lately been woken after
-//! short pauses spins for about as long as such a pause, then sleeps; an idle lane sleeps at once.
+//! takes what has completed. When there is nothing to do it looks for work for a while, where that
+//! pays (`pause.rs`), then sleeps.
 
 mod handle;
 mod inbox;
 mod ops;
+mod pause;
 mod shares;
 mod tasks;
 mod timers;
@@ -20,11 +21,13 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use self::{inbox::Message, ops::OpTable, shares::Shares, tasks::TaskRef, timers::Timers};
+use self::{
+    inbox::Message, ops::OpTable, pause::Pauses, shares::Shares, tasks::TaskRef, timers::Timers,
+};
 use crate::{
+    clock,
     future::LaneFuture,
     instant::Instant,
     op::Op,
@@ -35,6 +38,7 @@ use crate::{
 pub use handle::LaneHandle;
 pub(crate) use inbox::{Inbox, waker};
 pub(crate) use ops::{Submitted, submit};
+pub use pause::Waiting;
 pub use shares::{Counts, Share, TURN_BYTES};
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::TimerId;
@@ -47,15 +51,15 @@ const TASKS_PER_TURN: usize = 256;
 pub struct LaneConfig {
     /// Operations that fit into the submission queue; more are submitted in several goes.
     pub entries: u32,
-    /// The longest that the lane spins before it sleeps; zero: never.
-    pub spin_max: Duration,
+    /// How it waits when it has nothing to do.
+    pub waiting: Waiting,
 }
 
 impl Default for LaneConfig {
     fn default() -> Self {
         LaneConfig {
             entries: 512,
-            spin_max: Duration::from_micros(50),
+            waiting: Waiting::default(),
         }
     }
 }
@@ -78,12 +82,10 @@ pub(crate) struct LaneInner {
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
-    spin_max_ns: u64,
     pub(crate) shares: Shares,
     /// When the turn that runs now began.
     turn_began: Cell<Instant>,
-    /// A running mean of the pauses between two pieces of work, in nanoseconds.
-    pause_ns: Cell<u64>,
+    pauses: RefCell<Pauses>,
 }
 
 thread_local! {
@@ -129,15 +131,11 @@ impl Lane {
     /// When the kernel refuses a ring; the message names the cause and the mend.
     pub fn new(config: &LaneConfig) -> io::Result<Lane> {
         let (ring, bell) = Ring::new(config.entries)?;
-        let spin_max_ns = u64::try_from(config.spin_max.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Lane::with_reactor(
-            Box::new(ring),
-            Inbox::register(Some(bell)),
-            spin_max_ns,
-        ))
+        let inbox = Inbox::register(Some(bell));
+        Ok(Lane::with_reactor(Box::new(ring), inbox, config.waiting))
     }
 
-    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, spin_max_ns: u64) -> Lane {
+    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, waiting: Waiting) -> Lane {
         Lane(Rc::new(LaneInner {
             turn_began: Cell::new(reactor.now()),
             inbox,
@@ -147,9 +145,8 @@ impl Lane {
             ops: RefCell::default(),
             completed: RefCell::default(),
             messages: RefCell::default(),
-            spin_max_ns,
             shares: Shares::new(),
-            pause_ns: Cell::new(u64::MAX / 2),
+            pauses: RefCell::new(Pauses::new(waiting)),
         }))
     }
 
@@ -235,18 +232,7 @@ impl LaneInner {
         if !(wait && idle) {
             self.poll_reactor(Wait::No);
         } else {
-            let began = self.now();
-            if !self.spin(began) && self.inbox.fall_asleep() {
-                let deadline = self.timers.borrow().next_deadline();
-                self.poll_reactor(Wait::Until(deadline));
-                self.inbox.wake_up();
-            }
-            let pause = self.now().since(began).as_nanos() as u64;
-            // A mean over about eight pauses; a long one counts no more than ten spins, so that
-            // the lane finds back to spinning soon after a quiet time.
-            let capped = pause.min(10 * self.spin_max_ns);
-            let before = self.pause_ns.get().min(10 * self.spin_max_ns);
-            self.pause_ns.set(before - before / 8 + capped / 8);
+            self.pause();
         }
         self.shares.begin_turn();
         self.tasks.borrow_mut().begin_turn();
@@ -319,26 +305,32 @@ impl LaneInner {
         }
     }
 
-    /// Looks for work without sleeping, for about as long as pauses have lately been. True: found.
-    fn spin(&self, began: Instant) -> bool {
-        self.poll_reactor(Wait::No);
-        if !self.is_idle() {
-            return true;
+    /// Waits for work: looks for it if that pays, then sleeps.
+    fn pause(&self) {
+        let began = self.now();
+        let look_ns = self.pauses.borrow().look_ns();
+        let has_found = look_ns.is_some_and(|look_ns| self.look(began, look_ns));
+        if !has_found && self.inbox.fall_asleep() {
+            let deadline = self.timers.borrow().next_deadline();
+            self.poll_reactor(Wait::Until(deadline));
+            self.inbox.wake_up();
         }
-        if self.pause_ns.get() > self.spin_max_ns {
-            return false;
-        }
+        let pause_ns = self.now().since(began).as_nanos() as u64;
+        self.pauses
+            .borrow_mut()
+            .ended(pause_ns, clock::thread_cpu_ns);
+    }
+
+    /// Looks for work without sleeping, for `look_ns`. True: found, or a timer is due.
+    fn look(&self, began: Instant, look_ns: u64) -> bool {
         let deadline = self.timers.borrow().next_deadline();
         loop {
             self.poll_reactor(Wait::No);
-            if !self.is_idle() {
-                return true;
-            }
             let now = self.now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
+            if !self.is_idle() || deadline.is_some_and(|deadline| now >= deadline) {
                 return true;
             }
-            if now.since(began).as_nanos() as u64 >= self.spin_max_ns {
+            if now.since(began).as_nanos() as u64 >= look_ns {
                 return false;
             }
             std::hint::spin_loop();
@@ -349,7 +341,11 @@ impl LaneInner {
     pub(crate) fn poll_reactor(&self, wait: Wait) {
         let mut completed = self.completed.take();
         self.reactor.borrow_mut().poll(wait, &mut completed);
+        let mut moved_bytes = 0;
         for Completion { id, op, result } in completed.drain(..) {
+            if op.moves_bytes() {
+                moved_bytes += u64::try_from(result).unwrap_or(0);
+            }
             let (waker, unwanted) = self.ops.borrow_mut().complete(id, op, result);
             if let Some(op) = unwanted {
                 self.discard(op, result);
@@ -359,6 +355,7 @@ impl LaneInner {
             }
         }
         *self.completed.borrow_mut() = completed;
+        self.pauses.borrow_mut().moved(moved_bytes);
     }
 
     /// Ends what nobody wants any more: a connection that was accepted is closed.

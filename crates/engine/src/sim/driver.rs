@@ -16,7 +16,7 @@ use super::{
 use crate::{
     buf,
     instant::Instant,
-    lane::{Inbox, Lane},
+    lane::{Inbox, Lane, Waiting},
 };
 
 pub(super) struct Driver {
@@ -102,7 +102,7 @@ impl Driver {
             };
             let inbox = Inbox::register(None);
             self.inboxes.borrow_mut().push(inbox.clone());
-            let lane = Lane::with_reactor(Box::new(reactor), inbox, 0);
+            let lane = Lane::with_reactor(Box::new(reactor), inbox, Waiting::Cpu);
             let mut random = self.state.borrow_mut().random.fork();
             lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
             self.lanes.borrow_mut().push(Running {

@@ -102,6 +102,7 @@ impl State {
             io_align_bytes,
             // Writes here land sector by sector.
             atomic_write_bytes: None,
+            write_max_bytes: None,
         })
     }
 

@@ -172,6 +172,10 @@ impl Floor {
         self.child.id()
     }
 
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Runs one case.
     pub(super) fn run(&self, case: Case, duration: Duration) -> Result<Done> {
         let address = self.address;

@@ -1,7 +1,7 @@
 //! The benchmark of targets: the same loads from one core against targets on another, in turn in one
 //! run, with the CPU that each spends per I/O. Its first table has the loads that users have, by
-//! libiscsi; the second our own initiator at full speed, beside the floor, a bare TCP exchange of the
-//! same bytes. A file is compared with a file, past the page cache or through
+//! libiscsi, beside their floors: the same bytes through TCP and the same I/O on the file, alone. The
+//! second has our own initiator at full speed, beside a bare TCP exchange of the same bytes. A file is compared with a file, past the page cache or through
 //! it; a disk in the target's own memory shows what the target costs without a medium.
 
 pub mod file;
@@ -290,12 +290,23 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
                 continue;
             }
             tell(case.name);
-            for (peer_index, peer) in peers.iter().enumerate() {
+            if case.has_floors() {
+                let sample = client.run_tcp(&floor, *case, settings.duration)?;
+                report.add_libiscsi(index, report::FLOOR, sample);
+            }
+            // What a target leaves behind, pages to be written for instance, meets each other one as often.
+            for turn in 0..peers.len() {
+                let peer_index = (round + turn) % peers.len();
+                let peer = &peers[peer_index];
                 if !case.is_for(peer.medium) {
                     continue;
                 }
                 let sample = client.run(peer, *case, settings.duration)?;
                 report.add_libiscsi(index, peer_index + 1, sample);
+                if case.has_floors() && peer.is_own() {
+                    let sample = client.run_file(peer, cores, *case, settings.duration)?;
+                    report.add_file_floor(index, peer_index + 1, sample);
+                }
             }
         }
         for (index, case) in CASES.iter().enumerate() {

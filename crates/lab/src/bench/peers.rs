@@ -138,7 +138,7 @@ pub(super) struct Peer {
     pub(super) pid: u32,
     child: Option<Child>,
     /// Open by its path as long as we hold it.
-    _disk: Option<Disk>,
+    disk: Option<Disk>,
 }
 
 impl Peer {
@@ -151,8 +151,18 @@ impl Peer {
             lun: other.lun,
             pid: other.pid,
             child: None,
-            _disk: None,
+            disk: None,
         }
+    }
+
+    /// Whether it is our own target.
+    pub(super) fn is_own(&self) -> bool {
+        self.name.starts_with(OWN_NAME)
+    }
+
+    /// The path of its disk's file, where that is one of ours.
+    pub(super) fn file(&self) -> Option<String> {
+        self.disk.as_ref()?.path()
     }
 
     /// Our own target. `places`: where its files go.
@@ -240,7 +250,7 @@ impl Peer {
             lun,
             pid: child.id(),
             child: Some(child),
-            _disk: Some(disk),
+            disk: Some(disk),
         };
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(address).is_err() {

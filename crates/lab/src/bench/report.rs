@@ -60,7 +60,7 @@ const DEPTH_32: &str = "4K random read, depth 32";
 const LIBISCSI_32: &str = "4K read, 32 at a time";
 
 /// The floor's place among the peers.
-const FLOOR: usize = 0;
+pub(super) const FLOOR: usize = 0;
 
 /// A load by our own target on one medium, in medians.
 pub(super) struct Row {
@@ -117,6 +117,10 @@ impl Report {
 
     pub(super) fn add_libiscsi(&mut self, case: usize, peer: usize, sample: StockSample) {
         self.libiscsi.add(case, peer, sample);
+    }
+
+    pub(super) fn add_file_floor(&mut self, case: usize, peer: usize, sample: Option<StockSample>) {
+        self.libiscsi.add_file_floor(case, peer, sample);
     }
 
     pub(super) fn lanes(&mut self, lanes: Lanes) {
@@ -246,7 +250,7 @@ impl Report {
         if self.measured().next().is_some() {
             let _ = writeln!(
                 out,
-                "\nClient: our own. Medians, [least … most] of the target's CPU time"
+                "\nClient: our own, at full speed. Medians, [least … most] of the target's CPU time"
             );
         }
         for case in self.measured() {

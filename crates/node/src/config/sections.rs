@@ -11,11 +11,12 @@ use volume::config::{BlockSize, ConfigError, Kind, Node, Ram, Size, What};
 use super::{File, syntax};
 
 /// The settings that stand above all tables.
-const ABOVE: [&str; 7] = [
+const ABOVE: [&str; 8] = [
     "state",
     "memory",
     "connections",
     "lanes",
+    "wait",
     "ping_interval",
     "peer_timeout",
     "digests",

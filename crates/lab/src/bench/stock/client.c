@@ -11,20 +11,11 @@
  *
  * The target's CPU time comes from the clock of its process, which counts nanoseconds of all its
  * threads, those that have ended included. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <inttypes.h>
+#include "load.h"
+
 #include <iscsi/iscsi.h>
 #include <iscsi/scsi-lowlevel.h>
-#include <math.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
-#include <unistd.h>
 
 #define SESSIONS_MAX 64
 #define SAMPLES_MAX (1u << 24)
@@ -46,6 +37,7 @@ struct session {
 
 static struct session sessions[SESSIONS_MAX];
 static struct pollfd polled[SESSIONS_MAX];
+static uint64_t random_state = 1;
 static unsigned session_count, depth, in_flight;
 static uint32_t size_bytes, block_bytes;
 static uint64_t places;
@@ -57,37 +49,8 @@ static uint32_t done_count, sent_count;
 
 static void die(const char *what, struct iscsi_context *iscsi)
 {
-	fprintf(stderr, "%s: %s\n", what, iscsi ? iscsi_get_error(iscsi) : strerror(errno));
+	fprintf(stderr, "%s: %s\n", what, iscsi_get_error(iscsi));
 	exit(1);
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec now;
-	if (clock_gettime(clock, &now))
-		die("reading a clock", NULL);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* splitmix64 */
-static uint64_t random_state = 1;
-static uint64_t next_random(void)
-{
-	uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
-static double next_gap_ns(double rate)
-{
-	double uniform = ((double)(next_random() >> 11) + 1) / 9007199254740993.0;
-	return -log(uniform) / rate * 1e9;
-}
-
-static uint32_t clamp_ns(uint64_t ns)
-{
-	return ns > UINT32_MAX ? UINT32_MAX : (uint32_t)ns;
 }
 
 static void ended(struct iscsi_context *iscsi, int status, void *data, void *private)
@@ -106,7 +69,7 @@ static void ended(struct iscsi_context *iscsi, int status, void *data, void *pri
 static void send_one(struct session *session, uint64_t meant_ns, uint64_t now_ns)
 {
 	struct command *command = session->free;
-	uint64_t place = next_random() % places;
+	uint64_t place = next_random(&random_state) % places;
 	struct scsi_task *task = NULL;
 
 	if (operation == COMPARE_AND_WRITE)
@@ -147,7 +110,7 @@ static void wait_for_events(int64_t timeout_ns)
 		polled[i].events = (short)iscsi_which_events(sessions[i].iscsi);
 	}
 	if (ppoll(polled, session_count, timeout_ns < 0 ? NULL : &timeout, NULL) < 0 && errno != EINTR)
-		die("polling", NULL);
+		fail("polling");
 	for (unsigned i = 0; i < session_count; i++)
 		if (polled[i].revents && iscsi_service(sessions[i].iscsi, polled[i].revents) < 0)
 			die("the connection", sessions[i].iscsi);
@@ -171,7 +134,7 @@ static void load(double rate, uint64_t end_ns)
 				while (!sessions[turn % session_count].free)
 					turn++;
 				send_one(&sessions[turn++ % session_count], (uint64_t)next_ns, now_ns);
-				next_ns += next_gap_ns(rate);
+				next_ns += next_gap_ns(&random_state, rate);
 			}
 			if (in_flight < depth * session_count) {
 				timeout_ns = (int64_t)(next_ns - (double)clock_ns(CLOCK_MONOTONIC));
@@ -185,25 +148,11 @@ static void load(double rate, uint64_t end_ns)
 	}
 }
 
-static int ascending(const void *a, const void *b)
-{
-	uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-	return (left > right) - (left < right);
-}
-
-static double quantile_us(uint32_t *samples, uint32_t count, double quantile)
-{
-	if (count == 0)
-		return 0;
-	qsort(samples, count, sizeof *samples, ascending);
-	return samples[(uint32_t)((double)(count - 1) * quantile)] / 1e3;
-}
-
 static void open_session(struct session *session, const char *url_text)
 {
 	session->iscsi = iscsi_create_context("iqn.2026-11.io.sanstone:stock-client");
 	if (!session->iscsi)
-		die("making a context", NULL);
+		fail("making a context");
 	struct iscsi_url *url = iscsi_parse_full_url(session->iscsi, url_text);
 	if (!url)
 		die("the URL", session->iscsi);
@@ -225,7 +174,7 @@ static void open_session(struct session *session, const char *url_text)
 	for (unsigned i = 0; i < depth; i++) {
 		struct command *command = calloc(1, sizeof *command);
 		if (!command)
-			die("memory", NULL);
+			fail("memory");
 		command->session = session;
 		command->next_free = session->free;
 		session->free = command;
@@ -250,13 +199,13 @@ int main(int count, char **arguments)
 		return 2;
 	clockid_t target;
 	if (clock_getcpuclockid(atoi(arguments[8]), &target))
-		die("the target's process", NULL);
+		fail("the target's process");
 	prctl(PR_SET_TIMERSLACK, 1ul);
 	payload = malloc(2 * size_bytes);
 	latencies_ns = malloc(SAMPLES_MAX * sizeof *latencies_ns);
 	lateness_ns = malloc(SAMPLES_MAX * sizeof *lateness_ns);
 	if (!payload || !latencies_ns || !lateness_ns)
-		die("memory", NULL);
+		fail("memory");
 	memset(payload, 0x5a, 2 * size_bytes);
 	for (unsigned i = 0; i < session_count; i++)
 		sessions[i].number = i, open_session(&sessions[i], arguments[1]);

@@ -2,6 +2,10 @@
 //! small C program drives libiscsi, the initiator of QEMU, at one command at a time, at given rates and
 //! at full speed. It is compiled for the run, and measures the target's CPU time itself, by the clock
 //! of the target's process.
+//!
+//! Beside it runs what no target can do without, as loads of their own: the same bytes through TCP and
+//! the same I/O on the same file, each by a program that does nothing else and sleeps until there is
+//! something to do.
 
 mod table;
 
@@ -16,7 +20,10 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use table::StockTable;
 
-use super::peers::{Medium, Peer};
+use super::{
+    floor::Floor,
+    peers::{Cores, Medium, Peer, pin},
+};
 use crate::{Error, Result};
 
 /// What the client sends.
@@ -63,6 +70,13 @@ impl StockCase {
     /// Whether the load is for a target with its disk on `medium`.
     pub(super) fn is_for(&self, medium: Option<Medium>) -> bool {
         !self.is_about_exclusion || medium == Some(Medium::Memory)
+    }
+
+    /// Whether its floors are measured: where the load is given, or one command follows the other. At full
+    /// speed a floor does more I/Os than a target, and what one costs is another thing.
+    pub(super) fn has_floors(&self) -> bool {
+        let is_one_at_a_time = self.sessions * self.depth == 1;
+        !self.is_about_exclusion && (self.rate.is_some() || is_one_at_a_time)
     }
 }
 
@@ -180,34 +194,24 @@ struct Printed {
     late_p99_us: f64,
 }
 
-/// The client, compiled.
+/// The programs, compiled.
 pub(super) struct StockClient {
-    program: PathBuf,
+    client: PathBuf,
+    floor: PathBuf,
 }
 
 impl StockClient {
-    /// Compiles it in `directory`.
+    /// Compiles them in `directory`.
     ///
     /// # Errors
     /// When there is no compiler or no libiscsi to compile with; the message says what to install.
     pub(super) fn build(directory: &Path) -> Result<StockClient> {
-        let (source, program) = (directory.join("client.c"), directory.join("client"));
-        fs::write(&source, include_str!("client.c"))
+        fs::write(directory.join("load.h"), include_str!("load.h"))
             .map_err(|e| Error::bench_io("writing the client's source", e))?;
-        let output = Command::new("cc")
-            .args(["-O2", "-o"])
-            .args([&program, &source])
-            .args(["-liscsi", "-lm"])
-            .output()
-            .map_err(|e| Error::bench_io("running cc (install gcc)", e))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Error::bench(format!(
-                "the client on libiscsi does not compile (install libiscsi-dev): {}",
-                said.trim()
-            )));
-        }
-        Ok(StockClient { program })
+        Ok(StockClient {
+            client: compile(directory, "client", include_str!("client.c"))?,
+            floor: compile(directory, "floor", include_str!("floor.c"))?,
+        })
     }
 
     /// Runs `case` on `peer` for `duration`.
@@ -218,27 +222,111 @@ impl StockClient {
         duration: Duration,
     ) -> Result<StockSample> {
         let url = format!("iscsi://{}/{}/{}", peer.address, peer.target, peer.lun);
-        let operation = case.operation.name();
-        let limit = duration * 10 + Duration::from_secs(30);
-        let mut command = Command::new("timeout");
-        command
-            .arg(limit.as_secs().to_string())
-            .arg(&self.program)
-            .args([&url, operation])
-            .args([case.size_bytes, case.sessions, case.depth].map(|n| n.to_string()))
-            .arg(case.rate.unwrap_or(0).to_string())
-            .arg(duration.as_secs_f64().to_string())
-            .arg(peer.pid.to_string());
-        let output = command
-            .output()
-            .map_err(|e| Error::bench_io("running the client on libiscsi", e))?;
-        let failed = |why: &str| Error::bench(format!("{}, {}: {why}", peer.name, case.name));
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(failed(&format!("{} {}", output.status, said.trim())));
-        }
-        sample(&output.stdout).map_err(|error| failed(&error.to_string()))
+        let mut arguments = vec![url, case.operation.name().to_owned()];
+        arguments.extend([case.size_bytes, case.sessions, case.depth].map(|n| n.to_string()));
+        arguments.extend(case.rate_and_seconds(duration));
+        arguments.push(peer.pid.to_string());
+        sample_of(&self.client, &arguments, &peer.name, case, duration)
     }
+
+    /// What the bytes of `case` cost through TCP alone.
+    pub(super) fn run_tcp(
+        &self,
+        floor: &Floor,
+        case: StockCase,
+        duration: Duration,
+    ) -> Result<StockSample> {
+        let mut arguments = vec!["tcp".to_owned(), floor.port().to_string()];
+        arguments.extend(case.kind());
+        arguments.extend(case.rate_and_seconds(duration));
+        arguments.push(floor.pid().to_string());
+        sample_of(&self.floor, &arguments, "bare TCP", case, duration)
+    }
+
+    /// What the I/O of `case` costs on the file of `peer` alone, on the target's core; `None` where it has
+    /// no file of ours.
+    pub(super) fn run_file(
+        &self,
+        peer: &Peer,
+        cores: Cores,
+        case: StockCase,
+        duration: Duration,
+    ) -> Result<Option<StockSample>> {
+        let Some(path) = peer.file() else {
+            return Ok(None);
+        };
+        let how = match peer.medium {
+            Some(Medium::DirectFile) => "direct",
+            _ => "cached",
+        };
+        let mut arguments = vec!["file".to_owned(), path, how.to_owned()];
+        arguments.extend(case.kind());
+        arguments.extend(case.rate_and_seconds(duration));
+        pin(cores.target)?;
+        let sample = sample_of(&self.floor, &arguments, "the file alone", case, duration);
+        pin(cores.client)?;
+        sample.map(Some)
+    }
+}
+
+impl StockCase {
+    /// As the programs take them.
+    fn kind(&self) -> [String; 2] {
+        [
+            self.operation.name().to_owned(),
+            self.size_bytes.to_string(),
+        ]
+    }
+
+    /// As the programs take them.
+    fn rate_and_seconds(&self, duration: Duration) -> [String; 2] {
+        [
+            self.rate.unwrap_or(0).to_string(),
+            duration.as_secs_f64().to_string(),
+        ]
+    }
+}
+
+fn compile(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
+    fs::write(&source, text).map_err(|e| Error::bench_io("writing the client's source", e))?;
+    let output = Command::new("cc")
+        .args(["-O2", "-o"])
+        .args([&program, &source])
+        .args(["-liscsi", "-lm", "-lpthread"])
+        .output()
+        .map_err(|e| Error::bench_io("running cc (install gcc)", e))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::bench(format!(
+            "{name}.c of the client on libiscsi does not compile (install libiscsi-dev): {}",
+            said.trim()
+        )));
+    }
+    Ok(program)
+}
+
+/// Runs one of the programs; `name` is what it measures.
+fn sample_of(
+    program: &Path,
+    arguments: &[String],
+    name: &str,
+    case: StockCase,
+    duration: Duration,
+) -> Result<StockSample> {
+    let limit = duration * 10 + Duration::from_secs(30);
+    let output = Command::new("timeout")
+        .arg(limit.as_secs().to_string())
+        .arg(program)
+        .args(arguments)
+        .output()
+        .map_err(|e| Error::bench_io("running the client on libiscsi", e))?;
+    let failed = |why: &str| Error::bench(format!("{name}, {}: {why}", case.name));
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(&format!("{} {}", output.status, said.trim())));
+    }
+    sample(&output.stdout).map_err(|error| failed(&error.to_string()))
 }
 
 fn sample(printed: &[u8]) -> std::result::Result<StockSample, serde_json::Error> {

@@ -1,5 +1,6 @@
-//! The first table: every sample of the client on libiscsi, and for people the medians, with the ratio of
-//! tgt's CPU time to ours on the same medium as the median of pairs, one for each round, and its interval.
+//! The first table: every sample of the client on libiscsi and of the floors, and for people the medians, with two
+//! ratios as the median of pairs, one for each round, and its interval: of tgt's CPU time on the same medium to
+//! ours, and of ours to the sum of the floors.
 
 use std::fmt::Write;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use super::{CASES, StockCase, StockSample};
 use crate::{
-    bench::report::{PeerReport, Row},
+    bench::report::{FLOOR, PeerReport, Row},
     statistics::Median,
 };
 
@@ -21,8 +22,10 @@ pub(crate) struct StockTable {
 struct StockReport {
     #[serde(flatten)]
     case: StockCase,
-    /// By target, in the order of the report's `peers`; none of the floor.
+    /// By target, in the order of the report's `peers`; of the floor, the bytes through TCP.
     samples: Vec<Vec<StockSample>>,
+    /// The I/O on the file of each target alone; none of a disk in memory.
+    file_floors: Vec<Vec<StockSample>>,
 }
 
 impl StockTable {
@@ -31,6 +34,7 @@ impl StockTable {
         let cases = CASES.iter().map(|&case| StockReport {
             case,
             samples: vec![Vec::new(); peers],
+            file_floors: vec![Vec::new(); peers],
         });
         StockTable {
             cases: cases.collect(),
@@ -40,6 +44,11 @@ impl StockTable {
     /// Adds a sample of load `case` (by its place in [`CASES`]) on target `peer`.
     pub(crate) fn add(&mut self, case: usize, peer: usize, sample: StockSample) {
         self.cases[case].samples[peer].push(sample);
+    }
+
+    /// Adds what load `case` costs on the file of target `peer` alone, if it has one.
+    pub(crate) fn add_file_floor(&mut self, case: usize, peer: usize, sample: Option<StockSample>) {
+        self.cases[case].file_floors[peer].extend(sample);
     }
 
     /// The loads that were run.
@@ -71,7 +80,7 @@ impl StockTable {
                     iops: case.median(peer, |sample| sample.iops),
                     target_us: case.median(peer, |sample| sample.target_us),
                     times_tgt: case.times_tgt(peers, peer).median,
-                    times_floor: f64::NAN,
+                    times_floor: case.times_floor(peers, peer).median,
                 });
             }
         }
@@ -86,29 +95,55 @@ impl StockTable {
         let _ = writeln!(
             out,
             "\nClient: libiscsi. Medians; × tgt: how many times the CPU time of Sanstone tgt takes on the \
-             same medium, the median of pairs and where the true one lies in 95 % of all cases"
+             same medium; × floor: how many times that of bare TCP and of the I/O on the file alone Sanstone \
+             takes; each the median of pairs and where the true one lies in 95 % of all cases"
         );
         for case in self.measured() {
             let _ = writeln!(
                 out,
-                "\n{:<32} {:>9} {:>9} {:>9} {:>12} {:>9} {:>8}",
-                case.case.name, "IOPS", "p50 µs", "p99 µs", "target µs/IO", "client µs", "× tgt"
+                "\n{:<32} {:>9} {:>9} {:>9} {:>12} {:>9} {:>8}{:>26}",
+                case.case.name,
+                "IOPS",
+                "p50 µs",
+                "p99 µs",
+                "target µs/IO",
+                "client µs",
+                "× tgt",
+                "× floor"
             );
             for (peer, PeerReport { name, .. }) in peers.iter().enumerate() {
                 if case.samples[peer].is_empty() {
                     continue;
                 }
-                let median = |of: fn(&StockSample) -> f64| case.median(peer, of);
+                let name = match peer {
+                    FLOOR => "bare TCP",
+                    _ => name,
+                };
+                let own = |of: fn(&StockSample) -> f64| case.median(peer, of);
                 let _ = writeln!(
                     out,
-                    "  {name:<30} {:>9.0} {:>9.1} {:>9.1} {:>12.2} {:>9.2} {}",
-                    median(|sample| sample.iops),
-                    median(|sample| sample.p50_us),
-                    median(|sample| sample.p99_us),
-                    median(|sample| sample.target_us),
-                    median(|sample| sample.client_us),
+                    "  {name:<30} {:>9.0} {:>9.1} {:>9.1} {:>12.2} {:>9.2} {:<24} {}",
+                    own(|sample| sample.iops),
+                    own(|sample| sample.p50_us),
+                    own(|sample| sample.p99_us),
+                    own(|sample| sample.target_us),
+                    own(|sample| sample.client_us),
                     ratio(case.times_tgt(peers, peer)),
+                    ratio(case.times_floor(peers, peer)),
                 );
+                let alone = &case.file_floors[peer];
+                if !alone.is_empty() {
+                    let alone = |of: fn(&StockSample) -> f64| median(alone, of);
+                    let _ = writeln!(
+                        out,
+                        "  {:<30} {:>9.0} {:>9.1} {:>9.1} {:>12.2}",
+                        "  its file alone",
+                        alone(|sample| sample.iops),
+                        alone(|sample| sample.p50_us),
+                        alone(|sample| sample.p99_us),
+                        alone(|sample| sample.target_us),
+                    );
+                }
             }
         }
     }
@@ -116,8 +151,7 @@ impl StockTable {
 
 impl StockReport {
     fn median(&self, peer: usize, of: impl Fn(&StockSample) -> f64) -> f64 {
-        let values: Vec<f64> = self.samples[peer].iter().map(of).collect();
-        Median::of(&values).median
+        median(&self.samples[peer], of)
     }
 
     /// How many times less CPU time a target takes than tgt on the same medium, round by round.
@@ -131,6 +165,27 @@ impl StockReport {
             .collect();
         Median::of(&ratios)
     }
+
+    /// How many times the CPU time of its floors one of our own targets takes, round by round.
+    fn times_floor(&self, peers: &[PeerReport], peer: usize) -> Median {
+        if !peers[peer].is_own() {
+            return Median::of(&[]);
+        }
+        let rounds = self.samples[peer].iter().zip(&self.samples[FLOOR]);
+        let ratios: Vec<f64> = rounds
+            .enumerate()
+            .map(|(round, (own, tcp))| {
+                let alone = self.file_floors[peer].get(round);
+                own.target_us / (tcp.target_us + alone.map_or(0.0, |alone| alone.target_us))
+            })
+            .collect();
+        Median::of(&ratios)
+    }
+}
+
+fn median(samples: &[StockSample], of: impl Fn(&StockSample) -> f64) -> f64 {
+    let values: Vec<f64> = samples.iter().map(of).collect();
+    Median::of(&values).median
 }
 
 /// A ratio with its interval, or nothing where there was none to compare with.
@@ -162,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_same_medium_round_by_round() {
+    fn ratios_are_of_the_same_medium_and_its_floors_round_by_round() {
         let peer = |name: &str, medium| PeerReport {
             name: name.to_owned(),
             medium,
@@ -180,6 +235,9 @@ mod tests {
             table.add(0, 2, sample(1000.0));
             table.add(0, 3, sample(tgt));
             table.add(0, 4, sample(1.0));
+            table.add(0, FLOOR, sample(own / 4.0));
+            table.add_file_floor(0, 1, Some(sample(own / 4.0)));
+            table.add_file_floor(0, 4, None);
         }
         let rows = table.rows(&peers);
         assert_eq!(rows.len(), 2);
@@ -187,6 +245,8 @@ mod tests {
             (rows[0].medium, rows[0].times_tgt),
             ("page-cache file", 2.0)
         );
+        assert_eq!(rows[0].times_floor, 2.0, "bare TCP and the file");
+        assert_eq!(rows[1].times_floor, 0.4, "bare TCP");
         assert!(rows[1].times_tgt.is_nan(), "tgt has no disk in memory");
     }
 }
