@@ -222,12 +222,18 @@ fn the_first_error_ends_a_load_and_a_stop_keeps_what_was_measured() {
             asked.0.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         let begun = time::now();
-        let done = generate(&[lun.clone()], &workload, 60_000 * MS, &stop).await;
+        let done = generate(std::slice::from_ref(&lun), &workload, 60_000 * MS, &stop).await;
         assert!((390..=410).contains(&done.expect("it was stopped").ios));
         assert!(time::now() - begun < 200 * MS);
 
         handle.add(Rule::always(Action::Fail(volume::ErrorKind::Medium)));
-        let failed = generate(&[lun.clone()], &workload, 60_000 * MS, &Stop::default()).await;
+        let failed = generate(
+            std::slice::from_ref(&lun),
+            &workload,
+            60_000 * MS,
+            &Stop::default(),
+        )
+        .await;
         assert_eq!(
             failed.expect_err("it fails").kind(),
             volume::ErrorKind::Medium

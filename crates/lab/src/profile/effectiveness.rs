@@ -228,7 +228,7 @@ fn plot(runs: &[Run]) -> Plot {
     }
     let row = |(operation, name): (Operation, &str)| -> (String, Vec<Option<f64>>) {
         let value = |column: &String| {
-            let is_it = |run: &&Run| run.operation == operation && rate(*run) == *column;
+            let is_it = |run: &&Run| run.operation == operation && rate(run) == *column;
             runs.iter().find(is_it).map(|run| run.ios_per_percent)
         };
         (name.to_owned(), columns.iter().map(value).collect())
