@@ -293,7 +293,9 @@ fn images() -> &'static [Vec<u8>] {
                 });
             }
             let options = CreateOptions {
-                unit_bytes: UNIT_BYTES,
+                layout: stripe::Layout::Stripe {
+                    unit_bytes: UNIT_BYTES,
+                },
                 uuid: Uuid::from_u128(1),
                 created_unix_s: 0,
                 force: false,

@@ -387,7 +387,9 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     let refused = call(&["volume", "take-over", "-c", &config, "plain"]);
     assert_ne!(refused.code(), Some(0), "{refused}");
     assert!(
-        refused.stderr.contains("\"plain\" has no stripe in it"),
+        refused
+            .stderr
+            .contains("\"plain\" has no stripe or concat in it"),
         "{refused}"
     );
     assert!(!directory.path().join("p").exists(), "{refused}");

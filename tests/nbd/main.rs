@@ -4,6 +4,7 @@
 mod calls;
 mod clients;
 mod crowd;
+mod joined;
 mod tls;
 
 use std::path::PathBuf;

@@ -372,7 +372,7 @@ impl Daemon {
             tracing::info!(%path, from, to, "a file has grown");
             let follows = |disk: &Disk| disk.tree.shape().len.is_shared_with(&grown.len);
             if !self.disks.iter().any(follows) {
-                let why = "a stripe keeps the length that it was created with; for a longer one, create a new stripe";
+                let why = "a stripe or concat keeps the length that it was created with; for a longer one, create a new one";
                 tracing::warn!(%path, "no served volume grows with this file: {why}");
             }
         }

@@ -24,6 +24,7 @@ const FILE: &str = "volumes.toml";
 pub(crate) enum Kind {
     File,
     Device,
+    /// A concat as well: a superblock has its name.
     Stripe,
     Iscsi,
     Ram,

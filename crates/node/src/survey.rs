@@ -132,7 +132,7 @@ fn asked_each(site: &Site<'_>) -> Vec<Asked> {
             root: root.span.clone(),
         };
         (asked.kind, asked.carried) = match &**kind {
-            config::Kind::Stripe(_) => (Kind::Stripe, None),
+            config::Kind::Stripe(_) | config::Kind::Concat(_) => (Kind::Stripe, None),
             config::Kind::Iscsi(iscsi) => {
                 let url = iscsi.url.get_ref();
                 let target = url.target.to_lowercase();
@@ -178,7 +178,7 @@ fn root_of<'a>(site: &Site<'a>, mut node: &'a Node) -> &'a Node {
         match &node.what {
             What::Named(name) => node = &site.volumes.0[name],
             What::Inline(kind) => match (&**kind, kind.children()) {
-                (config::Kind::Stripe(_), _) | (_, []) => return node,
+                (config::Kind::Stripe(_) | config::Kind::Concat(_), _) | (_, []) => return node,
                 (_, [child, ..]) => node = child,
             },
         }

@@ -1,4 +1,4 @@
-//! `sanstone volume create`: writes the superblocks of a stripe's children.
+//! `sanstone volume create`: writes the superblocks of the children of a stripe or concat.
 
 use std::{
     path::Path,
@@ -15,7 +15,7 @@ use volume::{
 
 use crate::{failure::Failure, output};
 
-/// Makes the stripe in the volume called `name`.
+/// Makes the stripe or concat in the volume called `name`.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let process = Process {
@@ -33,6 +33,6 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let lane = Lane::new(&LaneConfig::default())?;
     let home = lane.handle();
     lane.block_on(node::create_stripe(&config, &process, name, &home, &new))?;
-    let line = format!("created the stripe \"{name}\": {}\n", new.uuid);
+    let line = format!("created the volume \"{name}\": {}\n", new.uuid);
     Ok(output::print(line)?)
 }

@@ -109,7 +109,7 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum VolumeVerb {
-    /// Create a stripe: write a superblock to each of its children.
+    /// Create a stripe or concat: write a superblock to each of its children.
     ///
     /// The data on the children is lost. A child whose first MiB is not all zeroes is refused; data
     /// behind the first MiB is not looked for.
@@ -117,13 +117,13 @@ enum VolumeVerb {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// The name of the stripe's volume in the configuration.
+        /// The name of the volume in the configuration.
         name: String,
-        /// Overwrite children that hold data or belong to another stripe.
+        /// Overwrite children that hold data or belong to another one.
         #[arg(long)]
         force: bool,
     },
-    /// Take a stripe over from an owner that is gone for good: one that was not stopped in good order
+    /// Take a stripe or concat over from an owner that is gone for good: one that was not stopped in good order
     /// and whose state directory is lost, or that ran on another machine. It is fenced off where the
     /// children's targets can do that.
     TakeOver {

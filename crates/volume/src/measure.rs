@@ -161,7 +161,9 @@ fn a_stripe_of_two() {
         })
         .collect();
     let options = CreateOptions {
-        unit_bytes: stripe::UNIT_BYTES_DEFAULT,
+        layout: stripe::Layout::Stripe {
+            unit_bytes: stripe::UNIT_BYTES_DEFAULT,
+        },
         uuid: Uuid::from_u128(1),
         created_unix_s: 0,
         force: false,

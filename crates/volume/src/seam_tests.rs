@@ -48,11 +48,14 @@ const REQUESTS: [Request; 9] = [
 ];
 
 /// Who does not hand on what, and why.
-const REASONS: [(&str, Request, &str); 1] = [(
-    "stripe",
-    Request::Claim,
-    "it has claimed its children when it was opened, and whoever has it has them",
-)];
+const REASONS: [(&str, Request, &str); 2] = [
+    (
+        "stripe",
+        Request::Claim,
+        "it has claimed its children when it was opened, and whoever has it has them",
+    ),
+    ("concat", Request::Claim, "as a stripe"),
+];
 
 /// A child that has an answer of its own to every request, and notes which came.
 struct Able {
@@ -143,19 +146,27 @@ impl Volume for Able {
 }
 
 async fn striped(child: SharedVolume, unit_bytes: u32) -> SharedVolume {
+    joined(child, stripe::Layout::Stripe { unit_bytes }).await
+}
+
+async fn joined(child: SharedVolume, layout: stripe::Layout) -> SharedVolume {
     let children = [Child {
         name: "a".to_owned(),
         volume: child.clone(),
     }];
     let options = CreateOptions {
-        unit_bytes,
+        layout,
         uuid: Uuid::from_u128(1),
         created_unix_s: 0,
         force: false,
     };
     let created = stripe::create(&children, &options).await;
     created.expect("the child is blank");
-    let opened = stripe::Opened::open(&children, None).await;
+    let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0).expect("chance");
+    let opened = match layout {
+        stripe::Layout::Stripe { .. } => stripe::Opened::open(&children, None).await,
+        stripe::Layout::Concat => stripe::Opened::claimed_concat(&children, &claim).await,
+    };
     let opened = opened.expect("it was just created");
     Rc::new(opened.on_lane(&[child]).expect("one child"))
 }
@@ -173,11 +184,14 @@ async fn layer(name: &str, child: SharedVolume) -> SharedVolume {
         }
         "witness" => Rc::new(Witness::new(child, Recording::new())),
         "stripe" => striped(child, 64 << 10).await,
+        "concat" => joined(child, stripe::Layout::Concat).await,
         other => panic!("{other} is no layer"),
     }
 }
 
-const LAYERS: [&str; 6] = ["stats", "fault", "throttle", "cache", "witness", "stripe"];
+const LAYERS: [&str; 7] = [
+    "stats", "fault", "throttle", "cache", "witness", "stripe", "concat",
+];
 
 async fn ask(volume: &dyn Volume, request: Request) {
     let len = UNIT_BYTES as u64;

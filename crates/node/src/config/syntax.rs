@@ -121,6 +121,7 @@ fn with_mend(message: &str) -> String {
         ("struct Ram", "a table", "it as { size = \"1GiB\" }"),
         ("struct Iscsi", "a table", "it as { url = \"iscsi://…\" }"),
         ("struct Stripe", "a table", "it as { of = [ … ] }"),
+        ("struct Concat", "a table", "it as { of = [ … ] }"),
         (
             "struct Target",
             "a table",

@@ -1,4 +1,4 @@
-//! Making a stripe of a graph: its children are opened from the configuration, claimed, and
+//! Making a stripe or concat of a graph: its children are opened from the configuration, claimed, and
 //! given their superblocks.
 
 use engine::LaneHandle;
@@ -9,14 +9,12 @@ use crate::{
     claim::Others,
     kinds::{
         Kind, Node, What,
-        stripe::{
-            CreateOptions, UNIT_BYTES_DEFAULT, claim_all, create, give_up, look, settings::Stripe,
-        },
+        stripe::{CreateOptions, claim_all, create, give_up, look, settings::Family},
     },
     values::ConfigError,
 };
 
-/// What a new stripe is told.
+/// What a new stripe or concat is told.
 #[derive(Clone, Debug)]
 pub struct NewStripe {
     /// Its name for ever.
@@ -28,7 +26,7 @@ pub struct NewStripe {
 }
 
 impl Graph {
-    /// Writes the superblocks of the stripe called `name`, which makes its children one volume.
+    /// Writes the superblocks of the stripe or concat called `name`, which makes its children one volume.
     ///
     /// # Errors
     /// When it is no stripe, or what [`create`] refuses.
@@ -39,22 +37,22 @@ impl Graph {
         options: &NewStripe,
     ) -> Result<(), ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
-        let Some(stripe) = find_stripe(&node) else {
+        let Some(family) = find_family(&node) else {
             let message = format!(
-                "volume \"{name}\" has no stripe in it: only stripes are created, other volumes are \
+                "volume \"{name}\" has no stripe or concat in it: only these are created, other volumes are \
                  made when they are first served"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         };
         let mut children = Vec::new();
-        for (index, child) in stripe.of.get_ref().iter().enumerate() {
-            let path = format!("{name}/stripe/{index}");
+        for (index, child) in family.of.get_ref().iter().enumerate() {
+            let path = format!("{name}/{}/{index}", family.kind());
             children.push(self.open_node(child, &path, home).await?);
         }
-        let told = |error: crate::Error| ConfigError::new(stripe.of.span(), error.to_string());
-        let children = stripe.named(&children).await.map_err(told)?;
+        let told = |error: crate::Error| ConfigError::new(family.of.span(), error.to_string());
+        let children = family.named(&children).await.map_err(told)?;
         let options = CreateOptions {
-            unit_bytes: stripe.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT),
+            layout: family.layout,
             uuid: options.uuid,
             created_unix_s: options.created_unix_s,
             force: options.force,
@@ -68,12 +66,12 @@ impl Graph {
         claim_all(&children, &claim).await.map_err(told)?;
         let created = create(&children, &options).await;
         give_up(&children).await;
-        // Stripes among the children were closed with these.
+        // Those of their kind among the children were closed with these.
         self.context.until_closed.clear();
         created.map_err(told)
     }
 
-    /// Opens the volume called `name` for the new owner of its stripe, which is there already: no file
+    /// Opens the volume called `name` for the new owner of its stripe or concat, which is there already: no file
     /// is made.
     ///
     /// # Errors
@@ -85,9 +83,9 @@ impl Graph {
         others: Others,
     ) -> Result<Tree, ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?;
-        if find_stripe(node).is_none() {
+        if find_family(node).is_none() {
             let message = format!(
-                "volume \"{name}\" has no stripe in it: only stripes have an owner to take over from"
+                "volume \"{name}\" has no stripe or concat in it: only these have an owner to take over from"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         }
@@ -95,29 +93,30 @@ impl Graph {
         self.open(name, home).await
     }
 
-    /// Refuses stripes that can be created and never served.
+    /// Refuses stripes and concats that can be created and never served.
     ///
     /// # Errors
     /// The first child that keeps its blocks in memory, with its place.
     pub fn check_stripes(&self) -> Result<(), ConfigError> {
         let nodes = self.volumes.0.values().flat_map(Node::all);
         nodes
-            .filter_map(as_stripe)
-            .try_for_each(|stripe| stripe.check_lasting(&self.volumes))
+            .filter_map(as_family)
+            .try_for_each(|family| family.check_lasting(&self.volumes))
     }
 }
 
-fn as_stripe(node: &Node) -> Option<&Stripe> {
+fn as_family(node: &Node) -> Option<Family<'_>> {
     match &node.what {
         What::Inline(kind) => match &**kind {
-            Kind::Stripe(stripe) => Some(stripe),
+            Kind::Stripe(stripe) => Some(stripe.family()),
+            Kind::Concat(concat) => Some(concat.family()),
             _ => None,
         },
         What::Named(_) => None,
     }
 }
 
-/// The outermost stripe of a tree.
-fn find_stripe(node: &Node) -> Option<&Stripe> {
-    node.all().into_iter().find_map(as_stripe)
+/// The outermost stripe or concat of a tree.
+fn find_family(node: &Node) -> Option<Family<'_>> {
+    node.all().into_iter().find_map(as_family)
 }

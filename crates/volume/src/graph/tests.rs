@@ -446,6 +446,88 @@ fn a_stripe_opens_after_it_was_created_and_not_before() {
 }
 
 #[test]
+fn a_concat_of_any_lengths_keeps_the_contract_also_below_layers() {
+    let text = r#"
+        a.ram = { size = "2MiB" }
+        b.ram = { size = "4MiB", block_size = 4096 }
+        c.ram = { size = "1216KiB" }
+        inner.stripe = { unit = "4KiB", of = ["b"] }
+        db.cache = { size = "1MiB", of = { stats = { of = { concat = { of = ["a", "inner", "c"] } } } } }
+    "#;
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, Path::new("."));
+        let home = lane.handle();
+        let _open = (
+            graph.open("a", &home).await,
+            graph.open("b", &home).await,
+            graph.open("c", &home).await,
+        );
+        let error = graph.open("db", &home).await.expect_err("blank children");
+        assert!(
+            error.message().contains("sanstone volume create"),
+            "{error}"
+        );
+        for (name, id) in [("inner", 7), ("db", 8)] {
+            let new = NewStripe {
+                uuid: uuid::Uuid::from_u128(id),
+                created_unix_s: 1,
+                force: false,
+            };
+            let created = graph.create_stripe(name, &home, &new).await;
+            created.expect("it is created");
+        }
+        let tree = graph.open("db", &home).await.expect("it opens");
+        // A MiB, two of them, and three times 64 KiB.
+        assert_eq!(tree.shape().len_bytes(), (3 << 20) + 3 * (64 << 10));
+        assert_eq!(tree.shape().block_size_bytes, 4096);
+        let uuid = uuid::Uuid::from_u128(8);
+        assert_eq!(tree.carried(), Some(&Carried::Stripe(uuid)));
+        contract::hold(tree.on_lane().await.expect("a volume"), 5).await;
+    });
+}
+
+#[test]
+fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    for (unit, unit_bytes) in [("4KiB", 4 << 10), ("4MiB", 4 << 20), ("1GiB", 1u64 << 30)] {
+        let scratch = Scratch::new();
+        let len = (1 << 20) + 2 * unit_bytes;
+        let files = ["a", "b", "c"]
+            .map(|name| format!("{{ file = {{ path = \"{name}\", size = \"{len}B\" }} }}"));
+        let text = format!(
+            "db.stripe = {{ unit = \"{unit}\", of = [{}] }}",
+            files.join(", ")
+        );
+        lane.block_on(async {
+            let mut graph = graph(&text, scratch.path());
+            let home = lane.handle();
+            let new = NewStripe {
+                uuid: uuid::Uuid::from_u128(7),
+                created_unix_s: 1,
+                force: false,
+            };
+            let created = graph.create_stripe("db", &home, &new).await;
+            created.expect("it is created");
+            let tree = graph.open("db", &home).await.expect("it opens");
+            let volume = tree.on_lane().await.expect("a volume");
+            assert_eq!(volume.shape().len_bytes(), 6 * unit_bytes);
+            // Over each border between units, and at both ends.
+            let ends = [0, 6 * unit_bytes - 8192];
+            let borders = (1..6).map(|border| border * unit_bytes - 4096);
+            for (value, at) in (1u8..).zip(borders.chain(ends)) {
+                let data = Payload::from(Buf::copy_of(&[value; 8192]));
+                let written = volume.write(at, data, Durability::Fua).await;
+                written.unwrap_or_else(|error| panic!("{unit} at {at}: {error}"));
+                let read = volume.read(at, 8192).await.expect("it reads");
+                assert!(read.to_vec() == [value; 8192], "{unit} at {at}");
+            }
+            assert_eq!(graph.close().await, Vec::<String>::new());
+        });
+    }
+}
+
+#[test]
 fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_does_the_end() {
     let scratch = Scratch::new();
     let text = r#"

@@ -6,6 +6,7 @@
 
 pub mod cache;
 mod check;
+pub mod concat;
 pub mod fault;
 pub mod file;
 pub mod iscsi;
@@ -85,6 +86,8 @@ kinds! {
     iscsi => Iscsi,
     /// Several volumes of equal length, their blocks dealt out in turn.
     stripe => Stripe,
+    /// Several volumes of any lengths, one after the other.
+    concat => Concat,
     /// Memory in front of a volume.
     cache => Cache,
     /// A volume behind a link of limited rate.

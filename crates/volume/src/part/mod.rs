@@ -31,7 +31,7 @@ pub(crate) use self::{
 /// A name that a volume has itself, whatever the configuration calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// The one that a stripe got when it was created.
+    /// The one that a stripe or concat got when it was created.
     Stripe(Uuid),
     /// The one by which a remote disk is told from all others in the world.
     Remote(String),

@@ -115,7 +115,9 @@ fn a_page_reader_keeps_both_children_of_a_stripe_busy() {
         })
         .collect();
     let options = stripe::CreateOptions {
-        unit_bytes: stripe::UNIT_BYTES_DEFAULT,
+        layout: stripe::Layout::Stripe {
+            unit_bytes: stripe::UNIT_BYTES_DEFAULT,
+        },
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
         force: false,

@@ -1,13 +1,14 @@
-//! Makes a stripe of blank children: the only place that ever writes a superblock.
+//! Makes a stripe or concat of blank children: the only place that ever writes a superblock.
 
 use engine::{Buf, Payload, task::join_all};
 use uuid::Uuid;
 
 use super::{
     Child,
-    map::PerChild,
+    place::PerChild,
     superblock::{
-        CHILDREN_MAX, RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, UNIT_BYTES_MAX, UNIT_BYTES_MIN,
+        CHILDREN_MAX, Layout, RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, UNIT_BYTES_MAX,
+        UNIT_BYTES_MIN,
     },
 };
 use crate::{
@@ -15,12 +16,12 @@ use crate::{
     claim::{MARK_AT, holds_mark},
 };
 
-/// What a new stripe is to be.
+/// What a new stripe or concat is to be.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// The unit, in bytes: a power of two from 4,096 on.
-    pub unit_bytes: u32,
-    /// The stripe's name for ever, e.g. `Uuid::new_v4()`.
+    /// How the data lie on the children.
+    pub layout: Layout,
+    /// The volume's name for ever, e.g. `Uuid::new_v4()`.
     pub uuid: Uuid,
     /// Now, in seconds since 1970.
     pub created_unix_s: u64,
@@ -29,17 +30,18 @@ pub struct CreateOptions {
 }
 
 /// Writes a superblock on each child, durably. Child `i` of the list becomes child `i` for ever;
-/// each gives the data length of the smallest. Nothing is written unless all are fit; whether two are
-/// one disk under two names shows only in what was written, and when that or an I/O ends it, the
-/// children get back what they held.
+/// each child of a stripe gives the data length of the smallest, each of a concat all that it has. Nothing
+/// is written unless all are fit; whether two are one disk under two names shows only in what was written,
+/// and when that or an I/O ends it, the children get back what they held.
 ///
 /// # Errors
 /// `Configuration` when the unit or a child does not fit, when a child holds a superblock or
 /// anything else but zeroes in its first MiB (without `force`), or when two children are the same
 /// disk; the child's own error when an I/O fails. Each names the child.
 pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
-    let unit = u64::from(check_options(children.len(), options)?);
-    let mut usable_bytes = u64::MAX;
+    check_options(children.len(), options)?;
+    let unit = options.layout.grain_bytes();
+    let mut usable_bytes = Vec::new();
     let mut before = Vec::new();
     for child in children {
         let shape = child.volume.shape();
@@ -51,7 +53,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
                 shape.len_bytes()
             )));
         }
-        if shape.physical_block_bytes > options.unit_bytes {
+        if u64::from(shape.physical_block_bytes) > unit {
             return Err(child.refuse(format!(
                 "its blocks of {} bytes are larger than the unit of {unit}; choose a larger unit",
                 shape.physical_block_bytes
@@ -60,7 +62,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         if shape.read_only {
             return Err(child.refuse("it is read-only"));
         }
-        usable_bytes = usable_bytes.min(usable);
+        usable_bytes.push(usable);
         let start = child.volume.read(0, RESERVED_BYTES as usize).await;
         let start = start.map_err(|error| child.blame(error))?;
         if !options.force {
@@ -69,12 +71,17 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         // Behind it is the mark of the child's owner: ours, or none.
         before.push(start.slice(0..MARK_AT as usize));
     }
-    let superblocks: Vec<Superblock> = (0..children.len() as u32)
-        .map(|child_index| Superblock {
+    if let Layout::Stripe { .. } = options.layout {
+        let smallest = usable_bytes.iter().min().copied().unwrap_or(0);
+        usable_bytes.fill(smallest);
+    }
+    let superblocks: Vec<Superblock> = (0..)
+        .zip(usable_bytes)
+        .map(|(child_index, usable_bytes)| Superblock {
             volume: options.uuid,
             child_index,
             child_count: children.len() as u32,
-            unit_bytes: options.unit_bytes,
+            layout: options.layout,
             usable_bytes,
             created_unix_s: options.created_unix_s,
         })
@@ -113,32 +120,37 @@ pub async fn look(children: &[Child]) -> Result<()> {
     Ok(())
 }
 
-fn check_options(children: usize, options: &CreateOptions) -> Result<u32> {
-    let unit = options.unit_bytes;
-    if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit) {
-        return Err(Error::new(
-            ErrorKind::Configuration,
-            format!(
-                "a stripe unit of {unit} bytes: write a power of two from {UNIT_BYTES_MIN} to \
-                 {UNIT_BYTES_MAX}, such as \"64KiB\""
-            ),
-        ));
+fn check_options(children: usize, options: &CreateOptions) -> Result<()> {
+    if let Layout::Stripe { unit_bytes: unit } = options.layout {
+        if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit) {
+            return Err(Error::new(
+                ErrorKind::Configuration,
+                format!(
+                    "a stripe unit of {unit} bytes: write a power of two from {UNIT_BYTES_MIN} to \
+                     {UNIT_BYTES_MAX}, such as \"64KiB\""
+                ),
+            ));
+        }
     }
     if !(1..=CHILDREN_MAX).contains(&children) {
+        let name = options.layout.name();
         return Err(Error::new(
             ErrorKind::Configuration,
-            format!("a stripe of {children} children: it takes 1 to {CHILDREN_MAX}"),
+            format!("a {name} of {children} children: it takes 1 to {CHILDREN_MAX}"),
         ));
     }
-    Ok(unit)
+    Ok(())
 }
 
 fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     if let Ok(found) = Superblock::decode(&start.slice(0..SUPERBLOCK_BYTES).to_vec()) {
         return Err(child.refuse(format!(
-            "it is already child {} of {} of stripe {}; use another, or --force to give up that \
-             stripe's data",
-            found.child_index, found.child_count, found.volume
+            "it is already child {} of {} of {} {}; use another, or --force to give up the data of \
+             that one",
+            found.child_index,
+            found.child_count,
+            found.layout.name(),
+            found.volume
         )));
     }
     let unmarked = match holds_mark(start) {
@@ -180,7 +192,7 @@ fn ended(children: &[Child], results: PerChild<Result<()>>) -> Result<()> {
 /// Two names of one disk would now both show what was written through the later one.
 async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
     for (child, superblock) in children.iter().zip(superblocks) {
-        let found = child.read_superblock().await?;
+        let found = child.read_superblock(superblock.layout.name()).await?;
         if found == *superblock {
             continue;
         }
@@ -188,7 +200,7 @@ async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Resul
         let same = children.get(found.child_index as usize);
         if let Some(same) = same.filter(|_| found.volume == superblock.volume) {
             return Err(child.refuse(format!(
-                "it is the same disk as child {}; give each child a disk of its own",
+                "it is the same disk as {}; give each child a disk of its own",
                 same.name
             )));
         }

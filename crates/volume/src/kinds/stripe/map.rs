@@ -1,176 +1,61 @@
-//! Where each byte of a striped volume lies. The volume is cut into units; unit `u` lies on child
-//! `u mod n`, at unit `u div n` of its data. Pure arithmetic.
-//!
-//! Units that follow each other on one child are `n` apart in the volume and adjacent on the child,
-//! so whatever range is asked for, its share of a child is one contiguous run: one request a child.
+//! Where each byte of the volume lies on its children, whichever way they are arranged. Pure arithmetic.
 
-use smallvec::SmallVec;
+use super::{
+    place::{PerChild, Place, Run},
+    sequence::Sequence,
+    turns::Turns,
+};
 
-/// One entry a child; more than four children cost an allocation.
-pub(super) type PerChild<T> = SmallVec<[T; 4]>;
-
-/// The arithmetic of one stripe. Child offsets count from the start of the child's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Map {
-    unit_shift: u32,
-    children: u64,
-}
-
-/// A position on a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) child: usize,
-    pub(super) at: u64,
-}
-
-/// All of a range that lies on one child, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) child: usize,
-    pub(super) at: u64,
-    pub(super) len: u64,
+/// The arithmetic of one volume. Child offsets count from the start of the child's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    /// The children take turns, unit by unit: a stripe.
+    Turns(Turns),
+    /// One child after the other: a concat.
+    Sequence(Sequence),
 }
 
 impl Map {
-    /// `unit_bytes` is a power of two, `children` above zero.
-    pub(super) fn new(unit_bytes: u32, children: usize) -> Self {
-        assert!(
-            unit_bytes.is_power_of_two() && children > 0,
-            "a stripe of {children} children with units of {unit_bytes} bytes"
-        );
-        Map {
-            unit_shift: unit_bytes.trailing_zeros(),
-            children: children as u64,
-        }
-    }
-
     /// Where byte `at` of the volume lies.
     pub(super) fn place(&self, at: u64) -> Place {
-        let unit = at >> self.unit_shift;
-        let within = at & ((1 << self.unit_shift) - 1);
-        Place {
-            child: (unit % self.children) as usize,
-            at: ((unit / self.children) << self.unit_shift) + within,
+        match self {
+            Map::Turns(turns) => turns.place(at),
+            Map::Sequence(sequence) => sequence.place(at),
         }
     }
 
-    /// The length of a unit.
-    pub(super) fn unit_bytes(&self) -> u64 {
-        1 << self.unit_shift
+    /// How far from byte `at` on the volume lies on one child in a row.
+    pub(super) fn reach(&self, at: u64) -> u64 {
+        match self {
+            Map::Turns(turns) => turns.reach(at),
+            Map::Sequence(sequence) => sequence.reach(at),
+        }
     }
 
-    /// Where the range lies if one unit holds all of it.
+    /// Where the range, which is not empty, lies if it is one piece.
     pub(super) fn single(&self, at: u64, len: u64) -> Option<Place> {
-        let last = at + (len - 1);
-        (at >> self.unit_shift == last >> self.unit_shift).then(|| self.place(at))
+        (len <= self.reach(at)).then(|| self.place(at))
     }
 
-    /// The runs of a range that is not empty, in the order in which the volume first touches them.
-    /// The range's [`Map::pieces`] take turns among them.
+    /// The runs of a range that is not empty, one for each child that it touches, in the order in which the volume
+    /// first touches them. The range's [`Map::pieces`] take turns among them.
     pub(super) fn runs(&self, at: u64, len: u64) -> PerChild<Run> {
-        let end = at + len;
-        let first = at >> self.unit_shift;
-        let last = (end - 1) >> self.unit_shift;
-        (first..=last)
-            .take(self.children as usize)
-            .map(|unit| {
-                let from = self.place(at.max(unit << self.unit_shift));
-                let last_here = unit + (last - unit) / self.children * self.children;
-                let to = end.min((last_here + 1) << self.unit_shift);
-                Run {
-                    child: from.child,
-                    at: from.at,
-                    len: self.place(to - 1).at + 1 - from.at,
-                }
-            })
-            .collect()
+        match self {
+            Map::Turns(turns) => turns.runs(at, len),
+            Map::Sequence(sequence) => sequence.runs(at, len),
+        }
     }
 
-    /// The lengths of the pieces, each within one unit, that make up a range, in volume order.
-    pub(super) fn pieces(&self, at: u64, len: usize) -> impl Iterator<Item = usize> + use<> {
-        let unit = 1u64 << self.unit_shift;
+    /// The lengths of the pieces, each in a row on one child, that make up a range, in volume order.
+    pub(super) fn pieces(&self, at: u64, len: usize) -> impl Iterator<Item = usize> + '_ {
         let (mut at, end) = (at, at + len as u64);
         std::iter::from_fn(move || {
-            let piece = (unit - (at & (unit - 1))).min(end - at);
-            at += piece;
-            (piece > 0).then_some(piece as usize)
+            let left = end - at;
+            (left > 0).then(|| {
+                let piece = self.reach(at).min(left);
+                at += piece;
+                piece as usize
+            })
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    /// The inverse of `place`, said independently of it.
-    fn volume_offset(unit_bytes: u64, children: u64, place: Place) -> u64 {
-        let row = place.at / unit_bytes;
-        (row * children + place.child as u64) * unit_bytes + place.at % unit_bytes
-    }
-
-    proptest! {
-        #[test]
-        fn every_byte_has_one_place_and_comes_back(
-            shift in 12u32..22, children in 1usize..9, at in 0u64..1 << 50,
-        ) {
-            let map = Map::new(1 << shift, children);
-            let place = map.place(at);
-            prop_assert!(place.child < children);
-            prop_assert_eq!(volume_offset(1 << shift, children as u64, place), at);
-        }
-
-        #[test]
-        fn whole_stripes_fill_whole_children(children in 1usize..9, rows in 1u64..20) {
-            let map = Map::new(4096, children);
-            let places: BTreeSet<(usize, u64)> = (0..rows * children as u64)
-                .map(|unit| map.place(unit * 4096))
-                .map(|place| (place.child, place.at))
-                .collect();
-            let expected: BTreeSet<(usize, u64)> = (0..children)
-                .flat_map(|child| (0..rows).map(move |row| (child, row * 4096)))
-                .collect();
-            prop_assert_eq!(places, expected);
-        }
-
-        #[test]
-        fn runs_cover_the_range_exactly_and_pieces_take_turns_among_them(
-            children in 1usize..9, at in 0u64..200, len in 1u64..300,
-        ) {
-            // In blocks of 512 bytes over units of 4096: every byte of a block has the same fate.
-            let (at, len) = (at * 512, len * 512);
-            let map = Map::new(4096, children);
-            let runs = map.runs(at, len);
-            let on_children: BTreeSet<usize> = runs.iter().map(|run| run.child).collect();
-            prop_assert_eq!(on_children.len(), runs.len(), "one run a child");
-            prop_assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), len);
-            prop_assert_eq!(map.pieces(at, len as usize).sum::<usize>() as u64, len);
-            let mut next: Vec<u64> = runs.iter().map(|run| run.at).collect();
-            let mut volume_at = at;
-            for (i, piece) in map.pieces(at, len as usize).enumerate() {
-                let turn = i % runs.len();
-                let place = Place { child: runs[turn].child, at: next[turn] };
-                prop_assert_eq!(map.place(volume_at), place);
-                prop_assert_eq!(map.place(volume_at + piece as u64 - 1).child, place.child);
-                next[turn] += piece as u64;
-                volume_at += piece as u64;
-            }
-            for (run, next) in runs.iter().zip(next) {
-                prop_assert_eq!(run.at + run.len, next);
-            }
-            prop_assert_eq!(map.single(at, len).is_some(), map.pieces(at, len as usize).count() == 1);
-        }
-    }
-
-    #[test]
-    fn a_mebibyte_over_two_children_is_two_runs_of_half() {
-        let runs = Map::new(64 << 10, 2).runs(3 << 20, 1 << 20);
-        let expected = [0, 1].map(|child| Run {
-            child,
-            at: 3 << 19,
-            len: 512 << 10,
-        });
-        assert_eq!(runs[..], expected);
     }
 }

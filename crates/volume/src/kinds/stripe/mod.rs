@@ -6,6 +6,8 @@
 //! [`Opened::on_lane`] gives the volume, whose I/O is: cut the range into one run a child
 //! (`map`), let the children work on their runs together (`join_all`), put the payloads together
 //! without copying (`rope`).
+//!
+//! A [concat](crate::kinds::concat) is the same with another map: its children follow one another.
 
 mod claim;
 #[cfg(test)]
@@ -13,11 +15,14 @@ mod claim_tests;
 mod create;
 mod map;
 mod open;
+mod place;
 mod rope;
+mod sequence;
 pub mod settings;
 mod superblock;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unflushed;
 
 use std::{fmt, sync::Arc};
@@ -29,11 +34,12 @@ pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
     open::Opened,
+    superblock::Layout,
 };
 use self::{
-    map::{PerChild, Place, Run},
     open::State,
-    superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock},
+    place::{PerChild, Place, Run},
+    superblock::{RESERVED_BYTES, Refused, SUPERBLOCK_BYTES, Superblock},
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
@@ -46,7 +52,7 @@ pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
 /// A child with the name that messages call it by.
 #[derive(Clone)]
 pub struct Child {
-    /// As its user knows it: its place in the configuration, its path or its URL.
+    /// As messages call it, with what its user knows it by: its place in the configuration, its path or its URL.
     pub name: String,
     /// The child itself.
     pub volume: SharedVolume,
@@ -54,14 +60,11 @@ pub struct Child {
 
 impl Child {
     fn refuse(&self, why: impl fmt::Display) -> Error {
-        Error::new(
-            ErrorKind::Configuration,
-            format!("stripe child {}: {why}", self.name),
-        )
+        Error::new(ErrorKind::Configuration, format!("{}: {why}", self.name))
     }
 
     fn blame(&self, error: Error) -> Error {
-        error.context(format_args!("stripe child {}", self.name))
+        error.context(format_args!("{}", self.name))
     }
 
     fn check_len(&self) -> Result<()> {
@@ -75,11 +78,16 @@ impl Child {
         Ok(())
     }
 
-    async fn read_superblock(&self) -> Result<Superblock> {
+    /// Its superblock, if it is that of a volume of the kind called `kind`.
+    async fn read_superblock(&self, kind: &'static str) -> Result<Superblock> {
         self.check_len()?;
         let block = self.volume.read(0, SUPERBLOCK_BYTES).await;
         let block = block.map_err(|error| self.blame(error))?;
-        Superblock::decode(&block.to_vec()).map_err(|refused| self.refuse(refused))
+        let found = Superblock::decode(&block.to_vec()).map_err(|refused| self.refuse(refused))?;
+        if found.layout.name() != kind {
+            return Err(self.refuse(Refused::OtherKind(found.layout.name().to_owned(), kind)));
+        }
+        Ok(found)
     }
 }
 
@@ -89,7 +97,7 @@ impl fmt::Debug for Child {
     }
 }
 
-/// A striped volume on one lane.
+/// A stripe or concat on one lane.
 pub struct Stripe {
     state: Arc<State>,
     /// By child index.
@@ -165,7 +173,7 @@ impl Volume for Stripe {
         })
     }
 
-    /// A stripe in a stripe has claimed its children when it was opened, so that whoever has the outer
+    /// One within another has claimed its children when it was opened, so that whoever has the outer
     /// one has them.
     fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async { Ok(()) })
@@ -197,22 +205,21 @@ impl Volume for Stripe {
         })
     }
 
-    /// Looks at one unit: the next one is another child's.
+    /// Looks as far as one child has the data in a row: what follows is another child's.
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(async move {
             self.shape().check(at, len)?;
-            let unit = self.state.map.unit_bytes();
-            let runs = self.state.map.runs(at, len.min(unit - at % unit));
-            let run = &runs[0];
-            let child = &self.children[run.child];
-            child.allocation(RESERVED_BYTES + run.at, run.len).await
+            let place = self.state.map.place(at);
+            let len = len.min(self.state.map.reach(at));
+            let child = &self.children[place.child];
+            child.allocation(RESERVED_BYTES + place.at, len).await
         })
     }
 
-    /// All or nothing is what one child does, so such a write lies within one unit. Every one that
-    /// is told here does: it has one length, a power of two, and lies at a multiple of that.
+    /// All or nothing is what one child does, so such a write lies within one unit of a stripe, or one grain of a
+    /// concat. Every one that is told here does: it has one length, a power of two, and lies at a multiple of that.
     fn atomic_writes(&self) -> Option<AtomicWrites> {
-        let unit = self.state.map.unit_bytes().min(RESERVED_BYTES);
+        let unit = self.state.layout.grain_bytes().min(RESERVED_BYTES);
         let children = self.children.iter().map(|child| child.atomic_writes());
         let children: PerChild<AtomicWrites> = children.collect::<Option<_>>()?;
         let longest = children.iter().filter_map(|child| child.max_bytes);
@@ -268,7 +275,7 @@ impl Volume for Stripe {
 }
 
 impl Stripe {
-    /// The name that the stripe got when it was created.
+    /// The name that it got when it was created.
     pub fn uuid(&self) -> Uuid {
         self.state.uuid
     }
@@ -319,7 +326,7 @@ impl Stripe {
     }
 
     fn blame(&self, child: usize, error: Error) -> Error {
-        error.context(format_args!("stripe child {}", self.state.names[child]))
+        error.context(format_args!("{}", self.state.names[child]))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Finds out what stripe a set of children is: reads every superblock, accepts only the complete
-//! set of one stripe, and puts the children in the order that the superblocks say. The order in the
+//! Finds out what stripe or concat a set of children is: reads every superblock, accepts only the complete
+//! set of one volume, and puts the children in the order that the superblocks say. The order in the
 //! configuration does not matter, so swapping two lines or two cables loses nothing.
 
 use std::sync::Arc;
@@ -9,20 +9,40 @@ use uuid::Uuid;
 use super::{
     Child, Stripe, claim_all, give_up,
     map::Map,
-    superblock::{RESERVED_BYTES, Superblock},
+    sequence::Sequence,
+    superblock::{Layout, RESERVED_BYTES, Superblock},
+    turns::Turns,
     unflushed::Unflushed,
 };
 use crate::{Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
 
-/// A stripe whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
+/// A stripe or concat whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
 /// what a lane does I/O with.
 #[derive(Clone, Debug)]
 pub struct Opened(pub(super) Arc<State>);
 
-/// What all lanes share of a stripe.
+/// What a configuration says about how the data lie.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    /// A stripe, with this unit or any.
+    Stripe(Option<u32>),
+    Concat,
+}
+
+impl Wanted {
+    fn name(self) -> &'static str {
+        match self {
+            Wanted::Stripe(_) => "stripe",
+            Wanted::Concat => "concat",
+        }
+    }
+}
+
+/// What all lanes share of it.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) uuid: Uuid,
+    pub(super) layout: Layout,
     pub(super) shape: Shape,
     pub(super) map: Map,
     pub(super) unflushed: Unflushed,
@@ -41,7 +61,7 @@ impl Opened {
     /// or unit, listed twice, or smaller than when the stripe was created; the child's own error
     /// when it cannot be read. Each names the child and the mend.
     pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<Opened> {
-        Opened::read(children, unit_bytes, None).await
+        Opened::read(children, Wanted::Stripe(unit_bytes), None).await
     }
 
     /// As [`Opened::open`], with `claim` on every child from before the superblocks count until the
@@ -55,37 +75,48 @@ impl Opened {
         unit_bytes: Option<u32>,
         claim: &Claim,
     ) -> Result<Opened> {
+        Opened::claimed_as(children, Wanted::Stripe(unit_bytes), claim).await
+    }
+
+    /// The same for a concat.
+    ///
+    /// # Errors
+    /// As [`Opened::claimed`].
+    pub async fn claimed_concat(children: &[Child], claim: &Claim) -> Result<Opened> {
+        Opened::claimed_as(children, Wanted::Concat, claim).await
+    }
+
+    async fn claimed_as(children: &[Child], wanted: Wanted, claim: &Claim) -> Result<Opened> {
         if children.iter().any(|child| child.volume.shape().read_only) {
-            return Opened::open(children, unit_bytes).await;
+            return Opened::read(children, wanted, None).await;
         }
-        // A mark is written only to what is a child of this stripe. Where another one has reserved a
+        // A mark is written only to what is a child of this volume. Where another one has reserved a
         // child nobody else can read it: whose it is, the claim finds out.
-        match Opened::open(children, unit_bytes).await {
+        match Opened::read(children, wanted, None).await {
             Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
             _ => {}
         }
         claim_all(children, claim).await?;
-        let opened = Opened::read(children, unit_bytes, Some(claim)).await;
+        let opened = Opened::read(children, wanted, Some(claim)).await;
         if opened.is_err() {
             give_up(children).await;
         }
         opened
     }
 
-    async fn read(
-        children: &[Child],
-        unit_bytes: Option<u32>,
-        claim: Option<&Claim>,
-    ) -> Result<Opened> {
+    async fn read(children: &[Child], wanted: Wanted, claim: Option<&Claim>) -> Result<Opened> {
         let mut superblocks = Vec::with_capacity(children.len());
         for child in children {
-            superblocks.push(child.read_superblock().await?);
+            superblocks.push(child.read_superblock(wanted.name()).await?);
         }
         check_complete(&superblocks)?;
         let Some(first) = superblocks.first().cloned() else {
             return Err(Error::new(
                 ErrorKind::Configuration,
-                "a stripe without children: list those it was created with",
+                format!(
+                    "a {} without children: list those it was created with",
+                    wanted.name()
+                ),
             ));
         };
         let mut listed_at = vec![None; children.len()];
@@ -101,27 +132,39 @@ impl Opened {
                 )));
             }
         }
-        if let Some(unit_bytes) = unit_bytes.filter(|&unit| unit != first.unit_bytes) {
-            return Err(Error::new(
-                ErrorKind::Configuration,
-                format!(
-                    "the configuration says a stripe unit of {}, but stripe {} was created with \
-                     another one; write unit = \"{}\"",
-                    written(unit_bytes),
-                    first.volume,
-                    written(first.unit_bytes)
-                ),
-            ));
+        if let (Wanted::Stripe(Some(wanted)), Layout::Stripe { unit_bytes }) =
+            (wanted, first.layout)
+        {
+            if wanted != unit_bytes {
+                return Err(Error::new(
+                    ErrorKind::Configuration,
+                    format!(
+                        "the configuration says a stripe unit of {}, but stripe {} was created with \
+                         another one; write unit = \"{}\"",
+                        written(wanted),
+                        first.volume,
+                        written(unit_bytes)
+                    ),
+                ));
+            }
         }
         // As many children as places, and none twice: every place is taken.
         let listed_at: Vec<usize> = listed_at.into_iter().flatten().collect();
+        let map = match first.layout {
+            Layout::Stripe { unit_bytes } => Map::Turns(Turns::new(unit_bytes, children.len())),
+            Layout::Concat => {
+                let in_order = listed_at.iter().map(|&i| superblocks[i].usable_bytes);
+                Map::Sequence(Sequence::new(in_order))
+            }
+        };
         Ok(Opened(Arc::new(State {
             uuid: first.volume,
+            layout: first.layout,
             shape: Shape {
                 claim: claim.cloned(),
-                ..shape(children, &first)
+                ..shape(children, &first, &map)
             },
-            map: Map::new(first.unit_bytes, children.len()),
+            map,
             unflushed: Unflushed::new(children.len()),
             names: listed_at
                 .iter()
@@ -131,7 +174,7 @@ impl Opened {
         })))
     }
 
-    /// The stripe for I/O on the current lane, over this lane's `children`: the same ones in the
+    /// The volume for I/O on the current lane, over this lane's `children`: the same ones in the
     /// same order as when it was opened.
     ///
     /// # Errors
@@ -141,8 +184,9 @@ impl Opened {
             return Err(Error::new(
                 ErrorKind::Configuration,
                 format!(
-                    "{} children for a stripe of {}",
+                    "{} children for a {} of {}",
                     children.len(),
+                    self.0.layout.name(),
                     self.0.listed_at.len()
                 ),
             ));
@@ -154,12 +198,12 @@ impl Opened {
         })
     }
 
-    /// The name that the stripe got when it was created.
+    /// The name that it got when it was created.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// What the stripe looks like.
+    /// What it looks like.
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
@@ -174,7 +218,7 @@ fn written(bytes: u32) -> String {
     }
 }
 
-/// Says which children are missing where those that are listed are of one stripe.
+/// Says which children are missing where those that are listed are of one volume.
 fn check_complete(superblocks: &[Superblock]) -> Result<()> {
     let Some(first) = superblocks.first() else {
         return Ok(());
@@ -196,8 +240,9 @@ fn check_complete(superblocks: &[Superblock]) -> Result<()> {
     Err(Error::new(
         ErrorKind::Configuration,
         format!(
-            "stripe {} has {count} children, numbered from 0, and {listed} are listed: {number} {} \
+            "{} {} has {count} children, numbered from 0, and {listed} are listed: {number} {} \
              {verb} missing; list all {count}, in any order",
+            first.layout.name(),
             first.volume,
             missing.join(", ")
         ),
@@ -217,31 +262,36 @@ fn check_child(
         volume,
         ..
     } = superblock;
+    let kind = superblock.layout.name();
     if *volume != first.volume {
         return Err(child.refuse(format!(
-            "it belongs to stripe {volume} as child {index} of {count}, but {} belongs to stripe \
-             {}; list the children of one stripe",
+            "it belongs to {kind} {volume} as child {index} of {count}, but {} belongs to {kind} {}; \
+             list the children of one {kind}",
             children[0].name, first.volume
         )));
     }
     if *count as usize != listed {
         return Err(child.refuse(format!(
-            "it is child {index} of a stripe of {count}, but {listed} are listed; list all {count} \
+            "it is child {index} of a {kind} of {count}, but {listed} are listed; list all {count} \
              and no others"
         )));
     }
     let same_layout = Superblock {
         child_index: first.child_index,
+        usable_bytes: match superblock.layout {
+            Layout::Stripe { .. } => superblock.usable_bytes,
+            Layout::Concat => first.usable_bytes,
+        },
         ..superblock.clone()
     };
     if same_layout != *first {
         return Err(child.refuse(format!(
-            "its superblock and that of {} are of one stripe but do not agree (units of {} and {} \
+            "its superblock and that of {} are of one {kind} but do not agree (units of {} and {} \
              bytes, {} and {} bytes of data, created at {} and {}); restore the older one's first \
              MiB from a copy",
             children[0].name,
-            superblock.unit_bytes,
-            first.unit_bytes,
+            superblock.layout.grain_bytes(),
+            first.layout.grain_bytes(),
             superblock.usable_bytes,
             first.usable_bytes,
             superblock.created_unix_s,
@@ -253,30 +303,33 @@ fn check_child(
     let needed = RESERVED_BYTES + superblock.usable_bytes;
     if shape.len_bytes() < needed {
         return Err(child.refuse(format!(
-            "it has {} bytes, but had at least {needed} when the stripe was created; grow it back",
+            "it has {} bytes, but had at least {needed} when the {kind} was created; grow it back",
             shape.len_bytes()
         )));
     }
-    if shape.physical_block_bytes > superblock.unit_bytes {
+    let unit = superblock.layout.grain_bytes();
+    if u64::from(shape.physical_block_bytes) > unit {
         return Err(child.refuse(format!(
-            "its blocks of {} bytes are larger than the stripe's unit of {}; use it with the \
+            "its blocks of {} bytes are larger than the {kind}'s unit of {unit}; use it with the \
              smaller blocks it had",
-            shape.physical_block_bytes, superblock.unit_bytes
+            shape.physical_block_bytes
         )));
     }
     Ok(())
 }
 
-fn shape(children: &[Child], superblock: &Superblock) -> Shape {
+fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
     let shapes = || children.iter().map(|child| child.volume.shape());
-    let unit = superblock.unit_bytes;
     let count = superblock.child_count;
     let most = |of: fn(&Shape) -> u32| shapes().map(of).max().unwrap_or(0);
     Shape {
         block_size_bytes: most(|shape| shape.block_size_bytes),
         physical_block_bytes: most(|shape| shape.physical_block_bytes),
-        // Its own: more room on a child is not the stripe's, whose superblocks say how much is.
-        len: Len::new(superblock.usable_bytes * u64::from(count)),
+        // Its own: more room on a child is not the volume's, whose superblocks say how much is.
+        len: Len::new(match map {
+            Map::Turns(_) => superblock.usable_bytes * u64::from(count),
+            Map::Sequence(sequence) => sequence.len_bytes(),
+        }),
         volatile_cache: shapes().any(|shape| shape.volatile_cache),
         read_only: shapes().any(|shape| shape.read_only),
         discard: shapes()
@@ -290,15 +343,19 @@ fn shape(children: &[Child], superblock: &Superblock) -> Shape {
             })
             .flatten()
             .map(|discard| Discard {
-                // More than a unit in a row on one child is that many times as much of the volume.
-                granularity_bytes: if discard.granularity_bytes <= unit {
-                    discard.granularity_bytes
-                } else {
-                    discard.granularity_bytes.saturating_mul(count)
+                granularity_bytes: match superblock.layout {
+                    // More than a unit in a row on one child is that many times as much of the volume.
+                    Layout::Stripe { unit_bytes } if discard.granularity_bytes > unit_bytes => {
+                        discard.granularity_bytes.saturating_mul(count)
+                    }
+                    _ => discard.granularity_bytes,
                 },
                 ..discard
             }),
-        optimal_io_bytes: unit.saturating_mul(count),
+        optimal_io_bytes: match superblock.layout {
+            Layout::Stripe { unit_bytes } => unit_bytes.saturating_mul(count),
+            Layout::Concat => most(|shape| shape.optimal_io_bytes),
+        },
         claim: None,
     }
 }

@@ -7,9 +7,9 @@ use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Child, Opened};
+use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT};
 use crate::{
-    Result,
+    Claim, Result,
     kinds::{Look, Node, Settings, Volumes, What},
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
@@ -33,9 +33,32 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    pub(crate) fn unit_bytes(&self) -> Option<u32> {
+    /// What there is to it besides its unit.
+    pub(crate) fn family(&self) -> Family<'_> {
+        let unit_bytes = self.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT);
+        Family {
+            layout: Layout::Stripe { unit_bytes },
+            of: &self.of,
+        }
+    }
+
+    fn unit_bytes(&self) -> Option<u32> {
         let unit = self.unit.as_ref();
         unit.map(|unit| unit.get_ref().bytes() as u32)
+    }
+}
+
+/// Children that belong together for ever, as a configuration lists them: those of a stripe or a concat.
+pub(crate) struct Family<'a> {
+    /// How the data of a new one lie.
+    pub(crate) layout: Layout,
+    pub(crate) of: &'a Spanned<Vec<Node>>,
+}
+
+impl Family<'_> {
+    /// What such a volume is called.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.layout.name()
     }
 
     /// The children on the current lane, as messages call them.
@@ -43,10 +66,56 @@ impl Stripe {
         let mut named = Vec::new();
         for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
             let volume = part.on_lane().await?;
-            let name = format!("{index} ({})", node.describe());
+            let name = format!("{} child {index} ({})", self.kind(), node.describe());
             named.push(Child { name, volume });
         }
         Ok(named)
+    }
+
+    /// The volume of children that have been opened and claimed.
+    pub(crate) async fn assemble(
+        mut opening: Opening<'_>,
+        opened: Opened,
+        claim: Claim,
+    ) -> Result<Arc<Part>> {
+        let uuid = opened.uuid();
+        let part = opening
+            .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
+            .await?;
+        part.carry(Carried::Stripe(uuid));
+        opening.put(claim);
+        opening.keep_until_closed(&part);
+        Ok(part)
+    }
+
+    /// Refuses a list that cannot be meant.
+    pub(crate) fn check(&self) -> std::result::Result<(), ConfigError> {
+        let kind = self.kind();
+        let children = self.of.get_ref();
+        if children.is_empty() || children.len() > CHILDREN_MAX {
+            return Err(ConfigError::at(
+                self.of,
+                format!(
+                    "a {kind} of {} volumes is not offered; name 1 to {CHILDREN_MAX}",
+                    children.len()
+                ),
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for child in children {
+            if let What::Named(name) = &child.what {
+                if !seen.insert(name) {
+                    return Err(ConfigError::new(
+                        child.span.clone(),
+                        format!(
+                            "the {kind} names \"{name}\" twice, so that its halves would overwrite each \
+                             other; name each volume once"
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what can be created and never served: what is in memory is another disk, and blank, in
@@ -60,8 +129,11 @@ impl Stripe {
             None => Ok(()),
             Some(child) => Err(ConfigError::new(
                 child.span.clone(),
-                "a stripe's child in memory is blank whenever it is opened: what `sanstone volume \
-                 create` writes to it has gone before `serve` reads it; name a file or an iSCSI disk",
+                format!(
+                    "a {}'s child in memory is blank whenever it is opened: what `sanstone volume \
+                     create` writes to it has gone before `serve` reads it; name a file or an iSCSI disk",
+                    self.kind()
+                ),
             )),
         }
     }
@@ -79,19 +151,12 @@ fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
 }
 
 impl Settings for Stripe {
-    fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+    fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
-            let children = self.named(opening.children()).await?;
+            let children = self.family().named(opening.children()).await?;
             let claim = opening.new_claim(children.len())?;
             let opened = Opened::claimed(&children, self.unit_bytes(), &claim).await?;
-            let uuid = opened.uuid();
-            let part = opening
-                .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
-                .await?;
-            part.carry(Carried::Stripe(uuid));
-            opening.put(claim);
-            opening.keep_until_closed(&part);
-            Ok(part)
+            Family::assemble(opening, opened, claim).await
         })
     }
 
@@ -112,35 +177,11 @@ impl Settings for Stripe {
                 ));
             }
         }
-        let children = self.of.get_ref();
-        if children.is_empty() || children.len() > CHILDREN_MAX {
-            return Err(ConfigError::at(
-                &self.of,
-                format!(
-                    "a stripe of {} volumes is not offered; name 1 to {CHILDREN_MAX}",
-                    children.len()
-                ),
-            ));
-        }
-        let mut seen = BTreeSet::new();
-        for child in children {
-            if let What::Named(name) = &child.what {
-                if !seen.insert(name) {
-                    return Err(ConfigError::new(
-                        child.span.clone(),
-                        format!(
-                            "the stripe names \"{name}\" twice, so that its halves would overwrite each \
-                             other; name each volume once"
-                        ),
-                    ));
-                }
-            }
-        }
-        Ok(())
+        self.family().check()
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        let checked = self.check_lasting(look.volumes());
+        let checked = self.family().check_lasting(look.volumes());
         look.errors(checked.err());
     }
 

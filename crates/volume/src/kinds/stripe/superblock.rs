@@ -1,5 +1,5 @@
-//! The superblock of a stripe's child: the first block of the child's first MiB, which says which
-//! stripe it belongs to, as which child, and how the data lies. The MiB's last block is for the
+//! The superblock of a child of a stripe or concat: the first block of the child's first MiB, which says which
+//! volume it belongs to, as which child, and how the data lies. The MiB's last block is for the
 //! owner's mark (`claim`); the rest is zero and kept for later versions. Data begin behind the MiB.
 //!
 //! It is in an [envelope](crate::envelope).
@@ -18,30 +18,75 @@ pub(super) const RESERVED_BYTES: u64 = 1 << 20;
 pub(super) const SUPERBLOCK_BYTES: usize = BLOCK_BYTES;
 /// The version that this release writes and reads.
 pub(super) const VERSION: u32 = 1;
-/// The most children that a stripe may have.
+/// The most children that a volume may have.
 pub(super) const CHILDREN_MAX: usize = 256;
 /// The smallest unit, in bytes: no block size is larger.
 pub(super) const UNIT_BYTES_MIN: u32 = 4096;
 /// The largest unit, in bytes: whole units must fit in what one request carries.
 pub(super) const UNIT_BYTES_MAX: u32 = 1 << 30;
 
-const FORMAT: Format = Format {
-    kind: *b"stripe\0\0",
-    version: VERSION,
-    covered_bytes: SUPERBLOCK_BYTES,
-};
+/// The data of a concat's child are so many bytes or a multiple: what is aligned in the volume is so on the child.
+pub(super) const GRAIN_BYTES: u64 = 64 << 10;
+
+/// How the data lie on the children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A stripe: the children take turns, with so many bytes each time, a power of two from 4,096 on.
+    Stripe {
+        /// The unit.
+        unit_bytes: u32,
+    },
+    /// A concat: one child after the other, each with all that it has.
+    Concat,
+}
+
+impl Layout {
+    /// What such a volume is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Layout::Stripe { .. } => "stripe",
+            Layout::Concat => "concat",
+        }
+    }
+
+    /// The data of a child are a multiple of it.
+    pub(super) fn grain_bytes(&self) -> u64 {
+        match self {
+            Layout::Stripe { unit_bytes } => (*unit_bytes).into(),
+            Layout::Concat => GRAIN_BYTES,
+        }
+    }
+
+    fn format(&self) -> Format {
+        match self {
+            Layout::Stripe { .. } => STRIPE,
+            Layout::Concat => CONCAT,
+        }
+    }
+}
+
+const STRIPE: Format = format(*b"stripe\0\0");
+const CONCAT: Format = format(*b"concat\0\0");
+
+const fn format(kind: [u8; 8]) -> Format {
+    Format {
+        kind,
+        version: VERSION,
+        covered_bytes: SUPERBLOCK_BYTES,
+    }
+}
 
 /// What a child's superblock says, checked for sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
-    /// Names the stripe.
+    /// Names the stripe or concat.
     pub(super) volume: Uuid,
     pub(super) child_index: u32,
     pub(super) child_count: u32,
-    pub(super) unit_bytes: u32,
-    /// Bytes of data on each child; whole units.
+    pub(super) layout: Layout,
+    /// Bytes of data: of a stripe on each child, of a concat on this one.
     pub(super) usable_bytes: u64,
-    /// Seconds since 1970 at which the stripe was created.
+    /// Seconds since 1970 at which the volume was created.
     pub(super) created_unix_s: u64,
 }
 
@@ -51,6 +96,7 @@ struct OnDisk {
     volume: [u8; 16],
     child_index: U32,
     child_count: U32,
+    /// Zero: a concat has none.
     unit_bytes: U32,
     zero: U32,
     usable_bytes: U64,
@@ -61,7 +107,7 @@ struct OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "it is blank; if it is to become part of a new stripe, run `sanstone volume create -c FILE NAME`, \
+        "it is blank; if it is to become part of a new volume, run `sanstone volume create -c FILE NAME`, \
          else look for the child that belongs here"
     )]
     Blank,
@@ -71,9 +117,9 @@ pub(super) enum Refused {
     )]
     Foreign,
     #[error(
-        "it belongs to a Sanstone volume of kind {0:?}, not to a stripe; name it where it belongs"
+        "it belongs to a Sanstone volume of kind {0:?}, not to a {1}; name it where it belongs"
     )]
-    OtherKind(String),
+    OtherKind(String, &'static str),
     #[error(
         "its superblock has version {0}, this release knows version {VERSION}; use the release that created it, or a newer one"
     )]
@@ -85,11 +131,15 @@ pub(super) enum Refused {
 impl Superblock {
     /// The block to write, [`SUPERBLOCK_BYTES`] long.
     pub(super) fn encode(&self) -> Vec<u8> {
-        FORMAT.seal(&OnDisk {
+        let unit_bytes = match self.layout {
+            Layout::Stripe { unit_bytes } => unit_bytes,
+            Layout::Concat => 0,
+        };
+        self.layout.format().seal(&OnDisk {
             volume: self.volume.into_bytes(),
             child_index: self.child_index.into(),
             child_count: self.child_count.into(),
-            unit_bytes: self.unit_bytes.into(),
+            unit_bytes: unit_bytes.into(),
             zero: 0.into(),
             usable_bytes: self.usable_bytes.into(),
             created_unix_s: self.created_unix_s.into(),
@@ -98,12 +148,20 @@ impl Superblock {
 
     /// Reads a child's first block; `block` has [`SUPERBLOCK_BYTES`].
     pub(super) fn decode(block: &[u8]) -> Result<Self, Refused> {
-        let on_disk: OnDisk = FORMAT.open(block)?;
+        let (on_disk, is_concat): (OnDisk, bool) = match STRIPE.open(block) {
+            Err(Unreadable::OtherKind(_)) => (CONCAT.open(block)?, true),
+            opened => (opened?, false),
+        };
+        let layout = match (is_concat, on_disk.unit_bytes.get()) {
+            (false, unit_bytes) => Layout::Stripe { unit_bytes },
+            (true, 0) => Layout::Concat,
+            (true, unit) => return Err(Refused::Damaged(format!("a concat with units of {unit}"))),
+        };
         let this = Superblock {
             volume: Uuid::from_bytes(on_disk.volume),
             child_index: on_disk.child_index.get(),
             child_count: on_disk.child_count.get(),
-            unit_bytes: on_disk.unit_bytes.get(),
+            layout,
             usable_bytes: on_disk.usable_bytes.get(),
             created_unix_s: on_disk.created_unix_s.get(),
         };
@@ -115,24 +173,27 @@ impl Superblock {
         let Superblock {
             child_index: index,
             child_count: count,
-            unit_bytes: unit,
+            layout,
             usable_bytes: usable,
             ..
         } = self;
         if *count == 0 || *count as usize > CHILDREN_MAX || index >= count {
             return Err(format!("it says child {index} of {count}"));
         }
-        if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(unit) {
-            return Err(format!("it says a unit of {unit} bytes"));
+        if let Layout::Stripe { unit_bytes: unit } = layout {
+            if !unit.is_power_of_two() || !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(unit) {
+                return Err(format!("it says a unit of {unit} bytes"));
+            }
         }
-        let whole = *usable > 0 && usable % u64::from(*unit) == 0;
+        let grain = layout.grain_bytes();
+        let whole = *usable > 0 && usable % grain == 0;
         // With the reserved MiB, and all children together, an offset that a file can have.
         let all = usable
             .checked_add(RESERVED_BYTES)
             .and_then(|len| len.checked_mul(u64::from(*count)));
         if !whole || all.is_none_or(|all| all > i64::MAX as u64) {
             return Err(format!(
-                "it says {usable} bytes of data on a child in units of {unit}"
+                "it says {usable} bytes of data on a child in units of {grain}"
             ));
         }
         Ok(())
@@ -144,7 +205,7 @@ impl From<Unreadable> for Refused {
         match unreadable {
             Unreadable::Blank => Refused::Blank,
             Unreadable::Foreign => Refused::Foreign,
-            Unreadable::OtherKind(kind) => Refused::OtherKind(kind),
+            Unreadable::OtherKind(kind) => Refused::OtherKind(kind, "stripe or concat"),
             Unreadable::OtherVersion(version) => Refused::OtherVersion(version),
             Unreadable::Damaged => Refused::Damaged("its checksum does not match".to_owned()),
         }
@@ -160,7 +221,9 @@ mod tests {
             volume: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             child_index: 1,
             child_count: 2,
-            unit_bytes: 64 << 10,
+            layout: Layout::Stripe {
+                unit_bytes: 64 << 10,
+            },
             usable_bytes: 5 << 20,
             created_unix_s: 1_485_907_200,
         }
@@ -187,6 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn that_of_a_concat_comes_back_and_is_no_stripes() {
+        let concat = Superblock {
+            layout: Layout::Concat,
+            ..example()
+        };
+        let block = concat.encode();
+        assert_eq!(Superblock::decode(&block), Ok(concat));
+        assert_eq!(block[..16], *b"SANSTONEconcat\0\0");
+        assert_eq!(block[48..52], [0; 4], "no unit");
+    }
+
+    #[test]
     fn any_flipped_bit_is_noticed() {
         let block = example().encode();
         for bit in (0..128 * 8).chain([SUPERBLOCK_BYTES * 8 - 1]) {
@@ -195,7 +270,7 @@ mod tests {
             let refused = Superblock::decode(&damaged).expect_err("a bit was flipped");
             match bit / 8 {
                 0..8 => assert_eq!(refused, Refused::Foreign),
-                8..16 => assert!(matches!(refused, Refused::OtherKind(_))),
+                8..16 => assert!(matches!(refused, Refused::OtherKind(..))),
                 16..20 => assert!(matches!(refused, Refused::OtherVersion(_))),
                 _ => assert!(matches!(refused, Refused::Damaged(_))),
             }
@@ -206,12 +281,13 @@ mod tests {
 
     #[test]
     fn a_sound_checksum_does_not_excuse_nonsense() {
-        let nonsense: [fn(&mut Superblock); 7] = [
+        let nonsense: [fn(&mut Superblock); 8] = [
             |s| s.child_count = 0,
             |s| s.child_index = 2,
-            |s| s.unit_bytes = 12_288,
-            |s| s.unit_bytes = 512,
+            |s| s.layout = Layout::Stripe { unit_bytes: 12_288 },
+            |s| s.layout = Layout::Stripe { unit_bytes: 512 },
             |s| s.usable_bytes = 1000,
+            |s| (s.layout, s.usable_bytes) = (Layout::Concat, (1 << 20) + 4096),
             |s| s.usable_bytes = 1 << 63,
             |s| (s.child_index, s.child_count, s.usable_bytes) = (0, 1, u64::MAX - 65_535),
         ];

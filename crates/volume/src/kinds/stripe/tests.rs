@@ -15,7 +15,7 @@ pub(super) const UNIT: u32 = 4096;
 
 fn child(name: &str, volume: &Rc<TestVolume>) -> Child {
     Child {
-        name: name.to_owned(),
+        name: format!("stripe child {name}"),
         volume: volume.clone(),
     }
 }
@@ -28,7 +28,7 @@ pub(super) fn named(volumes: &[Rc<TestVolume>]) -> Vec<Child> {
 
 fn options(unit_bytes: u32) -> CreateOptions {
     CreateOptions {
-        unit_bytes,
+        layout: Layout::Stripe { unit_bytes },
         uuid: Uuid::from_u128(7),
         created_unix_s: 1_485_907_200,
         force: false,
@@ -510,7 +510,10 @@ fn creating_refuses_children_that_do_not_fit() {
         let same = make(good.clone(), UNIT).await;
         refused(
             same,
-            &["the same disk as child", "each child a disk of its own"],
+            &[
+                "the same disk as stripe child",
+                "each child a disk of its own",
+            ],
         );
     });
 }
@@ -530,7 +533,7 @@ fn creating_that_fails_leaves_the_children_as_they_were() {
             let other = TestVolume::new(2 * MIB);
             let children = named(&[same.clone(), other.clone(), same.clone()]);
             let made = create(&children, &options).await;
-            refused(made, &["stripe child a", "the same disk as child c"]);
+            refused(made, &["stripe child a", "the same disk as stripe child c"]);
             assert!(*same.data.borrow() == before && *same.durable.borrow() == before);
             assert!(other.data.borrow().iter().all(|&byte| byte == 0));
         }
@@ -666,7 +669,7 @@ proptest! {
             volume: Uuid::from_u128(7),
             child_index,
             child_count,
-            unit_bytes,
+            layout: Layout::Stripe { unit_bytes },
             usable_bytes,
             created_unix_s: u64::MAX,
         };

@@ -82,8 +82,8 @@ impl Unflushed {
     /// A child's flush has failed. Which writes are lost nobody knows: refuse from now on.
     pub(super) fn failed(&self, error: &Error) {
         self.failed.set(format!(
-            "a flush of the stripe failed and what was written before it may be lost: {error}; mend the \
-             child, check the data, then open the stripe again"
+            "a flush failed and what was written before it may be lost: {error}; mend the child, check the \
+             data, then open the volume again"
         ));
     }
 }

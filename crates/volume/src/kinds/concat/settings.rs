@@ -1,0 +1,68 @@
+//! `concat = { of = [ … ] }`: several volumes, one after the other. As a stripe, it is made by
+//! [`Graph::create_stripe`](crate::graph::Graph::create_stripe) alone.
+
+use std::{ops::Range, sync::Arc};
+
+use engine::LaneFuture;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::{
+    Result,
+    kinds::{
+        Look, Node, Settings,
+        stripe::{Layout, Opened, settings::Family},
+    },
+    part::{Opening, Part},
+    values::ConfigError,
+};
+
+/// `concat = { of = [ … ] }`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Concat {
+    /// The children; a new concat has them in this order.
+    pub of: Spanned<Vec<Node>>,
+}
+
+impl Concat {
+    /// What there is to it.
+    pub(crate) fn family(&self) -> Family<'_> {
+        Family {
+            layout: Layout::Concat,
+            of: &self.of,
+        }
+    }
+}
+
+impl Settings for Concat {
+    fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
+        LaneFuture::new(async move {
+            let children = self.family().named(opening.children()).await?;
+            let claim = opening.new_claim(children.len())?;
+            let opened = Opened::claimed_concat(&children, &claim).await?;
+            Family::assemble(opening, opened, claim).await
+        })
+    }
+
+    fn children(&self) -> &[Node] {
+        self.of.get_ref()
+    }
+
+    fn check(&self) -> std::result::Result<(), ConfigError> {
+        self.family().check()
+    }
+
+    fn look(&self, look: &mut Look<'_>) {
+        let checked = self.family().check_lasting(look.volumes());
+        look.errors(checked.err());
+    }
+
+    fn span(&self) -> Option<Range<usize>> {
+        Some(self.of.span())
+    }
+
+    fn claims_children(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,21 @@
+//! Places on the children of a volume.
+
+use smallvec::SmallVec;
+
+/// One entry a child; more than four children cost an allocation.
+pub(super) type PerChild<T> = SmallVec<[T; 4]>;
+
+/// A position on a child, counted from the start of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) child: usize,
+    pub(super) at: u64,
+}
+
+/// All of a range that lies on one child, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) child: usize,
+    pub(super) at: u64,
+    pub(super) len: u64,
+}
