@@ -5,7 +5,6 @@ mod attached;
 mod content;
 mod death;
 mod file_system;
-mod lanes;
 mod links;
 mod refusals;
 mod stalled;
