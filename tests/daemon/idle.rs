@@ -1,4 +1,4 @@
-//! An idle server leaves the processor alone, also with a session open and after it was busy.
+//! An idle server leaves the processor alone, also with many sessions open and after it was busy.
 
 use harness::disk::Disk;
 use harness::process::program;
@@ -13,8 +13,13 @@ use std::time::{Duration, Instant};
 fn an_idle_server_uses_less_than_one_percent_of_a_core() {
     let disk = Disk::new(64 << 20);
     let (target, lun) = disk.target_and_lun();
-    let mut session = Session::login(disk.address(), target, lun, 1, &[]).expect("a login");
-    session.wait_until_ready().expect("a ready disk");
+    let sessions = (1..=64).map(|number| {
+        let mut session =
+            Session::login(disk.address(), target, lun, number, &[]).expect("a login");
+        session.wait_until_ready().expect("a ready disk");
+        session
+    });
+    let _sessions: Vec<Session> = sessions.collect();
     let mut load = Command::new(program("iscsi-perf", "libiscsi-bin"));
     run(load.args(["-t", "1", &disk.url]), Duration::from_secs(120)).success();
     sleep(Duration::from_secs(1)); // whatever polls adaptively has gone to sleep by now
