@@ -7,5 +7,4 @@ mod death;
 mod file_system;
 mod links;
 mod refusals;
-mod stalled;
 mod stop;
