@@ -5,6 +5,7 @@ mod attached;
 mod content;
 mod death;
 mod file_system;
+mod lanes;
 mod links;
 mod refusals;
 mod stop;

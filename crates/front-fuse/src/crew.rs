@@ -11,7 +11,7 @@ use engine::cross::{Receiver, Sender, channel};
 
 /// Whoever has so many requests in hand calls the others.
 const BUSY: usize = 4;
-/// Who has come back so often with nothing in hand rests.
+/// Who has come back so often with one in hand at most rests.
 const IDLE: u32 = 8;
 
 /// The lanes, and how each is called.
@@ -65,14 +65,15 @@ impl Place {
         }
     }
 
-    /// Rests until it is called, if this lane has come back for the next request with nothing in hand
-    /// `idle` times in a row. Whether it did.
-    pub(crate) async fn rest(&self, idle: u32) -> bool {
-        if self.lane == 0 || idle < IDLE {
-            return false;
-        }
+    /// Whether this lane may rest, having come back for the next request with one in hand at most `idle`
+    /// times in a row.
+    pub(crate) fn may_rest(&self, idle: u32) -> bool {
+        self.lane > 0 && idle >= IDLE
+    }
+
+    /// Rests until it is called.
+    pub(crate) async fn rest(&self) {
         self.crew.0[self.lane].rests.store(true, Ordering::Release);
         self.called.receive().await;
-        true
     }
 }

@@ -93,21 +93,29 @@ impl LaneFront {
         loop {
             let place = self.places.take(1).await;
             idle = match self.in_hand() {
-                1 => idle + 1,
+                // The last one may still be at work: few volumes answer in the same turn.
+                1 | 2 => idle + 1,
                 _ => 0,
             };
-            let take = async {
-                let has_rested = self.crew.rest(idle).await;
-                (has_rested, self.device.take(head, body).await)
+            let result = match self.crew.may_rest(idle) {
+                true => self.device.take_now(&mut head, &mut body),
+                false => {
+                    let take = self.device.take(head, body);
+                    let result;
+                    (result, head, body) = match task::either(stopped.as_mut(), take).await {
+                        Either::Other(taken) => taken,
+                        Either::One(_) => return End::Stopped,
+                    };
+                    Some(result)
+                }
             };
-            let (has_rested, result);
-            (has_rested, (result, head, body)) = match task::either(stopped.as_mut(), take).await {
-                Either::Other(taken) => taken,
-                Either::One(_) => return End::Stopped,
+            let Some(result) = result else {
+                match task::either(stopped.as_mut(), self.crew.rest()).await {
+                    Either::Other(()) => idle = 0,
+                    Either::One(_) => return End::Stopped,
+                }
+                continue;
             };
-            if has_rested {
-                idle = 0;
-            }
             let len = match result {
                 // Nobody is at the other end.
                 Ok(0) => return End::Unmounted,

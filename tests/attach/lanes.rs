@@ -1,0 +1,103 @@
+//! Which lanes work: the kernel would wake them in turn, so that with one request at a time each went to the lane
+//! that had slept longest, and from there to the volume's home. And that a lane rests only when nothing is left
+//! that it alone was woken for.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use harness::process::Daemon;
+
+use crate::attached::{Attached, can_attach};
+
+/// Requests, one at a time.
+const READS: u64 = 4000;
+
+/// How often the threads of this name have gone to sleep (`voluntary_ctxt_switches`).
+fn sleeps(process: &Daemon, name: &str) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.pid())).expect("it runs");
+    let tasks = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let count = |status: &str, key: &str| -> Option<String> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim().to_owned())
+    };
+    let named = tasks.filter(|status| count(status, "Name:").as_deref() == Some(name));
+    named
+        .filter_map(|status| {
+            count(&status, "voluntary_ctxt_switches:")?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum()
+}
+
+#[test]
+fn one_request_at_a_time_stays_on_one_lane() {
+    if !can_attach() {
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return harness::skip("there is one CPU, and so one lane");
+    }
+    // In the page cache all I/O goes through the home lane; past it, each lane does its own and waits for it.
+    for cache in ["write-back", "direct"] {
+        let file = format!("{{ path = \"db.img\", size = \"16MiB\", cache = \"{cache}\" }}");
+        let mut attached = Attached::start(&format!("[volume.db]\nfile = {file}\n"));
+        let file = fs::File::open(&attached.path).expect("it can be opened");
+        let read = |count: u64| {
+            for index in 0..count {
+                let at = index * 4096 % (16 << 20);
+                file.read_exact_at(&mut [0; 4096], at).expect("a read");
+            }
+        };
+        // Lanes rest once they have seen that there is no more.
+        read(100);
+        let before = sleeps(&attached.daemon, "lane-1");
+        read(READS);
+        let slept = sleeps(&attached.daemon, "lane-1") - before;
+        assert!(
+            slept < READS / 10,
+            "{cache}: lane 1 has slept {slept} times"
+        );
+        drop(file);
+        attached.stop();
+    }
+}
+
+#[test]
+fn every_request_of_a_burst_is_answered() {
+    const THREADS: usize = 8;
+    const BURSTS: usize = 20_000;
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start("[volume.db]\nram = { size = \"1MiB\" }\n");
+    let (done, ended) = mpsc::channel();
+    let barrier = Arc::new(Barrier::new(THREADS));
+    for thread in 0..THREADS {
+        let file = fs::File::open(&attached.path).expect("it can be opened");
+        let (barrier, done) = (barrier.clone(), done.clone());
+        thread::spawn(move || {
+            for burst in 0..BURSTS {
+                barrier.wait();
+                // All of them call the lanes, which come to rest with one at a time: about when there are two.
+                let requests = match (burst % 32, burst / 32 % 24) {
+                    (0, _) => THREADS,
+                    (at, pair) if at == pair + 4 => 2,
+                    _ => 1,
+                };
+                if thread < requests {
+                    file.read_exact_at(&mut [0; 4096], 0).expect("a read");
+                }
+            }
+            done.send(()).expect("the test waits");
+        });
+    }
+    for _ in 0..THREADS {
+        let answered = ended.recv_timeout(Duration::from_secs(300));
+        answered.expect("a request got no answer, with nobody there to ask for more");
+    }
+    attached.stop();
+}
