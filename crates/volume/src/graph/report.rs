@@ -39,7 +39,7 @@ pub struct NodeView {
 impl NodeView {
     /// It is closed, and so is what only it is made of.
     fn forget_open(&mut self) {
-        (self.shape, self.claim, self.session) = (None, None, None);
+        (self.shape, self.claim, self.session, self.cache) = (None, None, None, None);
         for child in self
             .children
             .iter_mut()
