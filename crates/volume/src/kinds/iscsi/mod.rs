@@ -5,7 +5,8 @@
 //!  disks     which are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
 //!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
-//!  claim     whose the disk is: the mark and the fence, established again on each nexus
+//!  claim     whose the disk is: the mark and the fence, established again on each nexus; holder: who has
+//!            it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
 //!  access    which target ports may be used, where a target says so (ALUA)
 //!  nexus     one path, from its login to its end; login: wherever the target sends us
@@ -26,6 +27,7 @@ mod disks;
 mod ended;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
+mod holder;
 mod identity;
 mod inquiry;
 mod login;
