@@ -21,6 +21,8 @@ pub(crate) struct Shares {
 struct Server {
     directory: Directory,
     port: u16,
+    /// How its files are opened.
+    cache: &'static str,
     daemon: Option<Sanstone>,
 }
 
@@ -31,7 +33,10 @@ impl Server {
             .collect();
         let mut volumes = "state = \"state\"\n".to_owned();
         for name in &names {
-            let file = format!("{{ path = \"{name}.img\", size = \"{SHARE_MIB}MiB\" }}");
+            let cache = self.cache;
+            let file = format!(
+                "{{ path = \"{name}.img\", size = \"{SHARE_MIB}MiB\", cache = \"{cache}\" }}"
+            );
             writeln!(volumes, "[volume.{name}]\nfile = {file}").expect("room");
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -47,8 +52,11 @@ impl Server {
 impl Shares {
     /// Serves them.
     pub(crate) fn serve() -> Shares {
-        let servers = (0..2).map(|_| {
+        // The second one is killed. What a disk with a volatile cache had not flushed then counts as
+        // lost, and the volume fails until it is opened again: only without one is that a mere pause.
+        let servers = ["direct", "direct-sync"].into_iter().map(|cache| {
             let mut server = Server {
+                cache,
                 directory: Directory::new(),
                 port: free_port(),
                 daemon: None,
