@@ -3,8 +3,8 @@
 //! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
 //! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
 //! `file`, `stats`, a `stripe` of such) have an instance on every lane. Others (`cache`, `throttle`, `iscsi`,
-//! `fault`, and a `file` that keeps an order between its requests) have one instance, on the home lane that
-//! was named when the tree was opened; other lanes reach it by messages. This and all else that differs
+//! `fault`) have one instance, on the home lane that was named when the tree was opened; other lanes reach it
+//! by messages. This and all else that differs
 //! between kinds is in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
 //! open `Part`.
 
