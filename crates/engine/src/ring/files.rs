@@ -49,7 +49,10 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let mut fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    if options.lock && options.write && is_block_device(&fd)? {
+        fd = alone(&fd, flags & !(libc::O_CREAT | libc::O_EXCL))?;
+    }
     if options.lock {
         let operation = if options.write {
             libc::LOCK_EX
@@ -80,6 +83,29 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
     })
 }
 
+fn is_block_device(fd: &OwnedFd) -> io::Result<bool> {
+    let kind = fs::metadata(own_path(fd.as_raw_fd()))?.file_type();
+    Ok(kind.is_block_device())
+}
+
+/// Opens the block device behind `fd` once more, as mkfs and mount do (open(2), O_EXCL): that fails while it is
+/// mounted, or a part of another device, or a partition of it is.
+fn alone(fd: &OwnedFd, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = std::ffi::CString::new(own_path(fd.as_raw_fd())).expect("no NUL byte");
+    // SAFETY: a NUL-terminated path that lives through the call.
+    let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_EXCL) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Leads to what is open as `raw`, wherever its path leads now.
+fn own_path(raw: RawFd) -> String {
+    format!("/proc/self/fd/{raw}")
+}
+
 /// The most that is written at once into ext4's page cache.
 ///
 /// A write makes folios as long as itself (Linux 6.16), and each later write into one walks over all
@@ -97,7 +123,7 @@ fn is_ext4(file: &fs::File) -> bool {
 
 /// Opens the file behind the descriptor `raw` once more: not by its path, which may lead elsewhere now.
 pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
-    let path = format!("/proc/self/fd/{raw}");
+    let path = own_path(raw);
     open(Path::new(&path), options).map_err(|error| {
         let message = format!("it cannot be opened a second time, by {path}: {error}");
         io::Error::other(message)
