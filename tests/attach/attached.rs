@@ -78,7 +78,12 @@ impl Attached {
 
     /// Starts it once more, after its end.
     pub(crate) fn start_again(&mut self, volume: &str) {
-        self.daemon = start(&self.directory, volume, &self.path, &[]);
+        self.start_again_with(volume, &[]);
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_again_with(&mut self, volume: &str, arguments: &[&str]) {
+        self.daemon = start(&self.directory, volume, &self.path, arguments);
     }
 
     /// Has it end in good order.

@@ -7,5 +7,6 @@ mod death;
 mod file_system;
 mod lanes;
 mod links;
+mod mounted;
 mod refusals;
 mod stop;
