@@ -10,5 +10,6 @@ mod lanes;
 mod links;
 mod mounted;
 mod refusals;
+mod stalled;
 mod stop;
 mod without_root;
