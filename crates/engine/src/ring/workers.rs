@@ -91,7 +91,7 @@ mod tests {
     fn what_is_more_stands_in_line_and_each_file_has_its_own() {
         let ring = IoUring::new(8).expect("a ring");
         let mut workers = Workers::default();
-        let mut begin = |workers: &mut Workers, file| {
+        let begin = |workers: &mut Workers, file| {
             let entry = opcode::Nop::new().build();
             workers.begin(file, entry, &ring.submitter()).is_some()
         };
