@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::directory::Directory;
-use harness::process::program;
+use harness::process::{Daemon, program};
 use harness::run::Ran;
 use harness::sanstone::call;
 
@@ -130,16 +130,14 @@ fn the_end_waits_for_whoever_uses_the_file_system_and_names_them() {
     let _guard = Mounted(files.clone());
     let content = harness::noise(2, 1 << 20);
     let mut user = Command::new(program("sleep", "coreutils"));
-    let mut user = user
-        .arg("3600")
-        .current_dir(&files)
-        .spawn()
-        .expect("it starts");
+    user.arg("3600").current_dir(&files);
+    let mut user = Daemon::start(&user, attached.directory.join("user.log"));
     attached.daemon.signal("TERM");
-    let named = format!("in use by process {} (sleep)", user.id());
+    let named = format!("in use by process {} (sleep)", user.pid());
     attached.daemon.log_with(&named);
     fs::write(files.join("file"), &content).expect("it is served still");
-    user.kill().and_then(|()| user.wait()).expect("it ends");
+    user.signal("KILL");
+    user.wait(LONG).expect("it ends");
     let status = attached.daemon.wait(LONG).expect("it ends");
     assert_eq!(status.code(), Some(0), "{}", attached.daemon.log());
     nothing_is_left(&attached.directory, &files);
