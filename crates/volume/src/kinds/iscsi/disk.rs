@@ -95,10 +95,7 @@ impl IscsiDisk {
             let target_name = &self.unit.config().target_name;
             tracing::warn!(target_name, %error, "the claim was not given up");
         }
-        self.unit.paths.rest(true);
-        let live: Vec<_> = self.unit.paths.live().collect();
-        let logouts = live.iter().map(|nexus| Box::pin(nexus.session().logout()));
-        task::join_all(logouts).await;
+        self.unit.paths.log_out().await;
     }
 
     /// Sends a command until it has succeeded, failed for good, or its time is up.

@@ -11,6 +11,7 @@
 //!  access    which target ports may be used, where a target says so (ALUA)
 //!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
+//!  discovery which targets there are; luns: and what logical units of them
 //!  status    what the session does right now, for whoever looks from another thread
 //! ```
 //!
@@ -22,6 +23,7 @@ mod cdb;
 mod claim;
 mod claimed;
 mod config;
+pub mod discovery;
 mod disk;
 mod disks;
 mod ended;
@@ -31,6 +33,7 @@ mod holder;
 mod identity;
 mod inquiry;
 mod login;
+pub mod luns;
 mod nexus;
 pub mod path_settings;
 mod paths;
