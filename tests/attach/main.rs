@@ -6,6 +6,7 @@ mod attached;
 mod content;
 mod death;
 mod file_system;
+mod in_use;
 mod lanes;
 mod links;
 mod mounted;
