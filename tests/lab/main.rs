@@ -6,6 +6,7 @@ mod calls;
 mod compared;
 mod ends;
 mod profiles;
+mod sql_scan;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

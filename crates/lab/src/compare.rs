@@ -64,6 +64,7 @@ pub fn compare(
         )));
     }
     let experiment = profile.experiment();
+    experiment.survey(progress)?;
     let needs = experiment.needs();
     let cases = experiment.cases();
     let lane = lane()?;

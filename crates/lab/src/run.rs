@@ -42,6 +42,7 @@ pub fn run(
     progress: Progress,
 ) -> Result<Findings> {
     let experiment = profile.experiment();
+    experiment.survey(progress)?;
     let needs = experiment.needs();
     let lane = lane()?;
     let opening = Opening {

@@ -7,6 +7,7 @@ mod effectiveness;
 mod iozone;
 mod queue;
 mod runner;
+mod sql_scan;
 #[cfg(test)]
 mod tests;
 
@@ -19,16 +20,19 @@ pub(crate) use runner::{Runner, Sample};
 
 use crate::{
     Error, Result,
+    drive_stats::Source,
     load::{Spacing, Workload},
+    progress::Progress,
     report::Findings,
 };
 
 /// The profiles that the program brings: their names and their texts.
-pub const BUILT_IN: [(&str, &str); 4] = [
+pub const BUILT_IN: [(&str, &str); 5] = [
     ("queue", include_str!("queue.toml")),
     ("iozone", include_str!("iozone.toml")),
     ("effectiveness", include_str!("effectiveness.toml")),
     ("commit", include_str!("commit.toml")),
+    ("sql-scan", include_str!("sql-scan.toml")),
 ];
 
 /// A profile, ready to run.
@@ -46,6 +50,7 @@ enum Settings {
     Iozone(iozone::Iozone),
     Effectiveness(effectiveness::Effectiveness),
     Commit(commit::Commit),
+    SqlScan(sql_scan::SqlScan),
 }
 
 /// What a profile needs of what it is run on.
@@ -73,12 +78,18 @@ pub(crate) struct Case {
 pub(crate) enum Work {
     Load(Workload),
     Commits(commit::Inserts),
+    Statements(sql_scan::Sweep),
 }
 
 /// What a kind of profile can do.
 pub(crate) trait Experiment {
     /// What it is about, in a sentence.
     fn about(&self) -> &str;
+
+    /// Looks at the data that it is to use, before anything is opened.
+    fn survey(&self, _progress: Progress) -> Result<()> {
+        Ok(())
+    }
 
     /// What it needs.
     fn needs(&self) -> Needs;
@@ -152,6 +163,23 @@ impl Profile {
         Ok(profile)
     }
 
+    /// Uses this data in place of what the profile makes.
+    ///
+    /// # Errors
+    /// It uses none.
+    pub fn set_data(&mut self, source: Source) -> Result<()> {
+        match &mut self.settings {
+            Settings::SqlScan(sql_scan) => sql_scan.set_data(source),
+            _ => {
+                return Err(Error::Call(format!(
+                    "--data: the profile {} loads no rows; sql-scan does",
+                    self.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// What it is about, in a sentence.
     pub fn about(&self) -> &str {
         self.experiment().about()
@@ -163,6 +191,7 @@ impl Profile {
             Settings::Iozone(iozone) => iozone,
             Settings::Effectiveness(effectiveness) => effectiveness,
             Settings::Commit(commit) => commit,
+            Settings::SqlScan(sql_scan) => sql_scan,
         }
     }
 }

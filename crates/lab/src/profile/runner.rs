@@ -177,6 +177,10 @@ impl<'a> Runner<'a> {
                 self.stage.say(&name);
                 inserts.sample(self, target)
             }
+            Work::Statements(sweep) => {
+                self.stage.say(&name);
+                sweep.sample(self, target)
+            }
         }
     }
 

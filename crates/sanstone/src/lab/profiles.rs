@@ -9,6 +9,7 @@ use std::{
 use ::lab::{
     Configured, On,
     compare::{self, compare},
+    drive_stats::Source,
     load::Stop,
     profile::{BUILT_IN, Profile},
     progress::Progress,
@@ -46,6 +47,12 @@ struct Common {
     /// Write to things that hold data: all of it may be lost.
     #[arg(long)]
     overwrite: bool,
+    /// Load Backblaze's daily CSV files, plain or .gz, in the order of their days; for sql-scan.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    data: Vec<PathBuf>,
+    /// Extend the data to this many days by ageing the drives of the last file.
+    #[arg(long, value_name = "N", requires = "data")]
+    days: Option<u32>,
     /// Write all figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -98,7 +105,7 @@ pub(crate) struct ProfilesCall {
 }
 
 pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
-    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    let profile = call.common.profile(&call.profile)?;
     if let Some(pid) = call.pid {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             let message = format!("--pid {pid}: there is no such process");
@@ -117,7 +124,7 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
 }
 
 pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
-    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    let profile = call.common.profile(&call.profile)?;
     let options = compare::Options {
         a: call.a.clone(),
         b: call.b.clone(),
@@ -149,6 +156,20 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// The profile of this name or file, with the data that is named.
+    fn profile(&self, name: &str) -> Result<Profile, Failure> {
+        let mut profile = Profile::load(name, self.quick).map_err(refused)?;
+        if !self.data.is_empty() {
+            let source = Source::Files {
+                paths: self.data.clone(),
+                days: self.days,
+                seed: 1,
+            };
+            profile.set_data(source).map_err(refused)?;
+        }
+        Ok(profile)
+    }
+
     /// Opens what is written to, reads the configuration, lets SIGINT end the work early, and tells what was
     /// found.
     fn carry_out(
