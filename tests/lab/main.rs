@@ -5,6 +5,7 @@ mod browser;
 mod calls;
 mod compared;
 mod ends;
+mod oltp;
 mod profiles;
 mod sql_scan;
 

@@ -20,7 +20,10 @@ use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
 
 pub use floor::serve as serve_floor;
 pub use report::Report;
-pub(crate) use {report::host, usage::process_ns};
+pub(crate) use {
+    report::host,
+    usage::{family_ns, machine_ns, process_ns},
+};
 
 use crate::{
     Error, Result,

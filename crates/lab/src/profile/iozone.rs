@@ -76,7 +76,7 @@ impl Stream {
 }
 
 /// What one stream did with one file size and one transfer size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Cell {
     stream: Stream,
     file_bytes: u64,
@@ -107,13 +107,27 @@ impl Iozone {
         stream: Stream,
         (file, transfer): (Size, Size),
     ) -> Result<Option<Cell>> {
-        if stream == Stream::Write {
+        let name = format!("{} of {file} by {transfer}", stream.name());
+        runner.once(&name, |runner| {
+            self.measure(runner, &name, luns, stream, (file, transfer))
+        })
+    }
+
+    /// The same, with the flush of what was written.
+    fn measure(
+        &self,
+        runner: &mut Runner<'_>,
+        name: &str,
+        luns: &[Lun],
+        stream: Stream,
+        (file, transfer): (Size, Size),
+    ) -> Result<Option<Cell>> {
+        if stream == Stream::Write && !runner.is_stopped() {
             runner.discard(file.bytes());
         }
-        let name = format!("{} of {file} by {transfer}", stream.name());
         let workload = self.workload(stream, file, transfer);
         let time = self.time.duration();
-        let Some(step) = runner.load_at_once(&name, luns, &workload, time)? else {
+        let Some(step) = runner.load_at_once(name, luns, &workload, time)? else {
             return Ok(None);
         };
         let mut elapsed = step.done.elapsed;

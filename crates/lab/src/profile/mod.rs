@@ -5,6 +5,8 @@
 mod commit;
 mod effectiveness;
 mod iozone;
+mod journal;
+mod oltp;
 mod queue;
 mod runner;
 mod sql_scan;
@@ -16,6 +18,7 @@ use std::{fmt::Display, ops::RangeInclusive, path::Path};
 use serde::Deserialize;
 use volume::config::{Size, Time};
 
+pub(crate) use journal::Journal;
 pub(crate) use runner::{Runner, Sample};
 
 use crate::{
@@ -27,12 +30,13 @@ use crate::{
 };
 
 /// The profiles that the program brings: their names and their texts.
-pub const BUILT_IN: [(&str, &str); 5] = [
+pub const BUILT_IN: [(&str, &str); 6] = [
     ("queue", include_str!("queue.toml")),
     ("iozone", include_str!("iozone.toml")),
     ("effectiveness", include_str!("effectiveness.toml")),
     ("commit", include_str!("commit.toml")),
     ("sql-scan", include_str!("sql-scan.toml")),
+    ("oltp", include_str!("oltp.toml")),
 ];
 
 /// A profile, ready to run.
@@ -40,6 +44,8 @@ pub const BUILT_IN: [(&str, &str); 5] = [
 pub struct Profile {
     /// What it is called: its built-in name, or that of its file.
     pub name: String,
+    /// All that stands in it, for whoever asks whether two runs are of the same.
+    pub(crate) text: serde_json::Value,
     settings: Settings,
 }
 
@@ -51,6 +57,7 @@ enum Settings {
     Effectiveness(effectiveness::Effectiveness),
     Commit(commit::Commit),
     SqlScan(sql_scan::SqlScan),
+    Oltp(oltp::Oltp),
 }
 
 /// What a profile needs of what it is run on.
@@ -89,6 +96,11 @@ pub(crate) trait Experiment {
     /// Looks at the data that it is to use, before anything is opened.
     fn survey(&self, _progress: Progress) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether what it is run on is opened for it. If not, it gets [`Runner::beds`].
+    fn opens_volumes(&self) -> bool {
+        true
     }
 
     /// What it needs.
@@ -146,9 +158,11 @@ impl Profile {
                 table.extend(replaced);
             }
         }
+        let text = serde_json::to_value(&table).unwrap_or_default();
         let settings = Settings::deserialize(table).map_err(wrong)?;
         let profile = Profile {
             name: name.to_owned(),
+            text,
             settings,
         };
         let check = profile.experiment().check();
@@ -168,6 +182,7 @@ impl Profile {
     /// # Errors
     /// It uses none.
     pub fn set_data(&mut self, source: Source) -> Result<()> {
+        self.text["data"] = format!("{source:?}").into();
         match &mut self.settings {
             Settings::SqlScan(sql_scan) => sql_scan.set_data(source),
             _ => {
@@ -192,6 +207,7 @@ impl Profile {
             Settings::Effectiveness(effectiveness) => effectiveness,
             Settings::Commit(commit) => commit,
             Settings::SqlScan(sql_scan) => sql_scan,
+            Settings::Oltp(oltp) => oltp,
         }
     }
 }

@@ -93,6 +93,19 @@ impl Sweep {
 
     /// Measures it on all disks. `None`: nothing was measured before the user asked to end.
     pub(super) fn measure(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
+        // What is not complete is told, and measured again if the run goes on later.
+        let mut partial = None;
+        let complete = self.name();
+        let complete = runner.once(&complete, |runner| {
+            let measured = self.measure_now(runner)?;
+            let is_complete = !runner.is_stopped();
+            partial.clone_from(&measured);
+            Ok(measured.filter(|_| is_complete))
+        })?;
+        Ok(complete.or(partial))
+    }
+
+    fn measure_now(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
         if runner.is_stopped() {
             return Ok(None);
         }

@@ -1,0 +1,246 @@
+//! Transactions on a database server, on a stripe that is attached, on a plain file and in a directory.
+
+use std::{fs, path::Path, process::Command};
+
+use harness::{
+    process::find_program,
+    run::{Ran, run},
+};
+use serde_json::Value;
+
+use crate::{Place, assert_gone, assert_told};
+
+/// Whether the packages are here; if not, the test is skipped.
+fn has_packages() -> bool {
+    let all = ["sysbench", "mariadbd", "mariadb"];
+    let has = all.iter().all(|name| find_program(name).is_some());
+    if !has {
+        harness::skip("sysbench, mariadb-server-core or mariadb-client is not installed");
+    }
+    has
+}
+
+/// Whether volumes can be attached and file systems be mounted here.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        harness::skip("it needs root, and /dev/fuse");
+    }
+    can
+}
+
+/// Few transactions on few rows.
+fn short(database: &str) -> String {
+    format!(
+        "kind = \"oltp\"\nabout = \"A few transactions\"\nsize = \"512MiB\"\ndatabase = \"{database}\"\nmemory = \
+         \"16MiB\"\ntables = 1\nrows = 200\nthreads = 2\ntransactions = 20\nrounds = 2\n"
+    )
+}
+
+/// The stripe `db` over two files, large enough for a server's own files.
+fn configuration(place: &Place) -> String {
+    let text = r#"
+state = "state"
+[volume.db]
+stripe = { unit = "64KiB", of = [
+  { file = { path = "a.img", size = "320MiB" } },
+  { file = { path = "b.img", size = "320MiB" } },
+] }
+"#;
+    let path = place.directory.write("volumes.toml", text);
+    let path = path.to_string_lossy().into_owned();
+    harness::sanstone::call(&["volume", "create", "-c", &path, "db"]).success();
+    path
+}
+
+/// Nothing that was started for this place is left: no process names it, no mount and no loop device has it.
+#[track_caller]
+fn assert_nothing_left(place: &Place) {
+    let of_place = place.directory.path().to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/mounts").expect("/proc is there");
+    assert!(!mounts.contains(&of_place), "{mounts}");
+    let loops: Ran = run(
+        Command::new("losetup").arg("--list"),
+        std::time::Duration::from_secs(60),
+    );
+    assert!(!loops.stdout.contains(&of_place), "{loops}");
+    let temporary = place.directory.join("tmp");
+    let left: Vec<_> = fs::read_dir(&temporary)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The call, whose temporary files are in the place.
+fn oltp(place: &Place, arguments: &[&str]) -> Ran {
+    let temporary = place.directory.join("tmp");
+    fs::create_dir_all(&temporary).expect("a fresh directory");
+    // The server's user comes through.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(place.directory.path(), open).expect("it is ours");
+    let mut command = place.command(arguments);
+    run(
+        command.env("TMPDIR", &temporary),
+        std::time::Duration::from_secs(600),
+    )
+}
+
+#[track_caller]
+fn assert_sites(json: &Value, names: &[&str], rounds: usize) {
+    let sites = json["figures"]["sites"].as_array().expect("sites");
+    assert_eq!(sites.len(), names.len(), "{json}");
+    for (site, name) in sites.iter().zip(names) {
+        assert_eq!(site["name"], *name);
+        let all = site["rounds"].as_array().expect("rounds");
+        assert_eq!(all.len(), rounds, "{site}");
+        for round in all {
+            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us"] {
+                assert!(
+                    round[figure].as_f64().expect("a figure") > 0.0,
+                    "{figure}: {round}"
+                );
+            }
+        }
+    }
+    assert_eq!(
+        json["scores"].as_array().map(Vec::len),
+        Some(2 * names.len()),
+        "{json}"
+    );
+}
+
+#[test]
+fn oltp_on_an_attached_stripe_beside_a_plain_file() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (configuration, file) = (configuration(&place), place.path("made.img"));
+    let call = [
+        "run",
+        "oltp",
+        "-c",
+        &configuration,
+        "--on",
+        &file,
+        "--on",
+        "db",
+        "--quick",
+    ];
+    let ran = oltp(&place, &call).success();
+    let json = assert_told(&place, &ran);
+    assert_sites(&json, &[&file, "db"], 1);
+    let attached = &json["figures"]["sites"][1]["rounds"][0];
+    assert!(
+        attached["attach_cpu_us"].as_f64().expect("its side") > 0.0,
+        "{attached}"
+    );
+    assert!(
+        attached["ios"].as_f64().expect("its I/Os") > 0.0,
+        "{attached}"
+    );
+    assert!(
+        ran.stderr.contains("round 1 of 1"),
+        "it prints as it goes: {ran}"
+    );
+    assert_gone(&file);
+    assert_nothing_left(&place);
+    // What it has left on the volume is nobody's data.
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let again = [
+        "run",
+        &profile.to_string_lossy(),
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+    ];
+    let ran = oltp(&place, &again).success();
+    assert_sites(&assert_told(&place, &ran), &["db"], 2);
+    assert_nothing_left(&place);
+}
+
+#[test]
+fn oltp_in_a_directory_leaves_it_as_it_was() {
+    if !has_packages() {
+        return;
+    }
+    let place = Place::new();
+    let directory = place.directory.join("here");
+    fs::create_dir(&directory).expect("a fresh directory");
+    fs::write(directory.join("mine"), "data").expect("it is ours");
+    let name = directory.to_string_lossy();
+    let databases = match Path::new("/usr/lib/postgresql").exists() {
+        true => vec!["mariadb", "postgresql"],
+        false => vec!["mariadb"],
+    };
+    for database in databases {
+        let profile = place.directory.write("short.toml", short(database));
+        let ran = oltp(&place, &["run", &profile.to_string_lossy(), "--on", &name]).success();
+        assert_sites(&assert_told(&place, &ran), &[&name], 2);
+        let left: Vec<_> = fs::read_dir(&directory)
+            .expect("it is there")
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_nothing_left(&place);
+    }
+}
+
+#[test]
+fn a_database_that_is_not_there_is_named_with_its_package() {
+    let refused = |text: &str, parts: &[&str]| {
+        let place = Place::new();
+        let profile = place.directory.write("mine.toml", text);
+        let mut command = place.command(&["run", &profile.to_string_lossy(), "--on", "/tmp"]);
+        // Nothing is to be found there.
+        let ran = run(command.env("PATH", ""), std::time::Duration::from_secs(60));
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{ran}");
+        }
+    };
+    refused(
+        &short("mariadb"),
+        &[
+            "database = \"mariadb\"",
+            "mariadbd",
+            "install the package mariadb-server-core",
+            "\"postgresql\"",
+        ],
+    );
+    refused(&short("oracle"), &["oracle", "mariadb", "postgresql"]);
+    refused(
+        &short("mariadb").replace("threads = 2", "threads = 0"),
+        &["threads: 0"],
+    );
+}
+
+#[test]
+fn data_on_a_disk_is_not_lost_unless_that_is_said() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let data = harness::noise(3, 1 << 20);
+    let file = place.directory.write("data.img", &data);
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let ran = oltp(
+        &place,
+        &[
+            "run",
+            &profile.to_string_lossy(),
+            "--on",
+            &file.to_string_lossy(),
+        ],
+    );
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("holds data"), "{ran}");
+    assert!(
+        fs::read(&file).expect("it is there") == data,
+        "the file was changed"
+    );
+    assert_nothing_left(&place);
+}
