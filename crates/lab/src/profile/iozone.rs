@@ -12,7 +12,7 @@ use super::{Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, 
 use crate::{
     Result,
     load::{Arrivals, Lun, Order, Workload},
-    report::{Axis, Findings, Marks, Plot, Table, short},
+    report::{Axis, Findings, Marks, Plot, Score, Table, short},
 };
 
 /// Throughput within this part of the most is as good as the most.
@@ -193,6 +193,11 @@ impl Experiment for Iozone {
         let mut findings = Findings {
             answer: answer(&cells),
             advice: advice(&cells).into_iter().collect(),
+            scores: self
+                .streams
+                .iter()
+                .filter_map(|s| score(*s, &cells))
+                .collect(),
             figures: json!({ "cells": cells }),
             ..Findings::default()
         };
@@ -253,6 +258,18 @@ impl Experiment for Iozone {
         )?;
         check_time(self.time)
     }
+}
+
+/// What a history follows: the most that a stream did.
+fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
+    let of_stream = cells.iter().filter(|cell| cell.stream == stream);
+    let most = of_stream
+        .map(|cell| cell.megabytes_per_s)
+        .reduce(f64::max)?;
+    Some(Score::more(
+        format!("MB/s at the most, {}", stream.name()),
+        most,
+    ))
 }
 
 fn answer(cells: &[Cell]) -> String {

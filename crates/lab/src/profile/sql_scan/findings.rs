@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::sweep::{Measured, MeasuredSet, MeasuredStatement};
 use crate::{
-    report::{Axis, Findings, Marks, Plot, Table, short},
+    report::{Axis, Findings, Marks, Plot, Score, Table, short},
     statements::paper_scores_s,
 };
 
@@ -49,8 +49,21 @@ pub(super) fn findings(all: &[Measured]) -> Findings {
         tables,
         plots: vec![plot(all, &names)],
         figures: json!({ "sweep": all }),
+        scores: scores_of(all),
         ..Findings::default()
     }
+}
+
+/// What a history follows: each disk's score with each page and cache.
+fn scores_of(all: &[Measured]) -> Vec<Score> {
+    let sets = all
+        .iter()
+        .flat_map(|m| m.sets.iter().map(move |set| (m, set)));
+    let score = |(measured, set): (&Measured, &MeasuredSet)| {
+        let name = format!("seconds of score, {}, {}", set.name, measured.name);
+        Some(Score::less(name, set.score_s?))
+    };
+    sets.filter_map(score).collect()
 }
 
 /// The least score of disk number `disk`.
