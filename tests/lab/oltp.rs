@@ -190,7 +190,10 @@ fn oltp_in_a_directory_leaves_it_as_it_was() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_named_with_its_package() {
+fn what_cannot_be_run_is_named_with_the_mend() {
+    if !has_packages() {
+        return;
+    }
     let refused = |text: &str, parts: &[&str]| {
         let place = Place::new();
         let profile = place.directory.write("mine.toml", text);
@@ -210,6 +213,25 @@ fn a_database_that_is_not_there_is_named_with_its_package() {
             "install the package mariadb-server-core",
             "\"postgresql\"",
         ],
+    );
+    let place = Place::new();
+    let configuration = place.configuration();
+    let call = [
+        "run",
+        "oltp",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--on",
+        "fast",
+    ];
+    let ran = place.run(&call);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr
+            .contains("--on fast: a configuration has one state"),
+        "{ran}"
     );
     refused(&short("oracle"), &["oracle", "mariadb", "postgresql"]);
     refused(

@@ -125,7 +125,7 @@ struct Beds {
     /// Files that were made.
     made: Vec<PathBuf>,
     /// Configurations of disks of targets.
-    _directory: Option<tempfile::TempDir>,
+    directories: Vec<tempfile::TempDir>,
 }
 
 impl Beds {
@@ -140,11 +140,24 @@ impl Beds {
         if opens_volumes {
             return Ok(None);
         }
+        let on = named(&options.on, configured)?;
+        let of_configuration = |on: &&On| {
+            let is_in =
+                |configured: &Configured<'_>| configured.names.iter().any(|n| n == on.name());
+            configured.is_some_and(is_in)
+        };
+        if let Some(second) = on.iter().filter(of_configuration).nth(1) {
+            return Err(Error::Call(format!(
+                "--on {}: a configuration has one state directory, so one volume of it can be attached at a \
+                 time; measure the others in runs of their own",
+                second.name()
+            )));
+        }
         let mut beds = Beds {
-            on: named(&options.on, configured)?,
+            on,
             beds: Vec::new(),
             made: Vec::new(),
-            _directory: None,
+            directories: Vec::new(),
         };
         for on in beds.on.clone() {
             let bed = beds.bed(&on, options, configured, opening)?;
@@ -188,7 +201,7 @@ impl Beds {
                 let text =
                     format!("state = \"state\"\n[volume.disk]\niscsi = {{ url = {quoted} }}\n");
                 fs::write(&configuration, text).map_err(|source| file(&configuration, source))?;
-                self._directory = Some(directory);
+                self.directories.push(directory);
                 volume(&configuration, "disk")
             }
             (On::Name(name), Some(configured)) if configured.names.contains(name) => {
