@@ -1,14 +1,23 @@
 //! Transactions on a database server, on a stripe that is attached, on a plain file and in a directory.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 use harness::{
-    process::find_program,
+    process::{find_program, signal},
     run::{Ran, run},
 };
 use serde_json::Value;
 
 use crate::{Place, assert_gone, assert_told};
+
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Whether the packages are here; if not, the test is skipped.
 fn has_packages() -> bool {
@@ -59,10 +68,7 @@ fn assert_nothing_left(place: &Place) {
     let of_place = place.directory.path().to_string_lossy().into_owned();
     let mounts = fs::read_to_string("/proc/mounts").expect("/proc is there");
     assert!(!mounts.contains(&of_place), "{mounts}");
-    let loops: Ran = run(
-        Command::new("losetup").arg("--list"),
-        std::time::Duration::from_secs(60),
-    );
+    let loops: Ran = run(Command::new("losetup").arg("--list"), LIMIT);
     assert!(!loops.stdout.contains(&of_place), "{loops}");
     let temporary = place.directory.join("tmp");
     let left: Vec<_> = fs::read_dir(&temporary)
@@ -74,17 +80,19 @@ fn assert_nothing_left(place: &Place) {
 }
 
 /// The call, whose temporary files are in the place.
-fn oltp(place: &Place, arguments: &[&str]) -> Ran {
+fn prepared(place: &Place, arguments: &[&str]) -> Command {
     let temporary = place.directory.join("tmp");
     fs::create_dir_all(&temporary).expect("a fresh directory");
     // The server's user comes through.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(place.directory.path(), open).expect("it is ours");
     let mut command = place.command(arguments);
-    run(
-        command.env("TMPDIR", &temporary),
-        std::time::Duration::from_secs(600),
-    )
+    command.env("TMPDIR", &temporary);
+    command
+}
+
+fn oltp(place: &Place, arguments: &[&str]) -> Ran {
+    run(&mut prepared(place, arguments), LIMIT)
 }
 
 #[track_caller]
@@ -199,7 +207,7 @@ fn what_cannot_be_run_is_named_with_the_mend() {
         let profile = place.directory.write("mine.toml", text);
         let mut command = place.command(&["run", &profile.to_string_lossy(), "--on", "/tmp"]);
         // Nothing is to be found there.
-        let ran = run(command.env("PATH", ""), std::time::Duration::from_secs(60));
+        let ran = run(command.env("PATH", ""), LIMIT);
         assert_eq!(ran.code(), Some(2), "{ran}");
         for part in parts {
             assert!(ran.stderr.contains(part), "{ran}");
@@ -238,6 +246,76 @@ fn what_cannot_be_run_is_named_with_the_mend() {
         &short("mariadb").replace("threads = 2", "threads = 0"),
         &["threads: 0"],
     );
+}
+
+/// A run of hours on a plain file, whose first round is over.
+fn begun(place: &Place, file: &str) -> Child {
+    let long = short("mariadb").replace("rounds = 2", "rounds = 1000");
+    let profile = place.directory.write("long.toml", long);
+    let mut lab = prepared(place, &["run", &profile.to_string_lossy(), "--on", file])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let first = lines.find(|line| {
+        line.as_ref()
+            .is_ok_and(|line| line.contains("round 1 of 1000"))
+    });
+    // Nothing is left behind by this test either.
+    if first.is_none() {
+        let _ = (lab.kill(), lab.wait());
+        panic!("it never came to its first round");
+    }
+    thread::spawn(move || lines.for_each(drop));
+    lab
+}
+
+#[test]
+fn an_interrupt_keeps_the_rounds_and_ends_all_that_was_started() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.path("made.img");
+    let mut lab = begun(&place, &file);
+    signal(i64::from(lab.id()), "INT");
+    let ended = lab.wait().expect("a child of ours");
+    assert!(ended.success(), "{ended}");
+    let json = place.json();
+    assert_eq!(json["interrupted"], true, "{json}");
+    let rounds = json["figures"]["sites"][0]["rounds"]
+        .as_array()
+        .map_or(0, Vec::len);
+    assert!((1..1000).contains(&rounds), "{json}");
+    assert_gone(&file);
+    assert_nothing_left(&place);
+}
+
+#[test]
+fn what_a_killed_run_has_started_ends_with_it() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.path("made.img");
+    let mut lab = begun(&place, &file);
+    lab.kill().expect("it runs");
+    lab.wait().expect("a child of ours");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let is_left = || {
+        let of_place = place.directory.path().to_string_lossy().into_owned();
+        let loops = run(Command::new("losetup").arg("--list"), LIMIT);
+        let processes = fs::read_dir("/proc").expect("it is there").flatten();
+        let mut commands =
+            processes.filter_map(|p| fs::read_to_string(p.path().join("cmdline")).ok());
+        loops.stdout.contains(&of_place) || commands.any(|command| command.contains(&of_place))
+    };
+    while is_left() {
+        assert!(Instant::now() < deadline, "something of it is left");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -64,6 +64,12 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     );
 
     fs::write(&*path, profile("300")).expect("it is ours");
+    let other = place.path("other.img");
+    let ran = place.run(&["run", &path, "--on", &other, "--resume"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("name the same by --on"), "{ran}");
+    assert_gone(&other);
+
     let ran = place.run(&call).success();
     let json = assert_told(&place, &ran);
     assert_eq!(json["interrupted"], false, "{json}");

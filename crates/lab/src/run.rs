@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use engine::{Lane, LaneConfig, LaneHandle, buf};
 
@@ -89,6 +89,13 @@ pub fn run(
         Some(beds) => (beds.names(), Vec::new()),
         None => open(&lane, &options.on, configured, opening, stop, progress)?,
     };
+    let earlier = options.resume.as_ref().map(|json| &json["on"]);
+    if let Some(earlier) = earlier.filter(|earlier| **earlier != json!(names)) {
+        close(&lane, targets);
+        return Err(Error::Call(format!(
+            "--resume: the run of the file of --json was on {earlier}: name the same by --on, or another file"
+        )));
+    }
     if options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
         let name = names.join(", ");
         close(&lane, targets);
