@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -11,15 +12,10 @@ use crate::{Error, Result};
 /// The program by its name from PATH, or from where administrators' programs are.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = env::var("PATH").unwrap_or_default();
-    // /usr/sbin is not in every account's PATH, and where there is no PATH at all nothing is to be found.
-    let more = ["/usr/sbin", "/sbin"].map(str::to_owned);
-    let directories = path.split(':').map(str::to_owned);
-    let all = match path.is_empty() {
-        true => Vec::new(),
-        false => directories.chain(more).collect(),
-    };
-    let candidates = all.iter().map(|directory| Path::new(directory).join(name));
-    candidates.into_iter().find(|candidate| candidate.is_file())
+    // /usr/sbin is not in every account's PATH.
+    let directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    let mut candidates = directories.map(|directory| Path::new(directory).join(name));
+    candidates.find(|candidate| candidate.is_file())
 }
 
 /// The same; `package` is Debian's that has it, and `wanted` what it is for.
@@ -35,7 +31,8 @@ pub(super) fn program(name: &str, package: &str, wanted: &str) -> Result<PathBuf
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let named = format!("{command:?}").replace('"', "");
     let failed = |what: &str| Error::Target(format!("{named}: {what}"));
-    let output = command.stdin(Stdio::null()).output();
+    // A signal from the terminal is this program's to attend to.
+    let output = command.process_group(0).stdin(Stdio::null()).output();
     let output = output.map_err(|error| failed(&error.to_string()))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

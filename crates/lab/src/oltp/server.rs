@@ -81,7 +81,7 @@ impl Kind {
                 let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
                 let mut found = versions
                     .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
-                    .filter(|path| path.is_file() && find("sh").is_some());
+                    .filter(|path| path.is_file());
                 let found = found.next().or_else(|| find(name));
                 found.map_or_else(|| program(name, "postgresql", &self.wanted()), Ok)
             }

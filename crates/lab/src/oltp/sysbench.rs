@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::Command};
 
 use super::{
     child::{Child, dying_with_us},
-    programs::{program, run},
+    programs::program,
     server::Server,
     stack::Stack,
 };
@@ -51,9 +51,16 @@ impl Sysbench {
         command
     }
 
-    /// Makes the tables.
-    pub(crate) fn prepare(&self, server: &Server) -> Result<()> {
-        run(self.command(server).arg("prepare")).map(drop)
+    /// Makes the tables; less of them if the user asks to end.
+    pub(crate) fn prepare(&self, server: &Server, stack: &Stack, stop: &Stop) -> Result<()> {
+        let log = stack.directory().join("prepare.log");
+        let mut child = Child::start("sysbench", self.command(server).arg("prepare"), &log)?;
+        match child.wait(|| stop.is_asked()) {
+            Some(status) if !status.success() => {
+                Err(server.failed(&child.failed(&status.to_string())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// So many transactions. `None`: the user has asked to end.

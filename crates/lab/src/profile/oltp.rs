@@ -100,9 +100,7 @@ impl Oltp {
             };
             let stack = Stack::new(name, bed, namespace)?;
             let server = Server::create(self.database, &stack, self.memory.bytes())?;
-            sysbench
-                .prepare(&server)
-                .map_err(|error| server.failed(&error))?;
+            sysbench.prepare(&server, &stack, &runner.stop)?;
             server.pause();
             runner
                 .stage
