@@ -73,8 +73,8 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     let ran = place.run(&call).success();
     let json = assert_told(&place, &ran);
     assert_eq!(json["interrupted"], false, "{json}");
-    assert_eq!(
-        json["steps"]["pages of 64KiB, no cache"], known,
+    assert!(
+        json["steps"]["pages of 64KiB, no cache"] == known,
         "it was measured again"
     );
     assert_eq!(
@@ -117,8 +117,8 @@ fn loads_of_a_generator_are_recalled_with_their_figures() {
     fs::write(place.directory.join("lab.json"), json.to_string()).expect("it is ours");
     let ran = place.run(&[&call[..], &["--resume"]].concat()).success();
     let json = assert_told(&place, &ran);
-    assert_eq!(
-        json["figures"]["outstanding"], kept,
+    assert!(
+        json["figures"]["outstanding"] == kept,
         "they were measured again"
     );
     assert_eq!(
