@@ -59,16 +59,16 @@ pub(crate) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 
-/// CPU time of this process with all its threads, to the nanosecond.
-pub(super) fn this_process() -> Duration {
-    let spent = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
-}
-
 /// The same with that of the processes which it has started and which have ended.
 pub(crate) fn family_ns(pid: u32) -> u64 {
     let stat = read(&format!("/proc/{pid}/stat"));
     cpu_ns(&stat, UTIME) + cpu_ns(&stat, UTIME + 2)
+}
+
+/// CPU time of this process with all its threads, to the nanosecond.
+pub(super) fn this_process() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
 /// Time that the cores of this machine were not idle, all together, in nanoseconds.
