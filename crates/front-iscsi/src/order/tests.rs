@@ -1,7 +1,10 @@
 //! Who waits for whom, and what it takes to find out.
 
 use super::*;
-use crate::open::{OpenCommand, OpenCommands, WriteParts, command_id};
+use crate::{
+    offer::Offer,
+    open::{OpenCommand, OpenCommands, WriteParts, command_id},
+};
 use engine::{Payload, time::Instant};
 use unit::{Permits, Times};
 
@@ -41,9 +44,16 @@ impl Session {
 }
 
 fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
-    commands.insert(OpenCommand {
+    let offer = Offer {
         task,
-        mark: Mark::default(),
+        lun,
+        read_len: 0,
+        write_len: 0,
+        unsolicited_len: 0,
+    };
+    commands.insert(offer, |mark| OpenCommand {
+        task,
+        mark,
         lun,
         times: Times::at(Instant::default()),
         kind: None,
