@@ -110,3 +110,17 @@ fn many_lanes_together_hold_no_more_than_there_is() {
     drop(first);
     assert!(second.as_mut().poll(&mut cx).is_ready());
 }
+
+#[test]
+fn what_came_unasked_is_paid_for_until_the_rest_has_gone_too() {
+    let lane = only_lane(4 * MIB, MIB);
+    let session = NexusMemory::new(&lane);
+    let left = || (lane.unsolicited.left(), lane.transfers.left());
+    let (unsolicited, transfers) = left();
+    let mut permits = session.take_at_once(4096).expect("there is room");
+    permits.pay_rest(now(session.take(64 << 10)).expect("there is room"));
+    assert_eq!(permits.amount(), 68 << 10);
+    assert_eq!(left(), (unsolicited - 4096, transfers - (64 << 10)));
+    drop(permits);
+    assert_eq!(left(), (unsolicited, transfers));
+}
