@@ -26,9 +26,9 @@ pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     let Some(Some(permits)) = permits else {
         return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
     };
-    connection
-        .open
-        .insert(offer, |mark| offer.open(mark, data.len() as u64));
+    connection.open.insert(offer.task, offer.lun, |mark| {
+        offer.open(mark, data.len() as u64)
+    });
     let payload = Buf::copy_of(data).into();
     send_data(connection, offer.task, payload, permits, data.len() as u64);
 }

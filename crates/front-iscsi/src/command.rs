@@ -107,7 +107,9 @@ fn act_on(
 ) {
     let (task, lun) = (offer.task, offer.lun);
     let open_and_work = || {
-        connection.open.insert(offer, |mark| offer.open(mark, 0));
+        connection
+            .open
+            .insert(offer.task, offer.lun, |mark| offer.open(mark, 0));
         UnitWork::begin(connection, nexus, unit, (task, lun), 0)
     };
     match action {
@@ -155,7 +157,7 @@ fn act_on(
             } else {
                 connection
                     .open
-                    .insert(offer, |mark| offer.open(mark, transfer_len));
+                    .insert(offer.task, offer.lun, |mark| offer.open(mark, transfer_len));
                 let work = MediumWork {
                     task: offer.task,
                     lun: offer.lun,

@@ -42,12 +42,14 @@ fn open_write(
     if first > 0 {
         write.push(Buf::new(first as usize));
     }
-    connection.open.insert(offer, |mark| OpenCommand {
-        pending,
-        write,
-        permits,
-        ..offer.open(mark, transfer_len)
-    });
+    connection
+        .open
+        .insert(offer.task, offer.lun, |mark| OpenCommand {
+            pending,
+            write,
+            permits,
+            ..offer.open(mark, transfer_len)
+        });
     true
 }
 

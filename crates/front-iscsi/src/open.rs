@@ -12,10 +12,7 @@ use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
 
-use crate::{
-    offer::Offer,
-    order::{Order, TaskSet},
-};
+use crate::order::{Order, TaskSet};
 
 /// A command's data-out: the unsolicited part, and the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
@@ -91,12 +88,11 @@ pub(crate) struct OpenCommands {
 }
 
 impl OpenCommands {
-    /// Opens the command of `offer`, which `make` makes for its mark; or gives a dormant one what it needs
-    /// to go on, and that one keeps its mark.
+    /// Opens the command `task` for `lun`, which `make` makes for its mark; or gives a dormant one what it
+    /// needs to go on, and that one keeps its mark.
     // Inlined, so that it is made in its place.
     #[inline(always)]
-    pub(crate) fn insert(&self, offer: Offer, make: impl FnOnce(Mark) -> OpenCommand) {
-        let (task, lun) = (offer.task, offer.lun);
+    pub(crate) fn insert(&self, task: TaskId, lun: u32, make: impl FnOnce(Mark) -> OpenCommand) {
         let known = self.with(task, |waited| waited.mark);
         let mark = known.unwrap_or_else(|| self.next_mark());
         let mut slots = self.slots.borrow_mut();

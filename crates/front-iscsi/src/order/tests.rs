@@ -1,10 +1,7 @@
 //! Who waits for whom, and what it takes to find out.
 
 use super::*;
-use crate::{
-    offer::Offer,
-    open::{OpenCommand, OpenCommands, WriteParts, command_id},
-};
+use crate::open::{OpenCommand, OpenCommands, WriteParts, command_id};
 use engine::{Payload, time::Instant};
 use unit::{Permits, Times};
 
@@ -44,14 +41,7 @@ impl Session {
 }
 
 fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
-    let offer = Offer {
-        task,
-        lun,
-        read_len: 0,
-        write_len: 0,
-        unsolicited_len: 0,
-    };
-    commands.insert(offer, |mark| OpenCommand {
+    commands.insert(task, lun, |mark| OpenCommand {
         task,
         mark,
         lun,
