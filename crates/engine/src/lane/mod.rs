@@ -326,10 +326,9 @@ impl LaneInner {
             self.poll_reactor(Wait::Until(deadline));
             self.inbox.wake_up();
         }
-        let pause_ns = self.now().since(began).as_nanos() as u64;
         self.pauses
             .borrow_mut()
-            .ended(pause_ns, clock::thread_cpu_ns);
+            .ended(began, self.now(), clock::thread_cpu_ns);
     }
 
     /// Looks for work without sleeping, for `look_ns`. True: found, or a timer is due.
