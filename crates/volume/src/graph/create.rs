@@ -13,6 +13,7 @@ use crate::{
             CreateOptions, UNIT_BYTES_DEFAULT, claim_all, create, give_up, look, settings::Stripe,
         },
     },
+    part,
     values::ConfigError,
 };
 
@@ -47,9 +48,11 @@ impl Graph {
             return Err(ConfigError::new(node.span.clone(), message));
         };
         let mut children = Vec::new();
+        let lanes = self.context.lanes_from(home);
         for (index, child) in stripe.of.get_ref().iter().enumerate() {
             let path = format!("{name}/stripe/{index}");
-            children.push(self.open_node(child, &path, home).await?);
+            let lanes = part::rotated(&lanes, index);
+            children.push(self.open_node(child, &path, &lanes).await?);
         }
         let told = |error: crate::Error| ConfigError::new(stripe.of.span(), error.to_string());
         let children = stripe.named(&children).await.map_err(told)?;

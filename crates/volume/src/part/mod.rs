@@ -25,7 +25,7 @@ use crate::{
 pub use self::handles::Handles;
 pub(crate) use self::{
     by_type::ByType,
-    opening::{Context, Opening},
+    opening::{Context, Opening, rotated},
 };
 
 /// A name that a volume has itself, whatever the configuration calls it.
