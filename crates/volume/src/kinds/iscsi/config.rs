@@ -15,6 +15,8 @@ use engine::{
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
 
+use super::nexus::Nexus;
+
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct IscsiConfig {
@@ -52,6 +54,9 @@ pub struct Multipath {
     pub source: Option<Source>,
     /// The others.
     pub more: Vec<PathConfig>,
+    /// How many of these, the last ones, are there for speed alone: the disk is used without those that
+    /// the target refuses.
+    pub spare: usize,
     /// Which of those that can be used a command takes.
     pub policy: Policy,
     /// The congestion control of their connections, by the kernel's name.
@@ -82,6 +87,20 @@ pub enum Policy {
     LeastOutstanding,
     /// The one that has answered fastest of late, for as many as are not answered there.
     LowestLatency,
+}
+
+impl Policy {
+    /// Which of several nexuses is taken: the one for which this is least.
+    pub(super) fn load(self, nexus: &Nexus) -> u64 {
+        match self {
+            Policy::RoundRobin => 0,
+            Policy::LeastOutstanding => u64::from(nexus.outstanding()),
+            Policy::LowestLatency => {
+                let latency = nexus.latency().as_nanos() as u64;
+                latency.saturating_mul(u64::from(nexus.outstanding()) + 1)
+            }
+        }
+    }
 }
 
 impl IscsiConfig {

@@ -17,17 +17,20 @@
 //! short loss of the link is a pause and not an error.
 
 mod access;
+mod branch;
 mod cdb;
 mod claim;
 mod claimed;
 mod config;
 mod disk;
 mod disks;
+mod doors;
 mod ended;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
 mod identity;
 mod inquiry;
+mod link;
 mod login;
 mod nexus;
 pub mod path_settings;
@@ -41,6 +44,7 @@ mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod unflushed;
 mod unit;
 pub mod url;

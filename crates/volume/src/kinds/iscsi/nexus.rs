@@ -3,12 +3,13 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use engine::{Duration, Instant, sync::Notify, time};
+use engine::{Duration, Instant, LaneFuture, sync::Notify, time};
 use iscsi::LunField;
 
 use super::{
     cdb::Cdb,
-    session::{Data, Port, Reply, Session},
+    link::Link,
+    session::{Data, Port, Reply},
 };
 use crate::{Error, Result};
 
@@ -17,7 +18,7 @@ const LATENCY_SHIFT: u32 = 3;
 
 /// A way to one logical unit that ends once.
 pub(super) struct Nexus {
-    session: Rc<Session>,
+    link: Link,
     lun: LunField,
     /// The number of its path.
     path: usize,
@@ -48,9 +49,9 @@ pub(super) enum Past {
 }
 
 impl Nexus {
-    pub(super) fn new(session: Rc<Session>, lun: LunField, path: usize) -> Nexus {
+    pub(super) fn new(link: Link, lun: LunField, path: usize) -> Nexus {
         Nexus {
-            session,
+            link,
             lun,
             path,
             is_new: Cell::new(true),
@@ -64,8 +65,8 @@ impl Nexus {
         }
     }
 
-    pub(super) fn session(&self) -> &Rc<Session> {
-        &self.session
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 
     pub(super) fn path(&self) -> usize {
@@ -73,7 +74,7 @@ impl Nexus {
     }
 
     pub(super) fn port(&self) -> Port {
-        self.session.port()
+        self.link.port()
     }
 
     /// Sends a command once.
@@ -82,7 +83,7 @@ impl Nexus {
     /// When the session ends before the answer, or the target did not execute it.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         let running = Running::begin(self);
-        let replied = self.session.execute(self.lun, cdb, data).await;
+        let replied = self.link.execute(self.lun, cdb, data).await;
         if replied.is_ok() {
             running.answered();
         }
@@ -91,16 +92,16 @@ impl Nexus {
 
     /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
-        self.session.reset_logical_unit(self.lun).await
+        self.link.reset_logical_unit(self.lun).await
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.session.is_over()
+        self.link.is_over()
     }
 
     /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
     pub(super) fn haunts(&self) -> bool {
-        self.is_over() && self.session.has_left_writes() && self.past.get() == Past::Open
+        self.is_over() && self.link.has_left_writes() && self.past.get() == Past::Open
     }
 
     pub(super) fn settle_past(&self, past: Past) {
@@ -109,7 +110,7 @@ impl Nexus {
 
     /// Whether the target could not be made to forget its writes.
     pub(super) fn is_unfenced(&self) -> bool {
-        self.past.get() == Past::Unfenced && self.session.has_left_writes()
+        self.past.get() == Past::Unfenced && self.link.has_left_writes()
     }
 
     pub(super) fn lost_at(&self) -> Option<Instant> {
@@ -122,7 +123,27 @@ impl Nexus {
     }
 
     pub(super) fn end(&self, error: Error) {
-        self.session.end(error);
+        self.link.end(error);
+    }
+
+    /// Ends it if commands are in flight on it.
+    pub(super) async fn end_if_busy(&self, error: Error) {
+        match self.link.there() {
+            None if self.outstanding() > 0 => self.end(error),
+            None => {}
+            Some(distant) => {
+                let ended = distant.ask(|nexus: Rc<Nexus>| async move {
+                    if nexus.outstanding() > 0 {
+                        nexus.end(error);
+                    }
+                    Ok(nexus.link.end_now())
+                });
+                // A lane that has ended has no session.
+                if let Ok(Some(end)) = ended.await {
+                    distant.ended(end);
+                }
+            }
+        }
     }
 
     pub(super) fn is_new(&self) -> bool {
@@ -160,6 +181,15 @@ impl Nexus {
     pub(super) async fn idle(&self) {
         let is_idle = || (self.outstanding.get() == 0).then_some(());
         self.idle.wait_for(is_idle).await;
+        if let Some(distant) = self.link.there() {
+            let idle = distant.ask(|nexus: Rc<Nexus>| {
+                LaneFuture::new(async move {
+                    nexus.idle().await;
+                    Ok(())
+                })
+            });
+            let _ = idle.await;
+        }
     }
 
     /// What an answer takes, of late.
