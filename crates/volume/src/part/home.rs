@@ -43,6 +43,11 @@ impl Home {
         &self.shape
     }
 
+    #[cfg(test)]
+    pub(super) fn lane(&self) -> &LaneHandle {
+        self.volume.lane()
+    }
+
     /// Whether it lives on the current lane.
     pub(super) fn is_here(&self) -> bool {
         self.volume.lane().is_current()

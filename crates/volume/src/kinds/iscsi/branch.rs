@@ -1,5 +1,5 @@
 //! The disk as a lane that is not its home uses it: plain reads and writes go over sessions of the lane's
-//! own, for as long as the home lane lets them ([`doors`](super::doors)); all else goes to the home lane
+//! own, for as long as the home lane lets them ([`lanes`](super::lanes)); all else goes to the home lane
 //! by a message.
 //!
 //! Whatever is no plain success is the home lane's to judge: the target tells a unit attention once, and
@@ -18,26 +18,53 @@ use std::{
 use engine::{LaneFuture, Payload};
 
 use super::{
-    IscsiDisk,
     cdb::Cdb,
     config::Policy,
-    doors::Trouble,
-    inquiry::Facts,
-    link::{Kept, SentData, SentReply},
-    nexus::Nexus,
+    facts::Facts,
+    link::{SentData, SentReply},
+    own::{End, Kept, Own},
     session::{Data, Reply},
     transfer::{self, Way, whole},
     unflushed::Written,
-    unit::Unit,
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
     flush_failure::FlushFailure, part::Resident,
 };
 
+/// The disk on its home lane.
+pub(super) trait AtHome: Volume {
+    /// Goes on with a command that the branch with this index could not end by itself.
+    fn go_on(
+        self: Rc<Self>,
+        index: usize,
+        trouble: Option<Trouble>,
+        command: Command,
+    ) -> LaneFuture<'static, Result<Reply>>;
+}
+
+/// A command on its way to the home lane.
+pub(super) struct Command {
+    pub(super) cdb: Cdb,
+    pub(super) data: SentData,
+    /// Counts as a write for the next flush.
+    pub(super) is_volatile: bool,
+}
+
+/// Why a command has not ended on a lane's own session, which the lane uses no more from then on.
+pub(super) struct Trouble {
+    /// The term that has ended with it.
+    pub(super) term: Option<u64>,
+    /// The session.
+    pub(super) number: u64,
+    pub(super) sent: Result<SentReply>,
+    /// How the session has ended, if it has.
+    pub(super) end: Option<End>,
+}
+
 /// What a branch has in common with the home lane.
 pub(super) struct Common {
-    pub(super) disk: Arc<Resident<Weak<IscsiDisk>>>,
+    pub(super) disk: Arc<Resident<Weak<dyn AtHome>>>,
     /// Which of the disk's branches it is.
     pub(super) index: usize,
     pub(super) facts: Arc<Facts>,
@@ -52,7 +79,7 @@ pub(super) struct Common {
 pub(super) struct Branch {
     common: Common,
     /// What the home lane lets be used, each with what tells it from all others.
-    granted: RefCell<Vec<(u64, Rc<Nexus>)>>,
+    granted: RefCell<Vec<(u64, Rc<Own>)>>,
     /// Which time it has been let.
     term: Cell<u64>,
     /// How often the home lane has taken it back.
@@ -78,12 +105,12 @@ impl Branch {
     pub(super) fn grant(
         &self,
         term: u64,
-        nexuses: &[Arc<Resident<Rc<Kept>>>],
+        sessions: &[Arc<Resident<Rc<Kept>>>],
         claim: Option<Claim>,
     ) {
-        let granted = nexuses.iter().filter_map(|kept| {
-            let nexus = kept.here().ok()?.nexus().clone();
-            Some((kept.number(), nexus))
+        let granted = sessions.iter().filter_map(|kept| {
+            let own = kept.here().ok()?.0.clone();
+            Some((kept.number(), own))
         });
         self.granted.replace(granted.collect());
         self.claim.replace(claim);
@@ -104,16 +131,16 @@ impl Branch {
         }
     }
 
-    fn pick(&self) -> Option<(u64, Rc<Nexus>)> {
+    fn pick(&self) -> Option<(u64, Rc<Own>)> {
         let granted = self.granted.borrow();
         if let [only] = &granted[..] {
-            return (!only.1.is_over()).then(|| only.clone());
+            return (!only.1.session.is_over()).then(|| only.clone());
         }
         let (count, first) = (granted.len(), self.turn.get());
         let live = (0..count).map(|n| (first + n) % count);
-        let live = live.filter(|&n| !granted[n].1.is_over());
+        let live = live.filter(|&n| !granted[n].1.session.is_over());
         let policy = self.common.policy;
-        let chosen = live.min_by_key(|&n| policy.load(&granted[n].1))?;
+        let chosen = live.min_by_key(|&n| granted[n].1.in_flight.load(policy))?;
         self.turn.set(chosen + 1);
         Some(granted[chosen].clone())
     }
@@ -122,15 +149,15 @@ impl Branch {
     /// `is_volatile` where it ends.
     async fn send(&self, cdb: &Cdb, data: Data, is_volatile: bool) -> Result<Reply> {
         self.check_claim()?;
-        let Some((number, nexus)) = self.pick() else {
+        let Some((number, own)) = self.pick() else {
             // In a frame of its own, to keep that of a command that succeeds small.
             return LaneFuture::new(self.hand_over(None, cdb, data, is_volatile)).await;
         };
         let revocations = self.revocations.get();
-        let sent = nexus.execute(cdb, data.clone()).await;
+        let sent = own.execute(cdb, data.clone()).await;
         let stands = !cdb.changes_medium() || self.revocations.get() == revocations;
         match sent {
-            Ok(reply) if Unit::is_good(&reply) && stands => {
+            Ok(reply) if reply.is_good() && stands => {
                 let commands = self.common.commands.load(Relaxed);
                 self.common.commands.store(commands + 1, Relaxed);
                 if is_volatile {
@@ -139,21 +166,21 @@ impl Branch {
                 Ok(reply)
             }
             sent => {
-                let trouble = self.trouble(number, &nexus, sent);
-                drop(nexus);
+                let trouble = self.trouble(number, &own, sent);
+                drop(own);
                 LaneFuture::new(self.hand_over(Some(trouble), cdb, data, is_volatile)).await
             }
         }
     }
 
     /// A command did not succeed: nothing more is sent until the home lane has seen to it.
-    fn trouble(&self, number: u64, nexus: &Nexus, sent: Result<Reply>) -> Trouble {
+    fn trouble(&self, number: u64, own: &Own, sent: Result<Reply>) -> Trouble {
         let granted = std::mem::take(&mut *self.granted.borrow_mut());
         Trouble {
             term: (!granted.is_empty()).then(|| self.term.get()),
             number,
             sent: sent.map(SentReply::from),
-            end: nexus.link().end_now(),
+            end: End::of(&own.session),
         }
     }
 
@@ -165,11 +192,15 @@ impl Branch {
         data: Data,
         is_volatile: bool,
     ) -> Result<Reply> {
-        let (index, cdb, data) = (self.common.index, *cdb, SentData::from(data));
+        let index = self.common.index;
+        let command = Command {
+            cdb: *cdb,
+            data: data.into(),
+            is_volatile,
+        };
         let done = self.at_home(move |disk| async move {
-            let unit = &disk.unit;
-            let done = unit.go_on(index, trouble, &cdb, data.into(), is_volatile);
-            done.await.map(SentReply::from)
+            let done = disk.go_on(index, trouble, command).await;
+            done.map(SentReply::from)
         });
         done.await.map(Reply::from)
     }
@@ -177,13 +208,13 @@ impl Branch {
     /// Asks something of the disk on its home lane.
     fn at_home<R, F>(
         &self,
-        request: impl FnOnce(Rc<IscsiDisk>) -> F + Send + 'static,
+        request: impl FnOnce(Rc<dyn AtHome>) -> F + Send + 'static,
     ) -> LaneFuture<'static, Result<R>>
     where
         R: Send + 'static,
         F: Future<Output = Result<R>> + 'static,
     {
-        let asked = self.common.disk.call(|disk: Weak<IscsiDisk>| async move {
+        let asked = self.common.disk.call(|disk: Weak<dyn AtHome>| async move {
             let closed = || Error::new(ErrorKind::Unreachable, "the volume has been closed");
             request(disk.upgrade().ok_or_else(closed)?).await
         });
@@ -229,11 +260,11 @@ impl Volume for Branch {
 
     fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
         let claim = claim.clone();
-        self.at_home(move |disk| async move { Volume::claim(&*disk, &claim).await })
+        self.at_home(move |disk| async move { disk.claim(&claim).await })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.at_home(|disk| async move { Volume::close(&*disk).await })
+        self.at_home(|disk| async move { disk.close().await })
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {

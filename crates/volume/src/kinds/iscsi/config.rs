@@ -15,8 +15,6 @@ use engine::{
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
 
-use super::nexus::Nexus;
-
 /// Where the disk is and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct IscsiConfig {
@@ -87,20 +85,6 @@ pub enum Policy {
     LeastOutstanding,
     /// The one that has answered fastest of late, for as many as are not answered there.
     LowestLatency,
-}
-
-impl Policy {
-    /// Which of several nexuses is taken: the one for which this is least.
-    pub(super) fn load(self, nexus: &Nexus) -> u64 {
-        match self {
-            Policy::RoundRobin => 0,
-            Policy::LeastOutstanding => u64::from(nexus.outstanding()),
-            Policy::LowestLatency => {
-                let latency = nexus.latency().as_nanos() as u64;
-                latency.saturating_mul(u64::from(nexus.outstanding()) + 1)
-            }
-        }
-    }
 }
 
 impl IscsiConfig {

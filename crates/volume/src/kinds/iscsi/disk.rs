@@ -9,14 +9,15 @@ use std::{rc::Rc, sync::Arc};
 use engine::{Buf, LaneFuture, LaneHandle, Payload, task};
 
 use super::{
+    branch::{AtHome, Command, Trouble},
     cdb::{self, Cdb},
     config::IscsiConfig,
-    doors,
+    facts::Facts,
     identity::DiskIdentity,
-    inquiry::{self, Facts},
+    inquiry, lanes,
     paths::PathCounts,
     session::{Data, Reply},
-    transfer::{self, Way},
+    transfer::{self, Way, whole},
     unit::Unit,
 };
 use crate::{
@@ -42,17 +43,17 @@ impl IscsiDisk {
         IscsiDisk::open_on(config, &[]).await
     }
 
-    /// As [`IscsiDisk::open`], with its sessions on `lanes` in turn, of which the first is the current one.
+    /// As [`IscsiDisk::open`], with its sessions `on` these lanes in turn, of which the first is the current one.
     ///
     /// # Errors
     /// As [`IscsiDisk::open`].
-    pub async fn open_on(config: IscsiConfig, lanes: &[LaneHandle]) -> Result<Rc<IscsiDisk>> {
+    pub async fn open_on(config: IscsiConfig, on: &[LaneHandle]) -> Result<Rc<IscsiDisk>> {
         let what = format!(
             "{} LUN {} at {}",
             config.target_name, config.lun, config.address
         );
         let opened = async {
-            let unit = Unit::new(config, lanes);
+            let unit = Unit::new(config, on);
             let opened = async {
                 unit.open_first().await?;
                 let facts = inquiry::ask(&unit).await?;
@@ -66,7 +67,8 @@ impl IscsiDisk {
                 Ok(facts) => {
                     let facts = Arc::new(facts);
                     let disk = Rc::new(IscsiDisk { unit, facts });
-                    doors::branch_out(&disk, lanes).await?;
+                    let weak = Rc::downgrade(&disk);
+                    lanes::branch_out(&disk.unit, weak, &disk.facts, on).await?;
                     Ok(disk)
                 }
                 Err(error) => {
@@ -161,7 +163,23 @@ impl Way for IscsiDisk {
     }
 
     async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()> {
-        self.unit.write(cdb, data, is_volatile).await
+        let len = data.len();
+        let written = whole(self.run(cdb, Data::Out(data)).await, len);
+        if is_volatile {
+            self.unit.unflushed.wrote(written.is_ok());
+        }
+        written
+    }
+}
+
+impl AtHome for IscsiDisk {
+    fn go_on(
+        self: Rc<Self>,
+        index: usize,
+        trouble: Option<Trouble>,
+        command: Command,
+    ) -> LaneFuture<'static, Result<Reply>> {
+        LaneFuture::new(async move { self.unit.go_on(index, trouble, command).await })
     }
 }
 

@@ -5,6 +5,7 @@ use engine::Payload;
 
 use super::{
     cdb::{self, Cdb},
+    facts::Facts,
     identity::DiskIdentity,
     patience::Patience,
     session::Data,
@@ -18,19 +19,6 @@ const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 const TRANSFER_LIMIT_BYTES: u64 = 4 << 20;
 /// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
 const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
-
-/// What a disk has answered.
-pub(super) struct Facts {
-    pub(super) shape: Shape,
-    pub(super) identity: DiskIdentity,
-    pub(super) transfer_max_bytes: usize,
-    /// The longest UNMAP; 0: it has none.
-    pub(super) unmap_max_blocks: u64,
-    /// The longest WRITE SAME; 0: it has none.
-    pub(super) write_same_max_blocks: u64,
-    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
-    pub(super) zeroes_may_unmap: bool,
-}
 
 /// Asks for everything that the shape tells.
 ///

@@ -10,8 +10,9 @@ use iscsi::{LunField, frame::Digests};
 use super::{
     cdb::Cdb,
     config::{IscsiConfig, PathConfig},
+    in_flight::InFlight,
     login::Portal,
-    nexus::Nexus,
+    own::{End, Kept, Own},
     session::{Data, Port, Reply, Session},
 };
 use crate::{Error, Result, part::Resident};
@@ -32,31 +33,6 @@ pub(super) struct Distant {
     /// As the other lane has told it.
     end: RefCell<Option<End>>,
     changed: Notify,
-}
-
-/// How a session has ended.
-#[derive(Clone, Debug)]
-pub(super) struct End {
-    pub(super) error: Error,
-    /// The target had writes of it.
-    pub(super) left_writes: bool,
-}
-
-/// A session's way to the logical unit on its own lane, for as long as the home lane wants it.
-pub(super) struct Kept(Rc<Nexus>);
-
-impl Kept {
-    pub(super) fn nexus(&self) -> &Rc<Nexus> {
-        &self.0
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let message = "nobody uses the session any more";
-        self.0
-            .end(Error::new(crate::ErrorKind::Unreachable, message));
-    }
 }
 
 /// What a command carries, on its way to another lane.
@@ -123,7 +99,7 @@ impl Link {
         lane: &LaneHandle,
         portal: Portal,
         (config, path): (&IscsiConfig, &PathConfig),
-        (lun, index): (LunField, usize),
+        lun: LunField,
         deadline: Instant,
     ) -> Result<(Link, Portal)> {
         let (config, path) = (config.clone(), path.clone());
@@ -131,8 +107,12 @@ impl Link {
             LaneFuture::new(async move {
                 let session = portal.log_in(&config, &path, deadline).await?;
                 let told = (session.port(), session.digests(), portal);
-                let nexus = Rc::new(Nexus::new(Link::Here(session), lun, index));
-                Ok((Rc::new(Kept(nexus)), told))
+                let own = Own {
+                    session,
+                    lun,
+                    in_flight: InFlight::default(),
+                };
+                Ok((Rc::new(Kept(Rc::new(own))), told))
             })
         };
         let (kept, (port, digests, portal)) = Resident::settle(lane, make).await?;
@@ -143,11 +123,7 @@ impl Link {
             end: RefCell::default(),
             changed: Notify::new(),
         });
-        let over = distant.kept.call(|kept: Rc<Kept>| {
-            let nexus = kept.nexus().clone();
-            drop(kept);
-            async move { Ok(nexus.link().over().await) }
-        });
+        let over = distant.ask(|own| async move { Ok(over(&own.session).await) });
         let known = Rc::downgrade(&distant);
         spawn(async move {
             let end = over.await.unwrap_or_else(|error| End {
@@ -186,10 +162,7 @@ impl Link {
     /// How it has ended, if it has.
     pub(super) fn end_now(&self) -> Option<End> {
         match self {
-            Link::Here(session) => session.error().map(|error| End {
-                error,
-                left_writes: session.has_left_writes(),
-            }),
+            Link::Here(session) => End::of(session),
             Link::There(distant) => distant.end.borrow().clone(),
         }
     }
@@ -215,11 +188,7 @@ impl Link {
     /// Waits until it is over.
     pub(super) async fn over(&self) -> End {
         match self {
-            Link::Here(session) => {
-                let error = session.over().await;
-                let left_writes = session.has_left_writes();
-                End { error, left_writes }
-            }
+            Link::Here(session) => over(session).await,
             Link::There(distant) => distant.changed.wait_for(|| self.end_now()).await,
         }
     }
@@ -238,7 +207,8 @@ impl Link {
         match self {
             Link::Here(session) => session.reset_logical_unit(lun).await,
             Link::There(distant) => {
-                let reset = |nexus: Rc<Nexus>| async move { nexus.reset_logical_unit().await };
+                let reset =
+                    move |own: Rc<Own>| async move { own.session.reset_logical_unit(lun).await };
                 distant.ask(reset).await
             }
         }
@@ -248,8 +218,8 @@ impl Link {
         match self {
             Link::Here(session) => session.logout().await,
             Link::There(distant) => {
-                let logout = |nexus: Rc<Nexus>| async move {
-                    nexus.link().logout().await;
+                let logout = |own: Rc<Own>| async move {
+                    own.session.logout().await;
                     Ok(())
                 };
                 let _ = distant.ask(logout).await;
@@ -262,7 +232,7 @@ impl Link {
         match self {
             Link::Here(session) => session.end(error),
             Link::There(distant) => {
-                let end = move |kept: Rc<Kept>| kept.nexus().end(error);
+                let end = move |kept: Rc<Kept>| kept.0.session.end(error);
                 distant.kept.tell(end);
             }
         }
@@ -289,27 +259,50 @@ impl Distant {
         self.changed.notify();
     }
 
+    /// Waits until every command of its own lane was answered, too.
+    pub(super) async fn idle(&self) {
+        let idle = self.ask(|own| async move {
+            own.in_flight.idle().await;
+            Ok(())
+        });
+        // A lane that has ended has none.
+        let _ = idle.await;
+    }
+
+    /// Ends it if commands of any lane are in flight on it.
+    pub(super) async fn end_if_busy(&self, error: Error) {
+        let ended = self.ask(|own| async move {
+            if own.in_flight.count() > 0 {
+                own.session.end(error);
+            }
+            Ok(End::of(&own.session))
+        });
+        if let Ok(Some(end)) = ended.await {
+            self.ended(end);
+        }
+    }
+
     /// Asks something of it on its own lane.
     pub(super) fn ask<R, F>(
         &self,
-        request: impl FnOnce(Rc<Nexus>) -> F + Send + 'static,
+        request: impl FnOnce(Rc<Own>) -> F + Send + 'static,
     ) -> LaneFuture<'static, Result<R>>
     where
         R: Send + 'static,
         F: Future<Output = Result<R>> + 'static,
     {
         LaneFuture::new(self.kept.call(|kept: Rc<Kept>| {
-            let nexus = kept.nexus().clone();
+            let own = kept.0.clone();
             drop(kept);
-            request(nexus)
+            request(own)
         }))
     }
 
     async fn execute(&self, cdb: Cdb, data: Data) -> Result<Reply> {
         let data = SentData::from(data);
-        let sent = self.ask(move |nexus: Rc<Nexus>| async move {
-            let replied = nexus.execute(&cdb, data.into()).await;
-            Ok((replied.map(SentReply::from), nexus.link().end_now()))
+        let sent = self.ask(move |own| async move {
+            let replied = own.execute(&cdb, data.into()).await;
+            Ok((replied.map(SentReply::from), End::of(&own.session)))
         });
         let (replied, end) = sent.await?;
         if let (Err(_), Some(end)) = (&replied, end) {
@@ -317,4 +310,11 @@ impl Distant {
         }
         replied.map(Reply::from)
     }
+}
+
+/// Waits until `session` is over.
+async fn over(session: &Session) -> End {
+    let error = session.over().await;
+    let left_writes = session.has_left_writes();
+    End { error, left_writes }
 }

@@ -1,20 +1,19 @@
 //! One I_T nexus with a logical unit: a session from its login to its end, without a second try.
 //! Whoever made it named its initiator port, and what its loss means is [`paths`](super::paths)'s.
 
-use std::{cell::Cell, rc::Rc};
+use std::cell::Cell;
 
-use engine::{Duration, Instant, LaneFuture, sync::Notify, time};
+use engine::{Instant, time};
 use iscsi::LunField;
 
 use super::{
     cdb::Cdb,
+    config::Policy,
+    in_flight::InFlight,
     link::Link,
     session::{Data, Port, Reply},
 };
 use crate::{Error, Result};
-
-/// How much of the last answer's time goes into the mean, as a power of two.
-const LATENCY_SHIFT: u32 = 3;
 
 /// A way to one logical unit that ends once.
 pub(super) struct Nexus {
@@ -32,9 +31,7 @@ pub(super) struct Nexus {
     lost_at: Cell<Option<Instant>>,
     /// What becomes of writes that were in flight at its loss.
     past: Cell<Past>,
-    outstanding: Cell<u32>,
-    idle: Notify,
-    latency: Cell<Duration>,
+    in_flight: InFlight,
 }
 
 /// What becomes of writes that were in flight when a nexus was lost.
@@ -59,9 +56,7 @@ impl Nexus {
             expects_reset: Cell::new(false),
             lost_at: Cell::new(None),
             past: Cell::new(Past::Open),
-            outstanding: Cell::new(0),
-            idle: Notify::new(),
-            latency: Cell::new(Duration::ZERO),
+            in_flight: InFlight::default(),
         }
     }
 
@@ -82,7 +77,7 @@ impl Nexus {
     /// # Errors
     /// When the session ends before the answer, or the target did not execute it.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
-        let running = Running::begin(self);
+        let running = self.in_flight.begin();
         let replied = self.link.execute(self.lun, cdb, data).await;
         if replied.is_ok() {
             running.answered();
@@ -131,18 +126,7 @@ impl Nexus {
         match self.link.there() {
             None if self.outstanding() > 0 => self.end(error),
             None => {}
-            Some(distant) => {
-                let ended = distant.ask(|nexus: Rc<Nexus>| async move {
-                    if nexus.outstanding() > 0 {
-                        nexus.end(error);
-                    }
-                    Ok(nexus.link.end_now())
-                });
-                // A lane that has ended has no session.
-                if let Ok(Some(end)) = ended.await {
-                    distant.ended(end);
-                }
-            }
+            Some(distant) => distant.end_if_busy(error).await,
         }
     }
 
@@ -174,58 +158,19 @@ impl Nexus {
 
     /// Commands that are not answered.
     pub(super) fn outstanding(&self) -> u32 {
-        self.outstanding.get()
+        self.in_flight.count()
     }
 
     /// Waits until every command was answered.
     pub(super) async fn idle(&self) {
-        let is_idle = || (self.outstanding.get() == 0).then_some(());
-        self.idle.wait_for(is_idle).await;
+        self.in_flight.idle().await;
         if let Some(distant) = self.link.there() {
-            let idle = distant.ask(|nexus: Rc<Nexus>| {
-                LaneFuture::new(async move {
-                    nexus.idle().await;
-                    Ok(())
-                })
-            });
-            let _ = idle.await;
+            distant.idle().await;
         }
     }
 
-    /// What an answer takes, of late.
-    pub(super) fn latency(&self) -> Duration {
-        self.latency.get()
-    }
-}
-
-/// A command on its way.
-struct Running<'a> {
-    nexus: &'a Nexus,
-    began: Instant,
-}
-
-impl<'a> Running<'a> {
-    fn begin(nexus: &'a Nexus) -> Running<'a> {
-        nexus.outstanding.set(nexus.outstanding.get() + 1);
-        Running {
-            nexus,
-            began: time::turn_began(),
-        }
-    }
-
-    fn answered(&self) {
-        let (took, mean) = (time::turn_began() - self.began, self.nexus.latency.get());
-        let mean = mean - mean / (1 << LATENCY_SHIFT) + took / (1 << LATENCY_SHIFT);
-        self.nexus.latency.set(mean);
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let left = self.nexus.outstanding.get() - 1;
-        self.nexus.outstanding.set(left);
-        if left == 0 {
-            self.nexus.idle.notify();
-        }
+    /// Of several it is taken if this is least.
+    pub(super) fn load(&self, policy: Policy) -> u64 {
+        self.in_flight.load(policy)
     }
 }

@@ -226,10 +226,7 @@ impl Paths {
                 let session = portal.log_in(who.0, who.1, deadline).await?;
                 (Link::Here(session), portal)
             }
-            Some(lane) => {
-                let index = self.index_of(path);
-                Link::log_in_on(lane, portal, who, (self.lun, index), deadline).await?
-            }
+            Some(lane) => Link::log_in_on(lane, portal, who, self.lun, deadline).await?,
         };
         path.portal.replace(portal);
         Ok(link)
@@ -401,7 +398,7 @@ impl Paths {
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let policy = self.config.multipath.policy;
         // Those of other lanes are theirs, unless there is no other.
-        let rank = |nexus: &Nexus| (nexus.link().there().is_some(), policy.load(nexus));
+        let rank = |nexus: &Nexus| (nexus.link().there().is_some(), nexus.load(policy));
         let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, rank(nexus)))?;
         self.turn.set((chosen.path() + 1) % count);
         let beside = u64::from(chosen.path() != 0);

@@ -4,7 +4,7 @@ use engine::{LaneFuture, Payload, task};
 
 use super::{
     cdb::{self, Cdb},
-    inquiry::Facts,
+    facts::Facts,
     session::{Data, Reply},
 };
 use crate::{Durability, Error, ErrorKind, Result};
@@ -37,21 +37,6 @@ pub(super) fn whole(sent: Result<Reply>, len: usize) -> Result<()> {
             Err(Error::new(ErrorKind::Protocol, message))
         }
         sent => sent.map(drop),
-    }
-}
-
-impl Facts {
-    /// The parts of a range that one command can carry: offset from its start, length.
-    fn parts(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let longest = self.transfer_max_bytes;
-        (0..len)
-            .step_by(longest)
-            .map(move |start| (start, longest.min(len - start)))
-    }
-
-    pub(super) fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
-        let block = u64::from(self.shape.block_size_bytes);
-        (at / block, (len / block) as u32)
     }
 }
 

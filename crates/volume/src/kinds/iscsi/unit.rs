@@ -125,7 +125,7 @@ impl Unit {
             // What was written before a restart that is known already counted as lost, or not at all.
             let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
             match sent {
-                Ok(reply) if Unit::is_good(&reply) && stands => return Ok(reply),
+                Ok(reply) if reply.is_good() && stands => return Ok(reply),
                 // In a frame of its own, to keep that of a command that succeeds small.
                 sent => LaneFuture::new(self.failed(&nexus, sent, cdb, patience)).await?,
             }
@@ -242,16 +242,10 @@ impl Unit {
         }
     }
 
-    pub(super) fn is_good(reply: &Reply) -> bool {
-        const GOOD: u8 = Status::Good as u8;
-        const CONDITION_MET: u8 = Status::ConditionMet as u8;
-        matches!(reply.status, GOOD | CONDITION_MET)
-    }
-
     /// What a reply on `nexus` asks us to do. A restart and another length take effect at once; a restart
     /// that a new nexus is told of may be an old story, which is for whoever takes it into use.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
-        if Unit::is_good(reply) {
+        if reply.is_good() {
             return None;
         }
         // The reset is told by a unit attention of its own, which is no restart: that would have
