@@ -199,6 +199,7 @@ fn nbd_of_the_kernel_comes_back_after_a_server_that_ended_while_it_was_idle() {
         ("Receive control failed", "the server has closed it"),
         ("Dead connection", "as are all"),
         ("I/O error", "udev looks at a disk that was written"),
+        ("Connection timed out", "and waits for an answer, in vain"),
         ("Send disconnect failed", "nobody is there any more"),
     ];
     let mut attached = Attached::start();

@@ -86,3 +86,27 @@ fn qemu_io(uri: &str, commands: &[&str]) -> Ran {
         .collect();
     client("qemu-io", "qemu-utils", &arguments)
 }
+
+/// Has fio's NBD engine write at random, and check each block that it reads by its checksum, at `depth`; `beside` are
+/// further jobs.
+#[track_caller]
+fn fio_verifies(uri: &str, depth: &str, beside: &[&str]) {
+    let (uri, depth) = (format!("--uri={uri}"), format!("--iodepth={depth}"));
+    let verify = [
+        "--ioengine=nbd",
+        &uri,
+        "--output-format=terse",
+        "--bsrange=512-1m",
+        "--blockalign=512",
+        &depth,
+        "--name=verify",
+        "--rw=randrw",
+        "--size=32m",
+        "--io_size=48m",
+        "--verify=crc32c",
+        "--verify_state_save=0",
+        "--verify_fatal=1",
+    ];
+    let ran = client("fio", "fio", &[&verify[..], beside].concat()).success();
+    assert!(!ran.text().contains("verify:"), "{ran}");
+}

@@ -13,7 +13,7 @@ use harness::process::{Daemon, program};
 use harness::run::{Ran, run};
 use harness::sanstone::{binary, call};
 
-use crate::{LIMIT, MIB, SIZE, client, nbdinfo};
+use crate::{LIMIT, MIB, SIZE, client, fio_verifies, nbdinfo};
 
 const RAM: &str = "state = \"state\"\nlanes = 2\n[volume.db]\nram = { size = \"67108864B\" }\n";
 
@@ -222,26 +222,8 @@ fn fio_finds_every_block_as_it_was_written_by_tls() {
     let mut qemu = Daemon::start(&command, secure.directory.join("qemu-nbd.log"));
     qemu.wait_for_socket(&between);
     for depth in ["1", "8", "64"] {
-        let ran = run(
-            Command::new(program("fio", "fio")).args([
-                "--ioengine=nbd",
-                &format!("--uri=nbd+unix:///?socket={}", between.display()),
-                "--output-format=terse",
-                "--bsrange=512-1m",
-                "--blockalign=512",
-                &format!("--iodepth={depth}"),
-                "--name=verify",
-                "--rw=randrw",
-                "--size=32m",
-                "--io_size=48m",
-                "--verify=crc32c",
-                "--verify_state_save=0",
-                "--verify_fatal=1",
-            ]),
-            LIMIT,
-        );
-        let ran = ran.success();
-        assert!(!ran.text().contains("verify:"), "{ran}");
+        let uri = format!("nbd+unix:///?socket={}", between.display());
+        fio_verifies(&uri, depth, &[]);
     }
 }
 

@@ -8,11 +8,10 @@ use serde_json::json;
 use crate::{
     Error, Result,
     load::{Lun, Stop},
-    machine,
     profile::{Case, Profile, Runner, Sample},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    run::{close, lane, open},
+    run::{end, lane, open},
     statistics::{Comparison, SAMPLES_MIN},
     target::{Configured, On, Opening},
 };
@@ -85,14 +84,9 @@ pub fn compare(
         findings.profile = format!("compare by {}", profile.name);
         findings.on = names;
         findings.about = format!("{}, on both in turn", experiment.about());
-        findings.machine = machine::facts();
-        runner.finish(&mut findings);
         findings
     });
-    let Runner { targets, stage, .. } = runner;
-    stage.done("");
-    close(&lane, targets);
-    findings
+    end(&lane, runner, findings)
 }
 
 /// The samples of each load, of A and of B.

@@ -68,13 +68,21 @@ pub fn run(
         findings.profile = profile.name.clone();
         findings.on = names;
         findings.about = experiment.about().to_owned();
+        findings
+    });
+    end(&lane, runner, found)
+}
+
+/// Completes what was found, if anything was, and closes what was opened for it.
+pub(crate) fn end(lane: &Lane, runner: Runner, found: Result<Findings>) -> Result<Findings> {
+    let found = found.map(|mut findings| {
         findings.machine = machine::facts();
         runner.finish(&mut findings);
         findings
     });
     let Runner { targets, stage, .. } = runner;
     stage.done("");
-    close(&lane, targets);
+    close(lane, targets);
     found
 }
 

@@ -460,6 +460,27 @@ fn who_was_taken_over_answers_nothing_from_its_past() {
     ]);
 }
 
+/// Has `daemon` open the stripe on its machine, with nobody in the way.
+async fn open(daemon: &Daemon, others: Others) -> SharedVolume {
+    let running = daemon.clone();
+    let opened = daemon.host.spawn(async move {
+        let owner = Owner::passing(format!("daemon {}", running.index));
+        let opened = running.open(&owner, others, 1, &mut Vec::new()).await;
+        opened.expect("nobody is in the way")
+    });
+    opened.await
+}
+
+/// Has `daemon` fill the first sector of what it has open.
+async fn write(daemon: &Daemon, volume: &SharedVolume, value: u8) -> Result<()> {
+    let volume = volume.clone();
+    let written = daemon.host.spawn(async move {
+        let data = Buf::copy_of(&[value; SECTOR_BYTES]).into();
+        volume.write(0, data, Durability::Cached).await
+    });
+    written.await
+}
+
 /// One is parted from its targets while another takes over. Then a target loses the reservation with its
 /// power, and the first one is there before the second: only the mark tells it.
 #[test]
@@ -467,21 +488,6 @@ fn who_could_not_see_a_take_over_finds_it_before_it_writes() {
     seeds(100, |seed| {
         let site = Site::new(seed, setup(seed));
         let [old, new] = [0, 1].map(|index| daemon(&site, index));
-        let open = |daemon: &Daemon, others| {
-            let running = daemon.clone();
-            daemon.host.spawn(async move {
-                let owner = Owner::passing(format!("daemon {}", running.index));
-                let opened = running.open(&owner, others, 1, &mut Vec::new()).await;
-                opened.expect("nobody is in the way")
-            })
-        };
-        let write = |daemon: &Daemon, volume: &SharedVolume, value: u8| {
-            let volume = volume.clone();
-            daemon.host.spawn(async move {
-                let data = Buf::copy_of(&[value; SECTOR_BYTES]).into();
-                volume.write(0, data, Durability::Cached).await
-            })
-        };
         site.run(async {
             for target in &site.targets {
                 target.ready().await;
@@ -524,21 +530,6 @@ fn a_cache_is_not_kept_over_the_writes_of_another_owner() {
         let site = Site::new(seed, setup(seed));
         let [mut old, new] = [0, 1].map(|index| daemon(&site, index));
         old.cached = true;
-        let open = |daemon: &Daemon, others| {
-            let running = daemon.clone();
-            daemon.host.spawn(async move {
-                let owner = Owner::passing(format!("daemon {}", running.index));
-                let opened = running.open(&owner, others, 1, &mut Vec::new()).await;
-                opened.expect("nobody is in the way")
-            })
-        };
-        let write = |daemon: &Daemon, volume: &SharedVolume, value: u8| {
-            let volume = volume.clone();
-            daemon.host.spawn(async move {
-                let data = Buf::copy_of(&[value; SECTOR_BYTES]).into();
-                volume.write(0, data, Durability::Cached).await
-            })
-        };
         let read = |daemon: &Daemon, volume: &SharedVolume| {
             let volume = volume.clone();
             daemon.host.spawn(async move {

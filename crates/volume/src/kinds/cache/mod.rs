@@ -18,9 +18,7 @@
 mod block_map;
 mod blocks;
 mod counters;
-mod ghosts;
 mod in_flight;
-mod queue;
 mod read_ahead;
 pub mod settings;
 mod store;

@@ -1,14 +1,10 @@
-//! The cached blocks: a table of slots with a hash index, and two queues that say who goes (S3-FIFO: Yang
-//! and others, SOSP 2023).
+//! The cached blocks: a table of slots with a hash index and a clock for eviction.
 //!
-//! A new block comes into the *small* queue. Whoever is read again before it reaches the end moves to the
-//! *main* queue; the others are forgotten, and a block that is asked for again soon after that comes into
-//! the main queue at once (`ghosts`). So a scan, however long, passes through the small queue and takes
-//! nothing of what is in use. In the main queue a block gets another round for each time that it was read,
-//! three at most. A hit changes a byte and moves nothing.
-//!
-//! The small queue has a quarter of the memory where both want it: twice what may be ahead of one
-//! sequential reader, so that what is read ahead is there when the reader comes.
+//! Each slot counts its reuses up to three. The clock's hand takes one count from each slot that it
+//! passes and evicts the first that has none. A new block has none: a block that a scan reads once
+//! goes after one revolution of the hand, a block in use stays for up to four without a touch. That
+//! resists scans well enough with one byte a slot and nothing to reorder on a hit (S3-FIFO sorts a
+//! little better, for three queues and their stale entries).
 //!
 //! Blocks are shared, never changed under a reader: a write to a block that somebody still looks at
 //! replaces it by a changed copy; otherwise it is changed in place.
@@ -20,27 +16,16 @@ use std::{ops::Range, sync::Arc};
 
 use engine::{Buf, Payload, Slice};
 
-use super::{
-    block_map::BlockMap,
-    blocks::Blocks,
-    counters::Counters,
-    ghosts::Ghosts,
-    queue::{Link, Queue},
-};
+use super::{block_map::BlockMap, blocks::Blocks, counters::Counters};
 
 const REUSES_MAX: u8 = 3;
-/// Of the capacity, the part that is the small queue's.
-const SMALL_PART: usize = 4;
 
 pub(super) struct Store {
     blocks: Blocks,
     index: BlockMap<u32>,
     slots: Vec<Slot>,
-    links: Vec<Link>,
     free: Vec<u32>,
-    small: Queue,
-    main: Queue,
-    ghosts: Ghosts,
+    hand: usize,
     capacity: usize,
     reserved: usize,
     counters: Arc<Counters>,
@@ -53,7 +38,6 @@ struct Slot {
     valid: u64,
     reuses: u8,
     read_ahead: bool,
-    is_main: bool,
 }
 
 /// A cached part of a block.
@@ -70,11 +54,8 @@ impl Store {
             blocks,
             index: BlockMap::default(),
             slots: Vec::new(),
-            links: Vec::new(),
             free: Vec::new(),
-            small: Queue::new(),
-            main: Queue::new(),
-            ghosts: Ghosts::new(capacity),
+            hand: 0,
             capacity,
             reserved: 0,
             counters,
@@ -141,7 +122,7 @@ impl Store {
     /// Keeps all of `block`. Without room (all is reserved) it is not kept.
     pub(super) fn insert(&mut self, block: u64, data: Slice, read_ahead: bool) {
         let valid = self.blocks.all();
-        if let Some(slot) = self.slot_for(block, read_ahead) {
+        if let Some(slot) = self.slot_for(block) {
             let slot = &mut self.slots[slot as usize];
             slot.data = Some(data);
             slot.valid = valid;
@@ -160,7 +141,7 @@ impl Store {
             Some(slot) => slot,
             // Less than a granule would be held in vain.
             None if covered == 0 => return,
-            None => match self.slot_for(block, false) {
+            None => match self.slot_for(block) {
                 Some(slot) => slot,
                 None => return,
             },
@@ -233,7 +214,7 @@ impl Store {
     }
 
     /// The slot of `block`, or a new one for it with nothing valid; `None` without room.
-    fn slot_for(&mut self, block: u64, read_ahead: bool) -> Option<u32> {
+    fn slot_for(&mut self, block: u64) -> Option<u32> {
         if let Some(&slot) = self.index.get(&block) {
             return Some(slot);
         }
@@ -243,33 +224,17 @@ impl Store {
         if self.held() + self.reserved >= self.capacity {
             self.evict();
         }
-        // That a scan comes by again does not speak for what it reads.
-        let is_main = !read_ahead && self.ghosts.take(block);
-        let new = Slot {
-            block,
-            data: None,
-            valid: 0,
-            reuses: 0,
-            read_ahead: false,
-            is_main,
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = new;
-                slot
-            }
-            None => {
-                self.slots.push(new);
-                self.links.push(Link::NONE);
-                self.slots.len() as u32 - 1
-            }
-        };
-        let queue = if is_main {
-            &mut self.main
-        } else {
-            &mut self.small
-        };
-        queue.push(slot, &mut self.links);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                block,
+                data: None,
+                valid: 0,
+                reuses: 0,
+                read_ahead: false,
+            });
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize].block = block;
         self.index.insert(block, slot);
         self.tell_memory();
         Some(slot)
@@ -278,49 +243,29 @@ impl Store {
     /// Forgets the block that is least worth keeping. There must be one.
     fn evict(&mut self) {
         loop {
-            let small_is_due = self.small.len() > self.capacity / SMALL_PART;
-            let first = match (small_is_due, self.main.first()) {
-                (false, Some(first)) => first,
-                _ => match self.small.first() {
-                    Some(first) => first,
-                    None => return,
-                },
-            };
-            let slot = &mut self.slots[first as usize];
-            let is_reused = slot.reuses > 0;
-            match (slot.is_main, is_reused) {
-                (true, true) => {
-                    slot.reuses -= 1;
-                    self.main.remove(first, &mut self.links);
-                    self.main.push(first, &mut self.links);
-                }
-                (false, true) => {
-                    (slot.reuses, slot.is_main) = (0, true);
-                    self.small.remove(first, &mut self.links);
-                    self.main.push(first, &mut self.links);
-                }
-                (is_main, false) => {
-                    let block = slot.block;
-                    // What nobody has read speaks for nothing.
-                    if !is_main && !slot.read_ahead {
-                        self.ghosts.put(block);
-                    }
-                    return self.remove(block);
-                }
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[self.hand];
+            if slot.data.is_none() {
+                continue;
             }
+            if slot.reuses == 0 {
+                let block = slot.block;
+                return self.remove(block);
+            }
+            slot.reuses -= 1;
         }
     }
 
-    /// Empties a slot that the index does not have any more.
     fn empty(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        let queue = match slot.is_main {
-            true => &mut self.main,
-            false => &mut self.small,
+        let unused = slot.read_ahead;
+        *slot = Slot {
+            block: slot.block,
+            data: None,
+            valid: 0,
+            reuses: 0,
+            read_ahead: false,
         };
-        queue.remove(index, &mut self.links);
-        (slot.data, slot.valid) = (None, 0);
-        let unused = std::mem::take(&mut slot.read_ahead);
         self.free.push(index);
         self.count_waste(unused);
     }
@@ -365,71 +310,21 @@ mod tests {
         assert_eq!(store.held(), 1);
     }
 
-    /// Reads `block` as a miss of a random reader would bring it; says whether it was there.
-    fn read(store: &mut Store, block: u64) -> bool {
-        let hit = store.get(block, 0..BLOCK, true).is_some();
-        if !hit {
-            store.insert(block, page(0), false);
-        }
-        hit
-    }
-
     #[test]
-    fn a_scan_takes_nothing_of_what_is_in_use_however_fast_it_is() {
-        for scanned_per_read in [1, 10, 100] {
-            for is_read_ahead in [false, true] {
-                // Seventy hot blocks of a hundred, in turn, beside a scan of fifty times the capacity.
-                let mut store = store(100);
-                for hot in (0..70).chain(0..70) {
-                    read(&mut store, hot);
-                }
-                let (mut hits, mut reads) = (0, 0);
-                for scanned in 0..5000 {
-                    store.insert(1000 + scanned, page(0), is_read_ahead);
-                    store.get(1000 + scanned, 0..BLOCK, false);
-                    if scanned % scanned_per_read == 0 {
-                        hits += u64::from(read(&mut store, reads % 70));
-                        reads += 1;
-                    }
-                }
-                assert_eq!(hits, reads, "one for {scanned_per_read}, {is_read_ahead}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_in_use_now_takes_the_place_of_what_was() {
+    fn what_is_used_again_survives_a_scan() {
         let mut store = store(100);
-        for block in (0..70).chain(0..70).chain(0..70) {
-            read(&mut store, block);
-        }
-        // More than the small queue has: each is forgotten, and remembered when it comes again.
-        let mut hits = 0;
-        for round in 0..10 {
-            hits = (1000..1070)
-                .filter(|&block| read(&mut store, block))
-                .count();
-            assert!(round > 0 || hits == 0);
-        }
-        assert!(hits >= 63, "{hits} of 70");
-    }
-
-    #[test]
-    fn what_is_read_ahead_stays_until_its_reader_comes() {
-        let mut store = store(100);
-        for hot in (0..70).chain(0..70).chain(0..70) {
-            read(&mut store, hot);
-        }
-        // An eighth of it ahead of each of two readers.
-        for block in 1000..2000 {
-            for start in [0, 100_000] {
-                store.insert(start + block, page(0), true);
-                if block >= 1012 {
-                    let found = store.get(start + block - 12, 0..BLOCK, true);
-                    assert!(found.is_some_and(|found| found.was_read_ahead));
-                }
+        let mut missed = 0;
+        for scanned in 0..1000u64 {
+            // Thirty hot blocks in turn, beside a scan of ten times the capacity.
+            let hot = 1_000_000 + scanned % 30;
+            if store.get(hot, 0..BLOCK, true).is_none() {
+                missed += 1;
+                store.insert(hot, page(0), false);
             }
+            store.insert(scanned, page(0), true);
+            store.get(scanned, 0..BLOCK, true);
         }
+        assert!(missed <= 40, "{missed} of 1000 hot reads missed");
     }
 
     #[test]

@@ -200,35 +200,6 @@ fn several_streams_are_read_ahead_at_once() {
 }
 
 #[test]
-fn a_scan_of_ten_caches_leaves_the_working_set_where_it_is() {
-    on_lane(async {
-        // Half of the cache, read at random, a page for every four of the scan.
-        let hot_blocks = 512;
-        let child = TestVolume::new(48 * MIB);
-        let cache = cache(&child, 4 * MIB, MIB / 2);
-        let random = Random::new(3);
-        // Every other page, which makes no run.
-        let hot_page = || (40 * MIB) as u64 + random.below(hot_blocks) * 8192;
-        for _ in 0..20 * hot_blocks {
-            cache.read(hot_page(), 4096).await.unwrap();
-        }
-        let (mut hits, mut reads) = (0, 0);
-        for page in 0..40 * MIB as u64 / 4096 {
-            cache.read(page * 4096, 4096).await.unwrap();
-            if page % 4 == 0 {
-                let before = cache.stats().hits;
-                cache.read(hot_page(), 4096).await.unwrap();
-                hits += cache.stats().hits - before;
-                reads += 1;
-            }
-        }
-        assert!(hits * 100 >= reads * 99, "{hits} of {reads}");
-        let stats = cache.stats();
-        assert!(stats.read_ahead_wasted_bytes < MIB as u64, "{stats:?}");
-    });
-}
-
-#[test]
 fn a_reader_behind_its_window_sees_what_was_written_over_it() {
     on_lane(async {
         let child = filled(4 * MIB);
