@@ -54,7 +54,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A setup drawn from `seed`: caching mode, block size, lanes, layers.
+    /// A setup drawn from `seed`: caching mode, block size, lanes of both sides, layers.
     pub fn draw(seed: u64) -> Setup {
         let mut random = Random::new(seed ^ 0x5e7);
         // Volatile caches twice as often: they have more to lose.
@@ -66,20 +66,23 @@ impl Setup {
             "write-through",
             "direct-sync",
         ];
+        let served = Served {
+            caching: modes[random.index(modes.len())],
+            block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
+            behind_faults: random.chance(0.3),
+            lanes: 1 + random.index(2),
+            everywhere: false,
+            networks: Networks::One,
+        };
+        let cached = random.chance(0.4);
+        let client_lanes = 1 + random.index(3);
         Setup {
             world: Config::default(),
-            served: Served {
-                caching: modes[random.index(modes.len())],
-                block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
-                behind_faults: random.chance(0.3),
-                lanes: 1 + random.index(2),
-                everywhere: false,
-                networks: Networks::One,
-            },
-            cached: random.chance(0.4),
+            served,
+            cached,
             reconnect_timeout: Duration::from_secs(60),
-            client_lanes: 1,
-            sessions: 1,
+            client_lanes,
+            sessions: client_lanes,
         }
     }
 
@@ -152,6 +155,11 @@ impl Site {
             client,
             setup,
         })
+    }
+
+    /// How many lanes a machine has that uses the disks.
+    pub fn client_lanes(&self) -> usize {
+        self.setup.client_lanes
     }
 
     /// Runs `scenario` on the client until it ends.
@@ -296,13 +304,17 @@ impl Watched for Site {
 }
 
 /// A disk as all lanes use it at once: each request comes from another one.
-struct Spread {
+pub struct Spread {
     ways: Vec<SharedVolume>,
     turn: Cell<usize>,
 }
 
 impl Spread {
-    async fn over(disk: Rc<IscsiDisk>) -> SharedVolume {
+    /// `disk`, from the current lane.
+    ///
+    /// # Panics
+    /// If one of the lanes has ended.
+    pub async fn over(disk: Rc<IscsiDisk>) -> SharedVolume {
         let branches = disk.from_branches().await.expect("the lanes run");
         if branches.is_empty() {
             return disk;
