@@ -128,7 +128,7 @@ impl Unit {
     fn wanted(&self, index: usize) -> Option<Terms> {
         let door = &self.doors.all()[index];
         let is_well = self.paths.is_well()
-            && !self.claimed.is_unsettled()
+            && !self.is_unsettled()
             && self.doors.judging.get() == 0
             && door.troubles.get() == 0;
         if !is_well {

@@ -257,11 +257,8 @@ impl Link {
         match self {
             Link::Here(session) => session.logout().await,
             Link::There(distant) => {
-                let logout = |own: Rc<Own>| async move {
-                    own.session.logout().await;
-                    Ok(())
-                };
-                let _ = distant.ask(logout).await;
+                let logout = |own: Rc<Own>| async move { own.session.logout().await };
+                distant.see_through(logout).await;
             }
         }
     }
@@ -310,13 +307,24 @@ impl Distant {
 
     /// Ends it if commands of any lane are in flight on it.
     pub(super) async fn end_if_busy(&self, error: Error) {
-        let ended = self.ask(|own| async move {
+        let end = |own: Rc<Own>| async move {
             if own.in_flight.count() > 0 {
                 own.session.end(error);
             }
+        };
+        self.see_through(end).await;
+    }
+
+    /// Does something on its own lane that may end it, and knows then whether it has.
+    async fn see_through<F>(&self, order: impl FnOnce(Rc<Own>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let done = self.ask(|own| async move {
+            order(own.clone()).await;
             Ok(End::of(&own.session))
         });
-        if let Ok(Some(end)) = ended.await {
+        if let Ok(Some(end)) = done.await {
             self.ended(end);
         }
     }

@@ -23,7 +23,9 @@ pub(super) struct Nexus {
     path: usize,
     /// Nothing was sent on it but what makes it fit for use.
     is_new: Cell<bool>,
-    /// While it was new the target has said that it has restarted, at some time before.
+    /// What the target tells on it of a restart may be known from another one.
+    catches_up: Cell<bool>,
+    /// While it was new, or caught up, the target has said that it has restarted, at some time before.
     told_of_restart: Cell<bool>,
     /// A reset of ours is to be told by a unit attention.
     expects_reset: Cell<bool>,
@@ -52,6 +54,7 @@ impl Nexus {
             lun,
             path,
             is_new: Cell::new(true),
+            catches_up: Cell::new(false),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
             lost_at: Cell::new(None),
@@ -142,6 +145,22 @@ impl Nexus {
     /// From now on requests may be sent on it.
     pub(super) fn goes_into_use(&self) {
         self.is_new.set(false);
+    }
+
+    /// A restart was told on another nexus, and this one may tell of it, too.
+    pub(super) fn catch_up(&self) {
+        self.catches_up.set(true);
+        self.told_of_restart.set(false);
+    }
+
+    /// It has told what it had to tell.
+    pub(super) fn has_caught_up(&self) {
+        self.catches_up.set(false);
+    }
+
+    /// Whether a restart that it tells of may be an old story.
+    pub(super) fn tells_old_stories(&self) -> bool {
+        self.is_new.get() || self.catches_up.get()
     }
 
     pub(super) fn hear_of_restart(&self) {

@@ -74,7 +74,11 @@ impl Unit {
             }
             if path.is_spare && error.kind() == ErrorKind::Configuration {
                 let target_name = &self.config().target_name;
-                tracing::info!(target_name, %error, "the target takes no further session");
+                tracing::warn!(
+                    target_name,
+                    %error,
+                    "the target takes no further session; write `sessions` as many as it takes"
+                );
                 path.is_given_up.set(true);
                 self.paths.attempted(path, Some(error));
                 return Ok(());
@@ -121,6 +125,11 @@ impl Unit {
             let (target_name, address) = (&self.config().target_name, path.config.address);
             tracing::warn!(target_name, %address, %error, "a path is refused; it is tried again now and then");
         }
+        self.try_less_often(path);
+    }
+
+    /// Nobody misses the path while there is another one.
+    fn try_less_often(&self, path: &Path) {
         if self.paths.usable().next().is_some() {
             path.pace.borrow_mut().refused();
         }
@@ -284,14 +293,54 @@ impl Unit {
     /// one has heard of it, and what was lost by it is known.
     async fn is_vouched_for(&self) -> bool {
         for other in self.paths.usable() {
-            let command = cdb::test_unit_ready();
-            let asked = other.execute(&command, Data::None);
-            if let Some(Ok(reply)) = time::timeout(VOUCH_MAX, asked).await {
-                let _ = self.judge(&other, &reply);
+            if self.has_answered(&other).await {
                 return true;
             }
         }
         false
+    }
+
+    /// Each session tells of the restart that `told` has told of, an idle one perhaps much later. They are
+    /// asked now, so that none of them counts as another restart by then. Until it is known flushes wait.
+    pub(super) fn hear_others(&self, told: &Nexus) {
+        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
+        let others: Vec<_> = self.paths.usable().filter(is_other).collect();
+        let told = self.paths.all()[told.path()].last();
+        let Some(told) = told.filter(|_| !others.is_empty()) else {
+            return;
+        };
+        others.iter().for_each(|other| other.catch_up());
+        // What it tells while it vouches for the others is not told to them in turn.
+        told.catch_up();
+        self.doors.judging.set(self.doors.judging.get() + 1);
+        let (unit, covered) = (self.me.clone(), self.unflushed.covered());
+        spawn(async move {
+            let Some(this) = unit.upgrade() else { return };
+            let asked = others
+                .iter()
+                .map(|other| Box::pin(this.has_answered(other)));
+            engine::task::join_all(asked).await;
+            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
+            let is_known = !have_heard || this.has_answered(&told).await;
+            if !is_known || told.has_heard_of_restart() {
+                this.tell_losses(this.unflushed.restarted(&covered));
+            }
+            others.iter().for_each(|other| other.has_caught_up());
+            told.has_caught_up();
+            this.doors.judging.set(this.doors.judging.get() - 1);
+            this.paths.notify();
+        });
+    }
+
+    /// Asks `nexus` what it has to tell; says whether there was an answer in time.
+    async fn has_answered(&self, nexus: &Nexus) -> bool {
+        let command = cdb::test_unit_ready();
+        let asked = nexus.execute(&command, Data::None);
+        let answered = time::timeout(VOUCH_MAX, asked).await;
+        if let Some(Ok(reply)) = &answered {
+            let _ = self.judge(nexus, reply);
+        }
+        matches!(answered, Some(Ok(_)))
     }
 
     /// Refuses a path to another disk.
@@ -548,6 +597,9 @@ async fn recover(unit: Weak<Unit>, index: usize) {
         }
         if let Some(error) = &failed {
             this.told_refused(path, error);
+            if path.is_spare && path.last().is_none() {
+                this.try_less_often(path);
+            }
         }
         this.paths.attempted(path, failed);
         if is_back {

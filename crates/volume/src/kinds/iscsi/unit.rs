@@ -135,6 +135,11 @@ impl Unit {
         }
     }
 
+    /// Whether something has to be seen to before the next command: how long the disk is, or whose.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.may_have_grown.get() || self.claimed.is_unsettled()
+    }
+
     /// A nexus to speak to the target on.
     ///
     /// # Errors
@@ -162,6 +167,8 @@ impl Unit {
     /// whether it is known; if not, it is worth another look.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
         self.look_at_capacity(nexus).await;
+        // Other lanes waited for it.
+        self.paths.notify();
         // Last: whatever is answered may shake the claim, and then the command must not be sent.
         match self.steady_claim(nexus).await {
             Ok(()) => Ok(nexus.takes_requests()),
@@ -246,7 +253,7 @@ impl Unit {
     }
 
     /// What a reply on `nexus` asks us to do. A restart and another length take effect at once; a restart
-    /// that a new nexus is told of may be an old story, which is for whoever takes it into use.
+    /// that may be an old story is for whoever takes the nexus into use, or has it catch up.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
         if reply.is_good() {
             return None;
@@ -264,6 +271,7 @@ impl Unit {
                 // One whose length is not known yet is going to be asked anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
+                    self.paths.notify();
                 }
                 if sense.tells_of_access() {
                     self.look_at_access();
@@ -290,9 +298,12 @@ impl Unit {
             }
         };
         if verdict.0 == Verdict::Restarted {
-            match nexus.is_new() {
+            match nexus.tells_old_stories() {
                 true => nexus.hear_of_restart(),
-                false => self.restarted(),
+                false => {
+                    self.restarted();
+                    self.hear_others(nexus);
+                }
             }
         }
         Some(verdict)
