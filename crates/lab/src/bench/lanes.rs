@@ -12,7 +12,8 @@ use serde::Serialize;
 use volume::{IscsiDisk, SharedVolume};
 
 use super::{
-    Case, Settings, case, fill, open,
+    Case, Settings, case,
+    own::{fill, open},
     peers::{Cores, Medium, Peer, Places, pin, pin_to},
     usage,
 };

@@ -1,22 +1,23 @@
 //! The benchmark of targets: the same loads from one core against targets on another, in turn in one
 //! run, with the CPU that each spends per I/O. Its first table has the loads that users have, by
 //! libiscsi, beside their floors: the same bytes through TCP and the same I/O on the file, alone. The
-//! second has our own initiator at full speed, beside a bare TCP exchange of the same bytes. A file is compared with a file, past the page cache or through
-//! it; a disk in the target's own memory shows what the target costs without a medium.
+//! second has our own initiator at full speed, beside a bare TCP exchange of the same bytes. A file is
+//! compared with a file, past the page cache or through it; a disk in the target's own memory shows what
+//! the target costs without a medium, and what our own initiator costs beside libiscsi.
 
 pub mod file;
 mod floor;
 mod history;
 mod lanes;
+mod own;
 mod peers;
 mod report;
 mod stock;
 mod usage;
 
-use std::{net::SocketAddr, path::PathBuf, rc::Rc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use engine::{Lane, LaneConfig, task};
-use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
+use engine::{Lane, LaneConfig};
 
 pub use floor::serve as serve_floor;
 pub use report::Report;
@@ -24,7 +25,7 @@ pub(crate) use {report::host, usage::process_ns};
 
 use crate::{
     Error, Result,
-    load::{self, Load, Operation, Order},
+    load::{Load, Operation, Order},
 };
 use floor::Floor;
 use peers::{Medium, Peer, Places, pin};
@@ -273,7 +274,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
         Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
     for peer in &peers {
         told(&format!("filling the disk of {}", peer.name));
-        fill(&lane, peer)?;
+        own::fill(&lane, peer)?;
     }
     let mut report = Report::new(&peers, settings, &cores);
     let is_wanted = |name: &str| name.contains(&settings.only);
@@ -307,6 +308,11 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
                     let sample = client.run_file(peer, cores, *case, settings.duration)?;
                     report.add_file_floor(index, peer_index + 1, sample);
                 }
+                if case.is_for_our_client() && peer.is_own() && peer.medium == Some(Medium::Memory)
+                {
+                    let sample = own::measure_as_libiscsi(&lane, peer, *case, settings.duration)?;
+                    report.add_our_client(index, sample);
+                }
             }
         }
         for (index, case) in CASES.iter().enumerate() {
@@ -322,7 +328,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
                 if peer.medium == Some(Medium::DirectFile) {
                     continue;
                 }
-                let sample = measure(&lane, peer, *case, settings.duration, cores.target)?;
+                let sample = own::measure(&lane, peer, *case, settings.duration, cores.target)?;
                 report.add(index, peer_index + 1, sample);
             }
         }
@@ -332,62 +338,4 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
         report.lanes(lanes::run(settings, &cores, &places, &mut told)?);
     }
     Ok(report)
-}
-
-/// Writes a peer's whole disk, so that no measurement pays for memory that is touched first.
-fn fill(lane: &Lane, peer: &Peer) -> Result<()> {
-    lane.block_on(async {
-        let disk = open(peer).await?;
-        let filled = load::fill(&*disk).await;
-        disk.close().await;
-        filled.map_err(|error| Error::bench(format!("filling {}: {error}", peer.name)))
-    })
-}
-
-/// One case on one peer.
-fn measure(
-    lane: &Lane,
-    peer: &Peer,
-    case: Case,
-    duration: Duration,
-    core: usize,
-) -> Result<Sample> {
-    lane.block_on(async {
-        let disks = task::join_all((0..case.sessions).map(|_| Box::pin(open(peer)))).await;
-        let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
-        let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
-        let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));
-        // The first moments fill caches and windows.
-        load::run(&volumes, case.load, duration / 10)
-            .await
-            .map_err(failed)?;
-        let usage = Usage::begin(peer.pid, core);
-        let done = load::run(&volumes, case.load, duration)
-            .await
-            .map_err(failed)?;
-        let sample = usage.end(&done);
-        for disk in disks {
-            disk.close().await;
-        }
-        Ok(sample)
-    })
-}
-
-async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
-    IscsiDisk::open(IscsiConfig {
-        address: peer.address,
-        target_name: peer.target.clone(),
-        lun: peer.lun,
-        initiator_name: "iqn.2026-11.io.sanstone:bench".into(),
-        isid: volume::next_isid(),
-        multipath: Multipath::default(),
-        chap: None,
-        header_digest: false,
-        data_digest: false,
-        connect_timeout: Duration::from_secs(5),
-        request_timeout: Duration::from_secs(30),
-        reconnect_timeout: Duration::from_secs(1),
-    })
-    .await
-    .map_err(|error| Error::bench(format!("{}: {error}", peer.name)))
 }

@@ -9,7 +9,7 @@ use super::{
     history::times,
     lanes::{self, Lanes},
     peers::{Cores, DISK_BYTES, Medium, OWN_NAME, Peer, TGT_NAME},
-    stock::{StockSample, StockTable},
+    stock::{OurClientSample, StockSample, StockTable},
 };
 
 /// All samples of a run and where it was made.
@@ -121,6 +121,10 @@ impl Report {
 
     pub(super) fn add_file_floor(&mut self, case: usize, peer: usize, sample: Option<StockSample>) {
         self.libiscsi.add_file_floor(case, peer, sample);
+    }
+
+    pub(super) fn add_our_client(&mut self, case: usize, sample: OurClientSample) {
+        self.libiscsi.add_our_client(case, sample);
     }
 
     pub(super) fn lanes(&mut self, lanes: Lanes) {

@@ -1,7 +1,9 @@
 //! What a run costs, from /proc (proc(5)): CPU time of the target's process, of its threads, of its
 //! whole core and of this process, and the target's peak memory.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Sample;
 use crate::load::Done;
@@ -55,6 +57,12 @@ impl Usage {
 /// CPU time of a process with all its threads, also those that have ended, in nanoseconds.
 pub(crate) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
+}
+
+/// CPU time of this process with all its threads, to the nanosecond.
+pub(super) fn this_process() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
 /// CPU time of each lane of a `sanstone` process, in nanoseconds: the first lane has the main

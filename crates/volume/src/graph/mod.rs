@@ -3,9 +3,9 @@
 //! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
 //! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
 //! `file`, `stats`, a `stripe` of such) have an instance on every lane. Others (`cache`, `throttle`, `iscsi`,
-//! `fault`, and a `file` that keeps an order between its requests) have one instance, on a home lane; other
-//! lanes reach it by messages. The home of a tree is named when it is opened, and the children of a node with
-//! several have theirs on the lanes from there on, so that they share the work. This and all else that differs
+//! `fault`) have one instance, on a home lane; other lanes reach it by messages. The home of a tree is named when
+//! it is opened, and the children of a node with several have theirs on the lanes from there on, so that they share
+//! the work. This and all else that differs
 //! between kinds is in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
 //! open `Part`.
 

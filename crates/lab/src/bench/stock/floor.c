@@ -1,13 +1,13 @@
 /* The floors of a load: what its bytes cost through TCP alone, and what its I/O costs on a file alone.
  *
- *   floor tcp PORT read|write SIZE_BYTES RATE SECONDS SERVER_PID
- *   floor file PATH direct|cached read|write SIZE_BYTES RATE SECONDS
+ *   floor tcp PORT read|write SIZE_BYTES DEPTH RATE SECONDS SERVER_PID
+ *   floor file PATH direct|cached read|write SIZE_BYTES DEPTH RATE SECONDS
  *
  * `tcp` sends requests of the lengths of the load's PDUs to the benchmark's bare server, which sleeps until
  * there are some; the CPU time is that of its process. `file` is pread and pwrite by threads that each sleep
  * until their I/O has ended: the cheapest way to a file that sleeps. Its CPU time is that of the calls, by
- * the clock of the thread, without what the clock itself takes. RATE and what is printed are the client's;
- * RATE 0 is one at a time. */
+ * the clock of the thread, without what the clock itself takes. DEPTH, RATE and what is printed are the
+ * client's. */
 #include "load.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@
 #define RATE_OF_A_THREAD 2500.0
 #define SAMPLES_MAX (1u << 22)
 
-static uint32_t size_bytes;
+static uint32_t size_bytes, depth;
 static double rate;
 static int is_write;
 
@@ -107,7 +107,7 @@ static void exchange(struct connection *this, uint64_t end_ns)
 		if (is_over && this->sent == this->done)
 			return;
 		struct timespec *timeout = NULL, until_next;
-		if (!is_over && rate == 0 && this->sent == this->done)
+		while (!is_over && rate == 0 && this->sent - this->done < depth)
 			send_request(this, now_ns);
 		while (!is_over && rate > 0 && next_ns <= (double)now_ns &&
 		       this->sent - this->done < IN_FLIGHT_MAX) {
@@ -201,13 +201,13 @@ static void *work(void *argument)
 static void on_file(const char *path, int is_direct, double seconds)
 {
 	static struct worker workers[THREADS_MAX];
-	unsigned threads = 1;
+	unsigned threads = rate == 0 ? depth : 1;
 	while (is_direct && threads < THREADS_MAX && rate / threads > RATE_OF_A_THREAD)
 		threads++;
 	int file = open(path, O_RDWR | (is_direct ? O_DIRECT : 0));
 	off_t length = file < 0 ? -1 : lseek(file, 0, SEEK_END);
 	uint32_t *latencies_ns = malloc(SAMPLES_MAX * sizeof *latencies_ns);
-	if (length < (off_t)size_bytes || !latencies_ns)
+	if (length < (off_t)size_bytes || !latencies_ns || threads > THREADS_MAX)
 		fail(path);
 	/* As whoever serves it reads it: no more than is asked for. */
 	posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM);
@@ -239,19 +239,20 @@ static void on_file(const char *path, int is_direct, double seconds)
 
 int main(int count, char **arguments)
 {
-	if (count != 8)
+	if (count != 9)
 		return 2;
 	int is_tcp = !strcmp(arguments[1], "tcp");
 	char **load = arguments + (is_tcp ? 3 : 4);
 	is_write = !strcmp(load[0], "write");
 	size_bytes = (uint32_t)atol(load[1]);
-	rate = atof(load[2]);
-	double seconds = atof(load[3]);
-	if (size_bytes < 512)
+	depth = (uint32_t)atol(load[2]);
+	rate = atof(load[3]);
+	double seconds = atof(load[4]);
+	if (size_bytes < 512 || depth < 1 || depth > IN_FLIGHT_MAX)
 		return 2;
 	prctl(PR_SET_TIMERSLACK, 1ul);
 	if (is_tcp)
-		through_tcp(atoi(arguments[2]), seconds, atoi(arguments[7]));
+		through_tcp(atoi(arguments[2]), seconds, atoi(arguments[8]));
 	else
 		on_file(arguments[2], !strcmp(arguments[3], "direct"), seconds);
 	return 0;

@@ -24,7 +24,10 @@ use super::{
     floor::Floor,
     peers::{Cores, Medium, Peer, pin},
 };
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    load::{self, Arrivals, Done, Spacing, Workload},
+};
 
 /// What the client sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -72,13 +75,41 @@ impl StockCase {
         !self.is_about_exclusion || medium == Some(Medium::Memory)
     }
 
-    /// Whether its floors are measured: where the load is given, or one command follows the other. At full
-    /// speed a floor does more I/Os than a target, and what one costs is another thing.
+    /// Whether its floors are measured: where the load is given, where one command follows the other, and
+    /// where the bytes are what costs. Of small ones at full speed a floor does more than a target, and
+    /// what one of them costs is another thing.
     pub(super) fn has_floors(&self) -> bool {
         let is_one_at_a_time = self.sessions * self.depth == 1;
-        !self.is_about_exclusion && (self.rate.is_some() || is_one_at_a_time)
+        let is_long = self.size_bytes >= LONG_BYTES;
+        !self.is_about_exclusion && (self.rate.is_some() || is_one_at_a_time || is_long)
+    }
+
+    /// Whether our own initiator does it as well, for what it costs beside libiscsi.
+    pub(super) fn is_for_our_client(&self) -> bool {
+        !self.is_about_exclusion && self.sessions == 1
+    }
+
+    /// The load as our own generator has it.
+    pub(super) fn workload(&self) -> Workload {
+        let operation = match self.operation {
+            Operation::Read => load::Operation::Read,
+            Operation::Write | Operation::WriteAtomic | Operation::CompareAndWrite => {
+                load::Operation::Write
+            }
+        };
+        let mut workload = Workload::closed(operation, self.size_bytes, self.depth);
+        if let Some(rate) = self.rate {
+            workload.arrivals = Arrivals::Open {
+                rate_per_s: rate.into(),
+                spacing: Spacing::Poisson,
+            };
+        }
+        workload
     }
 }
+
+/// The copies of so many bytes cost more than all else about their command.
+const LONG_BYTES: usize = 128 << 10;
 
 /// At a given rate: enough that only a target that falls behind makes arrivals wait.
 const DEPTH_AT_A_RATE: usize = 128;
@@ -181,6 +212,32 @@ pub(super) struct StockSample {
     pub(super) late_p99_us: f64,
 }
 
+/// One run of one load by our own client.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct OurClientSample {
+    /// I/Os per second.
+    iops: f64,
+    /// Median latency, in microseconds; at a given rate from the intended start.
+    p50_us: f64,
+    /// 99th percentile of it, in microseconds.
+    p99_us: f64,
+    /// Its CPU time per I/O, in microseconds, that of the load generator included.
+    client_us: f64,
+}
+
+impl OurClientSample {
+    /// `spent`: the client's CPU time.
+    pub(super) fn new(done: &Done, spent: Duration) -> OurClientSample {
+        let quantile_us = |q: f64| done.latency_ns.value_at_quantile(q) as f64 / 1e3;
+        OurClientSample {
+            iops: done.iops(),
+            p50_us: quantile_us(0.5),
+            p99_us: quantile_us(0.99),
+            client_us: spent.as_secs_f64() * 1e6 / done.ios.max(1) as f64,
+        }
+    }
+}
+
 /// What the client prints.
 #[derive(Deserialize)]
 struct Printed {
@@ -271,10 +328,11 @@ impl StockClient {
 
 impl StockCase {
     /// As the programs take them.
-    fn kind(&self) -> [String; 2] {
+    fn kind(&self) -> [String; 3] {
         [
             self.operation.name().to_owned(),
             self.size_bytes.to_string(),
+            self.depth.to_string(),
         ]
     }
 

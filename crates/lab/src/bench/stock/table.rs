@@ -6,9 +6,12 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{CASES, StockCase, StockSample};
+use super::{CASES, OurClientSample, StockCase, StockSample};
 use crate::{
-    bench::report::{FLOOR, PeerReport, Row},
+    bench::{
+        peers::Medium,
+        report::{FLOOR, PeerReport, Row},
+    },
     statistics::Median,
 };
 
@@ -26,6 +29,8 @@ struct StockReport {
     samples: Vec<Vec<StockSample>>,
     /// The I/O on the file of each target alone; none of a disk in memory.
     file_floors: Vec<Vec<StockSample>>,
+    /// Our own client in place of libiscsi, on our disk in memory.
+    our_client: Vec<OurClientSample>,
 }
 
 impl StockTable {
@@ -35,6 +40,7 @@ impl StockTable {
             case,
             samples: vec![Vec::new(); peers],
             file_floors: vec![Vec::new(); peers],
+            our_client: Vec::new(),
         });
         StockTable {
             cases: cases.collect(),
@@ -49,6 +55,11 @@ impl StockTable {
     /// Adds what load `case` costs on the file of target `peer` alone, if it has one.
     pub(crate) fn add_file_floor(&mut self, case: usize, peer: usize, sample: Option<StockSample>) {
         self.cases[case].file_floors[peer].extend(sample);
+    }
+
+    /// Adds what load `case` costs our own client.
+    pub(crate) fn add_our_client(&mut self, case: usize, sample: OurClientSample) {
+        self.cases[case].our_client.push(sample);
     }
 
     /// The loads that were run.
@@ -145,6 +156,7 @@ impl StockTable {
                     );
                 }
             }
+            case.write_our_client(peers, out);
         }
     }
 }
@@ -152,6 +164,36 @@ impl StockTable {
 impl StockReport {
     fn median(&self, peer: usize, of: impl Fn(&StockSample) -> f64) -> f64 {
         median(&self.samples[peer], of)
+    }
+
+    /// Writes what our own client took, beside libiscsi round by round.
+    fn write_our_client(&self, peers: &[PeerReport], out: &mut String) {
+        let in_memory = |peer: &PeerReport| peer.is_own() && peer.medium == Some(Medium::Memory);
+        let Some(peer) = peers.iter().position(in_memory) else {
+            return;
+        };
+        if self.our_client.is_empty() {
+            return;
+        }
+        let own = |of: fn(&OurClientSample) -> f64| {
+            let values: Vec<f64> = self.our_client.iter().map(of).collect();
+            Median::of(&values).median
+        };
+        let pairs = self.our_client.iter().zip(&self.samples[peer]);
+        let ratios: Vec<f64> = pairs
+            .map(|(own, libiscsi)| own.client_us / libiscsi.client_us)
+            .collect();
+        let _ = writeln!(
+            out,
+            "  {:<30} {:>9.0} {:>9.1} {:>9.1} {:>12} {:>9.2} {} of libiscsi's CPU time",
+            "  our own client on it",
+            own(|sample| sample.iops),
+            own(|sample| sample.p50_us),
+            own(|sample| sample.p99_us),
+            "",
+            own(|sample| sample.client_us),
+            ratio(Median::of(&ratios)).trim_start(),
+        );
     }
 
     /// How many times less CPU time a target takes than tgt on the same medium, round by round.
@@ -202,7 +244,6 @@ fn ratio(of: Median) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::peers::Medium;
 
     fn sample(target_us: f64) -> StockSample {
         StockSample {

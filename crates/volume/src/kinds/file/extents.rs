@@ -1,64 +1,141 @@
-//! Locks on extents of a file, where its medium keeps no order itself: exclusive or shared. Exclusive are a
-//! write of a part of a unit, which reads, changes and writes all of it and would undo another write in
-//! between; and in the page cache every write, because a read must not see half of it.
+//! Locks on extents of a file, for all lanes, where its medium keeps no order itself: exclusive or shared.
+//! Exclusive are a write of a part of a unit, which reads, changes and writes all of it and would undo another
+//! write in between; and in the page cache every write, because a read must not see half of it.
+//!
+//! The mutex is held for a look at what is in flight, and a claim that nobody is in the way of never waits: that
+//! costs less than to take every I/O to one lane, which wakes that lane up and is woken by it.
 
 use std::{
-    cell::{Cell, RefCell},
+    future::poll_fn,
     ops::Range,
-    rc::Rc,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
 };
 
-use engine::sync::Notify;
+use engine::range::overlap;
 
-/// The extents in use on one lane, and the waiters for them in the order of arrival.
+/// The extents of a file that are in use, and who waits for them.
 #[derive(Debug, Default)]
-pub(super) struct Extents {
-    line: RefCell<Vec<Rc<Claim>>>,
-    changed: Notify,
-    next: Cell<u64>,
+pub(super) struct Extents(Mutex<Line>);
+
+#[derive(Debug, Default)]
+struct Line {
+    /// Where a claim stands as long as it is there, in no order.
+    places: Vec<Option<Place>>,
+    free: Vec<usize>,
+    last: u64,
+    /// How many are exclusive.
+    alone: usize,
+    waiting: usize,
 }
 
 #[derive(Debug)]
-struct Claim {
+struct Place {
+    /// Later ones are greater.
     number: u64,
+    /// In bytes.
     range: Range<u64>,
     alone: bool,
+    /// How many of those before it exclude it.
+    ahead: usize,
+    waker: Option<Waker>,
 }
 
-impl Claim {
-    fn excludes(&self, other: &Claim) -> bool {
-        (self.alone || other.alone)
-            && self.range.start < other.range.end
-            && other.range.start < self.range.end
+impl Place {
+    fn excludes(&self, other: &Place) -> bool {
+        (self.alone || other.alone) && overlap(&self.range, &other.range)
+    }
+}
+
+impl Line {
+    /// Gives the place of a new claim.
+    fn enter(&mut self, range: Range<u64>, alone: bool) -> usize {
+        self.last += 1;
+        let mut place = Place {
+            number: self.last,
+            range,
+            alone,
+            ahead: 0,
+            waker: None,
+        };
+        // Readers among themselves do not look at each other.
+        if alone || self.alone > 0 {
+            let before = self.places.iter().flatten();
+            place.ahead = before.filter(|other| other.excludes(&place)).count();
+        }
+        self.alone += usize::from(alone);
+        self.waiting += usize::from(place.ahead > 0);
+        match self.free.pop() {
+            Some(index) => {
+                self.places[index] = Some(place);
+                index
+            }
+            None => {
+                self.places.push(Some(place));
+                self.places.len() - 1
+            }
+        }
+    }
+
+    /// Whether the claim at `index` has to wait, and wakes `waker` when it has no longer.
+    fn waits(&mut self, index: usize, waker: &Waker) -> bool {
+        let place = self.places[index].as_mut();
+        let place = place.expect("a claim has its place until it is dropped");
+        let waits = place.ahead > 0;
+        if waits {
+            place.waker = Some(waker.clone());
+        }
+        waits
+    }
+
+    /// Removes a claim; gives those whose turn has come.
+    fn leave(&mut self, index: usize) -> Vec<Waker> {
+        let left = self.places[index].take();
+        let left = left.expect("a claim has its place until it is dropped");
+        self.free.push(index);
+        self.alone -= usize::from(left.alone);
+        self.waiting -= usize::from(left.ahead > 0);
+        let mut woken = Vec::new();
+        if self.waiting == 0 {
+            return woken;
+        }
+        for later in self.places.iter_mut().flatten() {
+            if later.number > left.number && left.excludes(later) {
+                later.ahead -= 1;
+                if later.ahead == 0 {
+                    self.waiting -= 1;
+                    woken.extend(later.waker.take());
+                }
+            }
+        }
+        woken
     }
 }
 
 impl Extents {
     /// Waits for all who came before and cannot share `range` (in bytes). First come, first served.
     pub(super) async fn claim(&self, range: Range<u64>, alone: bool) -> Claimed<'_> {
-        let number = self.next.get();
-        self.next.set(number + 1);
-        let claim = Rc::new(Claim {
-            number,
-            range,
-            alone,
-        });
-        self.line.borrow_mut().push(claim.clone());
+        let (index, waits) = {
+            let mut line = self.line();
+            let index = line.enter(range, alone);
+            (index, line.waiting > 0)
+        };
         let claimed = Claimed {
             extents: self,
-            claim: claim.clone(),
+            index,
         };
-        self.changed
-            .wait_for(|| {
-                let line = self.line.borrow();
-                let blocked = line
-                    .iter()
-                    .take_while(|earlier| earlier.number < number)
-                    .any(|earlier| earlier.excludes(&claim));
-                (!blocked).then_some(())
+        if waits {
+            poll_fn(|cx| match self.line().waits(index, cx.waker()) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
             })
             .await;
+        }
         claimed
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,15 +143,12 @@ impl Extents {
 #[derive(Debug)]
 pub(super) struct Claimed<'a> {
     extents: &'a Extents,
-    claim: Rc<Claim>,
+    index: usize,
 }
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        self.extents
-            .line
-            .borrow_mut()
-            .retain(|claim| claim.number != self.claim.number);
-        self.extents.changed.notify();
+        let woken = self.extents.line().leave(self.index);
+        woken.into_iter().for_each(Waker::wake);
     }
 }

@@ -6,10 +6,9 @@
 //!
 //! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
 //! [`Medium`]. They share which writes are unflushed and whether a flush has failed
-//! (`flushes.rs`). Two cases need an order between requests (`extents.rs`), and then all of the
-//! file's I/O goes through one lane: in the page cache, where a read that overlaps with a write sees parts
-//! of both, and where direct I/O needs units larger than a block, so that a block is written by
-//! reading and writing its unit.
+//! (`flushes.rs`), and in two cases where they are at work (`extents.rs`): in the page cache, where a read
+//! that overlaps with a write sees parts of both, and where direct I/O needs units larger than a
+//! block, so that a block is written by reading and writing its unit.
 
 mod caching;
 mod check;
@@ -31,7 +30,7 @@ use std::{io, ops::Range, sync::Arc};
 
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
-use self::{extents::Extents, flushes::LaneFlushes};
+use self::flushes::LaneFlushes;
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
     local_claim::{mark_local, unmark},
@@ -52,7 +51,6 @@ pub struct FileVolume<M> {
     file: Arc<OpenFile>,
     medium: M,
     flushes: LaneFlushes,
-    extents: Extents,
 }
 
 impl<M: Medium> FileVolume<M> {
@@ -61,7 +59,6 @@ impl<M: Medium> FileVolume<M> {
             flushes: file.flushes.on_lane(),
             file,
             medium,
-            extents: Extents::default(),
         }
     }
 
@@ -171,7 +168,7 @@ impl<M: Medium> FileVolume<M> {
     /// Writes blocks that are no whole units: reads the units at both ends, changes and writes all.
     async fn write_in_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
         let units = self.units(at, data.len() as u64);
-        let _alone = self.extents.claim(units.clone(), true).await;
+        let _alone = self.file.extents.claim(units.clone(), true).await;
         let mut buf = Buf::new((units.end - units.start) as usize);
         let (start, end) = (
             (at - units.start) as usize,
@@ -195,14 +192,14 @@ impl<M: Medium> FileVolume<M> {
     }
 
     async fn write_blocks(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
-        if !self.file.needs_home() {
+        if !self.file.is_ordered() {
             return self.write_units(at, data, durability).await;
         }
         let units = self.units(at, data.len() as u64);
         if units != (at..at + data.len() as u64) {
             return self.write_in_units(at, data, durability).await;
         }
-        let _claimed = self.extents.claim(units, self.file.excludes).await;
+        let _claimed = self.file.extents.claim(units, self.file.excludes).await;
         self.write_units(at, data, durability).await
     }
 
@@ -215,8 +212,8 @@ impl<M: Medium> FileVolume<M> {
         durability: Durability,
     ) -> Result<()> {
         let result = {
-            let _alone = if self.file.needs_home() {
-                Some(self.extents.claim(self.units(at, len), true).await)
+            let _alone = if self.file.is_ordered() {
+                Some(self.file.extents.claim(self.units(at, len), true).await)
             } else {
                 None
             };
@@ -268,7 +265,7 @@ impl<M: Medium> Volume for FileVolume<M> {
             self.file.shape.check(at, len as u64)?;
             let units = self.units(at, len as u64);
             let _claimed = if self.file.excludes {
-                Some(self.extents.claim(units.clone(), false).await)
+                Some(self.file.extents.claim(units.clone(), false).await)
             } else {
                 None
             };

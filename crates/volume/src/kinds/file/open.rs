@@ -14,7 +14,10 @@ use engine::{
     store, time,
 };
 
-use super::{Caching, FileMedium, FileVolume, Medium, flushes::Flushes, medium::SharedMedium};
+use super::{
+    Caching, FileMedium, FileVolume, Medium, extents::Extents, flushes::Flushes,
+    medium::SharedMedium,
+};
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
 /// The physical block that is reported: the page of the cache and the sector of today's disks.
@@ -51,6 +54,8 @@ pub struct OpenFile {
     /// Reads must not overlap with writes: file systems copy from and to the page cache without excluding
     /// one from the other (ext4 does), and a reader would see half a block.
     pub(super) excludes: bool,
+    /// Where requests are at work that others must wait for.
+    pub(super) extents: Extents,
     pub(super) flushes: Arc<Flushes>,
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened.
@@ -135,6 +140,7 @@ impl OpenFile {
             align_bytes,
             synchronous,
             excludes: !options.caching.is_direct() && !options.read_only,
+            extents: Extents::default(),
             flushes: Arc::default(),
             atomic_writes,
             opened_bytes: file_bytes,
@@ -200,14 +206,13 @@ impl OpenFile {
         self.align_bytes > self.shape.block_size_bytes
     }
 
-    /// Whether requests must be ordered with each other: then all lanes must go through one. It is
-    /// so in the page cache, and where direct I/O needs units larger than a block.
-    pub fn needs_home(&self) -> bool {
+    /// Whether requests must be ordered with each other. It is so in the page cache, and where direct I/O
+    /// needs units larger than a block.
+    pub(super) fn is_ordered(&self) -> bool {
         self.excludes || self.writes_in_units()
     }
 
-    /// The volume for the current lane. If the file [needs a home](OpenFile::needs_home), there
-    /// may be one of them only.
+    /// The volume for the current lane.
     pub fn on_lane(self: &Arc<Self>) -> FileVolume<FileMedium> {
         self.on_lane_over(|medium| medium)
     }

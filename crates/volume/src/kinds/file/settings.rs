@@ -114,13 +114,6 @@ impl Settings for File {
                     })
                     .await;
             }
-            if file.needs_home() {
-                return opening
-                    .at_home(move |_| {
-                        LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as _) })
-                    })
-                    .await;
-            }
             let shape = file.shape().clone();
             Ok(opening.leaf_on_every_lane(shape, move || Rc::new(file.on_lane())))
         })

@@ -2,17 +2,18 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::MetadataExt,
     rc::Rc,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     thread,
 };
 
 use engine::{Lane, LaneConfig, extent::Extent};
 
 use super::{open::atomic_unit, *};
-use crate::{ErrorKind, contract, kinds::file::Caching, scratch::Scratch};
+use crate::{ErrorKind, contract, graph::tests::OtherLane, kinds::file::Caching, scratch::Scratch};
 
 const MODES: [Caching; 4] = [
     Caching::Direct,
@@ -68,7 +69,7 @@ fn keeps_the_contract_where_direct_io_needs_larger_units() {
     contract::run(|_| {
         LaneFuture::new(async move {
             let file = OpenFile::open_aligned(&options, 4096).await?;
-            assert!(file.needs_home());
+            assert!(file.is_ordered());
             Ok(Rc::new(file.on_lane()) as _)
         })
     });
@@ -629,4 +630,43 @@ fn an_atomic_write_has_the_one_length_that_is_promised() {
     assert_eq!(unit(1 << 16..=1 << 20), Some(1 << 16));
     assert_eq!(unit(512..=3 << 10), None, "no power of two");
     assert_eq!(atomic_unit(&(512..=2048), 4096), None, "less than a block");
+}
+
+/// ext4 copies to the page cache without excluding who reads it.
+#[test]
+fn a_block_in_the_page_cache_is_seen_whole_from_another_lane() {
+    const LEN: usize = 64 << 10;
+    const READS: u32 = 3000;
+    let writing = OtherLane::start();
+    let scratch = Scratch::new();
+    let options = options(&scratch, Caching::WriteBack);
+    let seen = on_lane(async {
+        let file = OpenFile::open(&options).await.expect("it opens");
+        let written = Arc::new(AtomicU32::new(0));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (its_file, its_written, its_end) = (file.clone(), written.clone(), is_over.clone());
+        writing.handle.spawn(move || async move {
+            let volume = its_file.on_lane();
+            while !its_end.load(Relaxed) {
+                let value = its_written.load(Relaxed) as u8;
+                let data = Buf::copy_of(&[value; LEN]).into();
+                let done = volume.write(0, data, Durability::Cached).await;
+                done.expect("it is written");
+                its_written.fetch_add(1, Relaxed);
+            }
+        });
+        let volume = file.on_lane();
+        let mut seen = BTreeSet::new();
+        let mut reads = 0;
+        // However slow the other lane is, it writes many times while this one reads.
+        while reads < READS || written.load(Relaxed) < READS / 10 {
+            let data = volume.read(0, LEN).await.expect("it is read").to_vec();
+            assert!(data.iter().all(|byte| *byte == data[0]), "half of a write");
+            seen.insert(data[0]);
+            reads += 1;
+        }
+        is_over.store(true, Relaxed);
+        seen
+    });
+    assert!(seen.len() > 2, "{seen:?}");
 }

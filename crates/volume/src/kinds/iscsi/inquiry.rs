@@ -53,7 +53,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
         let message = format!("there is no disk at LUN {}", config.lun);
         return Err(Error::new(ErrorKind::Configuration, message));
     }
-    let names = page(unit, 0x83, 252, patience).await;
+    let names = page(unit, 0x83, 252, patience).await?;
     let capacity = capacity(unit, patience).await?;
     let block = capacity.block_size_bytes;
     let physical = block << capacity.physical_exponent;
@@ -74,8 +74,8 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
         write_same_max_blocks: 0,
         zeroes_may_unmap: capacity.unmapped_reads_zeroes,
     };
-    facts.ask_mode(unit, patience).await;
-    facts.ask_limits(unit, capacity.is_thin, patience).await;
+    facts.ask_mode(unit, patience).await?;
+    facts.ask_limits(unit, capacity.is_thin, patience).await?;
     Ok(facts)
 }
 
@@ -85,17 +85,35 @@ async fn read(unit: &Unit, cdb: &Cdb, len: usize, patience: &mut Patience) -> Re
     reply.map(|reply| Payload::to_vec(&reply.data))
 }
 
+/// What a command brings that a disk need not know; empty: it does not. A reservation or a lost
+/// session in its way says nothing about the disk, and is an error.
+async fn read_if_known(
+    unit: &Unit,
+    cdb: &Cdb,
+    len: usize,
+    patience: &mut Patience,
+) -> Result<Vec<u8>> {
+    match read(unit, cdb, len, patience).await {
+        Err(error) if matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Medium) => {
+            Ok(Vec::new())
+        }
+        read => read,
+    }
+}
+
 /// A page of vital product data; empty: the disk has none.
-async fn page(unit: &Unit, code: u8, len: u8, patience: &mut Patience) -> Vec<u8> {
+async fn page(unit: &Unit, code: u8, len: u8, patience: &mut Patience) -> Result<Vec<u8>> {
     let inquiry = cdb::inquiry(Some(code), len);
-    let page = read(unit, &inquiry, len.into(), patience).await;
-    let is_it = |page: &Vec<u8>| page.get(1) == Some(&code);
-    page.ok().filter(is_it).unwrap_or_default()
+    let mut page = read_if_known(unit, &inquiry, len.into(), patience).await?;
+    if page.get(1) != Some(&code) {
+        page.clear();
+    }
+    Ok(page)
 }
 
 async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
-    let long = read(unit, &cdb::read_capacity_16(32), 32, patience).await;
-    if let Some(capacity) = long.ok().and_then(|data| Capacity::parse_16(&data)) {
+    let long = read_if_known(unit, &cdb::read_capacity_16(32), 32, patience).await?;
+    if let Some(capacity) = Capacity::parse_16(&long) {
         return capacity;
     }
     let short = read(unit, &cdb::read_capacity_10(), 8, patience).await?;
@@ -104,26 +122,30 @@ async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
 
 impl Facts {
     /// Write protection and write cache. A target that does not tell is taken to cache.
-    async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) {
+    async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
         const CACHING_PAGE: u8 = 0x08;
         const WRITE_PROTECT: u8 = 0x80;
         const WCE: u8 = 0x04;
         let sense = cdb::mode_sense_6(CACHING_PAGE, 64);
-        let Ok(data) = read(unit, &sense, 64, patience).await else {
-            return;
-        };
+        let data = read_if_known(unit, &sense, 64, patience).await?;
         let byte = |index: usize| data.get(index).copied().unwrap_or(0);
         self.shape.read_only = byte(2) & WRITE_PROTECT != 0;
         let page = 4 + usize::from(byte(3));
         if byte(page) & 0x3f == CACHING_PAGE {
             self.shape.volatile_cache = byte(page + 2) & WCE != 0;
         }
+        Ok(())
     }
 
     /// Block limits (SBC-3 6.5.3) and logical block provisioning (6.5.4).
-    async fn ask_limits(&mut self, unit: &Unit, is_thin: bool, patience: &mut Patience) {
+    async fn ask_limits(
+        &mut self,
+        unit: &Unit,
+        is_thin: bool,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let block = u64::from(self.shape.block_size_bytes);
-        let limits = page(unit, 0xb0, 64, patience).await;
+        let limits = page(unit, 0xb0, 64, patience).await?;
         let word = |at: usize| {
             let bytes = limits.get(at..at + 4).unwrap_or(&[0; 4]);
             u64::from(u32::from_be_bytes(bytes.try_into().expect("four bytes")))
@@ -136,9 +158,9 @@ impl Facts {
             self.shape.optimal_io_bytes = optimal.min(self.transfer_max_bytes as u64) as u32;
         }
         if !is_thin {
-            return;
+            return Ok(());
         }
-        let provisioning = page(unit, 0xb2, 64, patience).await;
+        let provisioning = page(unit, 0xb2, 64, patience).await?;
         let flags = provisioning.get(5).copied().unwrap_or(0);
         const LBPU: u8 = 0x80;
         const LBPWS: u8 = 0x40;
@@ -164,5 +186,6 @@ impl Facts {
                 reads_zeroes: false,
             });
         }
+        Ok(())
     }
 }

@@ -180,11 +180,11 @@ fn a_fence_with_another_registration_in_it_or_that_cannot_be_looked_at_is_none()
     }
 }
 
-/// As LIO does where the disk is reserved for registrants: it tells others not even the capacity.
-#[test]
-fn a_disk_that_tells_registrants_only_is_opened_as_one_for_a_moment() {
+/// A disk that is reserved for registrants, and refuses others every command but `open_to_all`.
+fn tells_registrants_only(open_to_all: &'static [u8]) {
     const REGISTER: u8 = 0;
     const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
+    const MODE_SENSE_6: u8 = 0x1a;
     let site = Site::new(Foreign::new(Claims::default()));
     let registered = Rc::new(Cell::new(false));
     let registrations = Rc::new(Cell::new(0));
@@ -199,15 +199,32 @@ fn a_disk_that_tells_registrants_only_is_opened_as_one_for_a_moment() {
             is_registered.set(false);
             None
         }
-        // TEST UNIT READY and INQUIRY
-        (0x00 | 0x12, _) => None,
-        _ => (!is_registered.get()).then_some(Instead::Status(RESERVATION_CONFLICT)),
+        (code, _) if open_to_all.contains(&code) => None,
+        _ if !is_registered.get() => Some(Instead::Status(RESERVATION_CONFLICT)),
+        // A header, and the caching page without WCE
+        (MODE_SENSE_6, _) => Some(Instead::Reply {
+            status: 0,
+            sense: Vec::new(),
+            data: vec![6, 0, 0, 0, 0x08, 1, 0],
+        }),
+        _ => None,
     });
     site.world.block_on(&site.client, async {
         let disk = IscsiDisk::open(site.config()).await.expect("it is there");
         assert_eq!((registered.get(), registrations.get()), (false, 1));
+        assert!(!disk.shape().volatile_cache, "it has told that it has none");
         let error = disk.read(0, 512).await.expect_err("it is reserved");
         assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
         disk.close().await;
     });
+}
+
+/// As LIO, which tells others not even the capacity, and as ours, which hides the mode pages only.
+#[test]
+fn a_disk_that_tells_registrants_only_is_opened_as_one_for_a_moment() {
+    const TEST_UNIT_READY: u8 = 0x00;
+    const INQUIRY: u8 = 0x12;
+    const READ_CAPACITY_16: u8 = 0x9e;
+    tells_registrants_only(&[TEST_UNIT_READY, INQUIRY]);
+    tells_registrants_only(&[TEST_UNIT_READY, INQUIRY, READ_CAPACITY_16]);
 }

@@ -1,0 +1,101 @@
+//! Our own initiator as the client: at full speed for the benchmark's second table, and with the loads of
+//! the first one for what it costs beside libiscsi.
+
+use std::{rc::Rc, time::Duration};
+
+use engine::{Lane, task};
+use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
+
+use super::{
+    Case, Sample,
+    peers::Peer,
+    stock::{OurClientSample, StockCase},
+    usage::{Usage, this_process},
+};
+use crate::{
+    Error, Result,
+    load::{self, Stop, Workload},
+};
+
+/// Writes a peer's whole disk, so that no measurement pays for memory that is touched first.
+pub(super) fn fill(lane: &Lane, peer: &Peer) -> Result<()> {
+    lane.block_on(async {
+        let disk = open(peer).await?;
+        let filled = load::fill(&*disk).await;
+        disk.close().await;
+        filled.map_err(|error| Error::bench(format!("filling {}: {error}", peer.name)))
+    })
+}
+
+/// One case on one peer.
+pub(super) fn measure(
+    lane: &Lane,
+    peer: &Peer,
+    case: Case,
+    duration: Duration,
+    core: usize,
+) -> Result<Sample> {
+    lane.block_on(async {
+        let disks = task::join_all((0..case.sessions).map(|_| Box::pin(open(peer)))).await;
+        let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
+        let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
+        let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));
+        // The first moments fill caches and windows.
+        load::run(&volumes, case.load, duration / 10)
+            .await
+            .map_err(failed)?;
+        let usage = Usage::begin(peer.pid, core);
+        let done = load::run(&volumes, case.load, duration)
+            .await
+            .map_err(failed)?;
+        let sample = usage.end(&done);
+        for disk in disks {
+            disk.close().await;
+        }
+        Ok(sample)
+    })
+}
+
+/// A load of the first table on a peer, sent by our own initiator. A tenth of the time before it is a warm-up, as
+/// it is for libiscsi.
+pub(super) fn measure_as_libiscsi(
+    lane: &Lane,
+    peer: &Peer,
+    case: StockCase,
+    duration: Duration,
+) -> Result<OurClientSample> {
+    let workload = case.workload();
+    lane.block_on(async {
+        let disk = open(peer).await?;
+        let luns = [(disk.clone() as SharedVolume).into()];
+        let run = async |workload: &Workload, duration| {
+            let done = load::generate(&luns, workload, duration, &Stop::default()).await;
+            done.map_err(|error| Error::bench(format!("{}: {error}", peer.name)))
+        };
+        run(&workload, duration / 10).await?;
+        let before = this_process();
+        let done = run(&workload, duration).await?;
+        let spent = this_process().saturating_sub(before);
+        disk.close().await;
+        Ok(OurClientSample::new(&done, spent))
+    })
+}
+
+pub(super) async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
+    IscsiDisk::open(IscsiConfig {
+        address: peer.address,
+        target_name: peer.target.clone(),
+        lun: peer.lun,
+        initiator_name: "iqn.2026-11.io.sanstone:bench".into(),
+        isid: volume::next_isid(),
+        multipath: Multipath::default(),
+        chap: None,
+        header_digest: false,
+        data_digest: false,
+        connect_timeout: Duration::from_secs(5),
+        request_timeout: Duration::from_secs(30),
+        reconnect_timeout: Duration::from_secs(1),
+    })
+    .await
+    .map_err(|error| Error::bench(format!("{}: {error}", peer.name)))
+}
