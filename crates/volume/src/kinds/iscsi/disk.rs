@@ -6,7 +6,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use engine::{Buf, LaneFuture, LaneHandle, Payload, task};
+use engine::{Buf, LaneFuture, LaneHandle, Payload};
 
 use super::{
     branch::{AtHome, Command, Trouble},
@@ -115,9 +115,7 @@ impl IscsiDisk {
         }
         self.unit.paths.rest(true);
         self.unit.closed_doors(|| true).await;
-        let live: Vec<_> = self.unit.paths.live().collect();
-        let logouts = live.iter().map(|nexus| Box::pin(nexus.link().logout()));
-        task::join_all(logouts).await;
+        self.unit.paths.log_out().await;
     }
 
     /// The disk as the lanes beside its home lane reach it that have sessions of their own.

@@ -14,6 +14,7 @@
 //!  access    which target ports may be used, where a target says so (ALUA)
 //!  nexus     one path, from its login to its end; login: wherever the target sends us
 //!  session   one connection from login to its end: the pure protocol machine over a socket
+//!  discovery which targets there are; luns: and what logical units of them
 //!  status    what the session does right now, for whoever looks from another thread
 //! ```
 //!
@@ -26,6 +27,7 @@ mod cdb;
 mod claim;
 mod claimed;
 mod config;
+pub mod discovery;
 mod disk;
 mod disks;
 mod doors;
@@ -40,6 +42,7 @@ mod inquiry;
 mod lanes;
 mod link;
 mod login;
+pub mod luns;
 mod nexus;
 mod own;
 pub mod path_settings;

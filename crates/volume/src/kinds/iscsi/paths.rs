@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use engine::{Duration, Instant, LaneHandle, sync::Notify, time};
+use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
 use iscsi::LunField;
 
 use super::{
@@ -372,6 +372,14 @@ impl Paths {
 
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_at_rest.get()
+    }
+
+    /// Asks the target to end the sessions that there are.
+    pub(super) async fn log_out(&self) {
+        self.rest(true);
+        let live: Vec<_> = self.live().collect();
+        let logouts = live.iter().map(|nexus| Box::pin(nexus.link().logout()));
+        task::join_all(logouts).await;
     }
 
     /// Ends what there is.
