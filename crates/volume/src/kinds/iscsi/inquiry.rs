@@ -5,6 +5,7 @@ use engine::Payload;
 
 use super::{
     cdb::{self, Cdb},
+    facts::Facts,
     identity::DiskIdentity,
     patience::Patience,
     session::Data,
@@ -25,19 +26,6 @@ pub(super) const DIRECT_ACCESS: u8 = 0;
 /// Why a target keeps even a registrant out.
 const OTHER_NAME: &str = "another initiator has reserved the disk; or this one has, before it was killed, and the \
      target is LIO, which lets no other session of the same name in: there, write another `initiator` for this volume";
-
-/// What a disk has answered.
-pub(super) struct Facts {
-    pub(super) shape: Shape,
-    pub(super) identity: DiskIdentity,
-    pub(super) transfer_max_bytes: usize,
-    /// The longest UNMAP; 0: it has none.
-    pub(super) unmap_max_blocks: u64,
-    /// The longest WRITE SAME; 0: it has none.
-    pub(super) write_same_max_blocks: u64,
-    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
-    pub(super) zeroes_may_unmap: bool,
-}
 
 /// Asks for everything that the shape tells.
 ///

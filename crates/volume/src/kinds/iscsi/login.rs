@@ -25,7 +25,7 @@ const REDIRECTIONS_MAX: usize = 4;
 const PORT: u16 = 3260;
 
 /// Where the target is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Portal {
     configured: SocketAddr,
     /// Where it has gone for good.

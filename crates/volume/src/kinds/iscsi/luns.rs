@@ -121,10 +121,11 @@ impl Asker {
         lun: u16,
         question: impl AsyncFnOnce(&Unit) -> Result<T>,
     ) -> Result<T> {
-        let unit = Unit::new(IscsiConfig {
+        let config = IscsiConfig {
             lun,
             ..config.clone()
-        });
+        };
+        let unit = Unit::new(config, &[]);
         let answer = match unit.open_first().await {
             Ok(()) => question(&unit).await,
             Err(error) => Err(error),

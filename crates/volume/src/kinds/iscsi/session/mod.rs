@@ -21,6 +21,7 @@ use engine::{
 use iscsi::{
     Direction, InitiatorConfig, InitiatorConnection, LunField, TargetRecord, TaskId, TaskResult,
 };
+use scsi::Status;
 
 use super::{
     cdb::Cdb,
@@ -52,6 +53,15 @@ pub(super) struct Reply {
     pub(super) data: Payload,
     /// Bytes that the target says it has sent or taken, no more than moved.
     pub(super) transferred: usize,
+}
+
+impl Reply {
+    /// Whether the command has done what it was to do.
+    pub(super) fn is_good(&self) -> bool {
+        const GOOD: u8 = Status::Good as u8;
+        const CONDITION_MET: u8 = Status::ConditionMet as u8;
+        matches!(self.status, GOOD | CONDITION_MET)
+    }
 }
 
 /// Time limits of a session.
