@@ -120,7 +120,16 @@ impl InitiatorSide {
             InitiatorEvent::Done { task, result } => {
                 let at = self.open.iter().position(|open| open.task == *task);
                 let open = self.open.remove(at.expect("a command ends once"));
-                if let TaskResult::Completed { transferred, .. } = result {
+                if let TaskResult::Completed {
+                    transferred,
+                    stage_times,
+                    ..
+                } = result
+                {
+                    let agreed = self.logged_in.as_ref().map(|agreed| agreed.stage_times);
+                    assert_eq!(Some(stage_times.is_some()), agreed);
+                    let longest_ns = stage_times.map_or(0, |times| times.total_ns());
+                    assert!(longest_ns < 1 << 44, "{result:?}");
                     assert!(
                         *transferred <= open.data_len,
                         "{result:?} of {}",

@@ -3,6 +3,7 @@
 use crate::error::CloseReason;
 use crate::lun::LunField;
 use crate::params::SessionParameters;
+use crate::stage_times::StageTimes;
 use crate::task::{Direction, TaskId};
 use crate::text::TargetRecord;
 
@@ -96,6 +97,8 @@ pub enum TaskResult {
         /// Bytes transferred: for a read those that arrived, less what the target calls
         /// underflow; for a write the expected length less the underflow.
         transferred: u32,
+        /// Where its time went at the target, if both ends have agreed to tell.
+        stage_times: Option<StageTimes>,
     },
     /// The target failed to execute it: a response code other than 0 (RFC 7143 §11.4.3).
     TargetFailure {

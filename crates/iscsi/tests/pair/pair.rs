@@ -121,6 +121,14 @@ fn extent(cdb: &[u8]) -> (usize, usize) {
     (offset as usize, len as usize)
 }
 
+/// What the target tells of each command, where it does: durations that arrive as they were.
+pub(crate) const STAGE_TIMES: StageTimes = StageTimes {
+    queue_ns: 1,
+    volume_ns: 2 << 20,
+    medium_ns: Some(3 << 10),
+    reply_ns: 0,
+};
+
 pub(crate) const GOOD: u8 = 0;
 pub(crate) const CHECK_CONDITION: u8 = 2;
 
@@ -290,7 +298,10 @@ impl TargetSide {
     }
 
     fn transmit(&mut self, wire: &mut Vec<u8>, choices: &mut Choices) {
-        while let Some(transmit) = self.machine.poll_transmit() {
+        while let Some(mut transmit) = self.machine.poll_transmit() {
+            if self.machine.parameters().stage_times {
+                transmit.tell_stage_times(&STAGE_TIMES);
+            }
             let payload = match &transmit.data {
                 TransmitData::Task { task, .. } => &self.answering[task][..],
                 _ => &[],
@@ -598,6 +609,7 @@ pub(crate) fn good(transferred: usize) -> TaskResult {
         sense: Vec::new(),
         residual: Residual::None,
         transferred: transferred as u32,
+        stage_times: None,
     }
 }
 
