@@ -14,7 +14,7 @@ use engine::{
     sync::{Notify, Permit},
     time,
 };
-use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId};
+use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId, Transmit};
 use unit::{Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
@@ -84,6 +84,8 @@ pub(crate) struct Connection {
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
     pub(crate) power_on: PowerOnReports,
+    /// Its initiator wants to know where the time of each command goes.
+    pub(crate) tells_stage_times: Cell<bool>,
     /// What pays for the width of its command window.
     windows: RefCell<Vec<Permit>>,
     /// The machine may have something to send.
@@ -115,6 +117,7 @@ impl Connection {
                 header_digest: service.digests.get(),
                 data_digest: service.digests.get(),
                 max_recv_data_segment_length: limits.data_segment_max_bytes,
+                stage_times: true,
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
@@ -137,6 +140,7 @@ impl Connection {
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             power_on: PowerOnReports::default(),
+            tells_stage_times: Cell::new(false),
             windows: RefCell::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
@@ -320,6 +324,18 @@ impl Connection {
             let units = &self.service.units;
             units.count(nexus, command.lun, moved, &command.times, now);
         }
+    }
+
+    /// Sends along where the time of the command went that ends with `pdu`, if its initiator wants to know.
+    pub(crate) fn tell_stage_times(&self, pdu: &mut Transmit) {
+        if !self.tells_stage_times.get() {
+            return;
+        }
+        let Some(task) = pdu.ends else { return };
+        let now = time::now();
+        let times = self.open.with(task, |command| command.stage_times(now));
+        // Who was refused before it was opened has waited for nothing.
+        pdu.tell_stage_times(&times.unwrap_or_default());
     }
 
     /// Forgets open commands (for one LUN, or all) that came before `mark` without an answer; gives

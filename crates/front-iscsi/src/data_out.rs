@@ -82,6 +82,7 @@ pub(crate) fn collect(
         if connection
             .open
             .with(task, |command| {
+                command.admission = time::now().since(command.times.received);
                 command.write.push(Buf::new(rest));
                 command.permits.extend(permits);
             })

@@ -6,8 +6,8 @@ use std::{
     ops::Range,
 };
 
-use engine::{Buf, Payload};
-use iscsi::TaskId;
+use engine::{Buf, Duration, Instant, Payload};
+use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
@@ -50,6 +50,10 @@ pub(crate) struct OpenCommand {
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
+    /// For how long it had no memory for its data-out.
+    pub(crate) admission: Duration,
+    /// For how long a medium worked for it, if its initiator wants to know and that is known.
+    pub(crate) medium: Option<Duration>,
     /// What the volume has done for it, once it has.
     pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
@@ -251,6 +255,24 @@ impl OpenCommands {
 }
 
 impl OpenCommand {
+    /// Where its time went until `now`, when it is answered.
+    pub(crate) fn stage_times(&self, now: Instant) -> StageTimes {
+        let ns = |duration: Duration| duration.as_nanos() as u64;
+        let times = &self.times;
+        // What no volume worked for has waited all the time.
+        let (started, ended) = match self.kind {
+            Some(_) => (times.started, times.ended),
+            None => (now, now),
+        };
+        let volume_ns = ns(ended.since(started));
+        StageTimes {
+            queue_ns: ns(self.admission + started.since(times.complete)),
+            volume_ns,
+            medium_ns: self.medium.map(|medium| ns(medium).min(volume_ns)),
+            reply_ns: ns(now.since(ended)),
+        }
+    }
+
     /// Which part holds byte `offset` of the data-out, and the range in it up to `len` bytes.
     pub(crate) fn locate(&self, offset: u32, len: u32) -> Option<(usize, Range<usize>)> {
         let mut start = offset as usize;

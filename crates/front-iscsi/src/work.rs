@@ -31,7 +31,10 @@ pub(crate) fn run(
     mut work: MediumWork,
 ) {
     connection.open.begun(work.task, work.lun);
-    let io = Io::begin(nexus, command_id(work.task), work.lun);
+    let mut io = Io::begin(nexus, command_id(work.task), work.lun);
+    if connection.tells_stage_times.get() {
+        io.watch();
+    }
     let (connection, unit) = (connection.clone(), unit.clone());
     let read_len = work.op.data_in_len_bytes() as usize;
     if read_len > 0 {
@@ -80,6 +83,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
             if let Some((started, ended)) = executed.at_work {
                 (command.times.started, command.times.ended) = (started, ended);
                 command.kind = Some(kind);
+                command.medium = executed.medium;
             }
         });
         if noted.is_none() {

@@ -25,6 +25,7 @@ use hdrhistogram::Histogram;
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
+    layers::{self, Work},
 };
 
 const KINDS: usize = 4;
@@ -203,6 +204,18 @@ impl KindCounters {
 pub struct Stats {
     inner: SharedVolume,
     counters: Arc<LaneCounters>,
+    sight: Sight,
+}
+
+/// What whoever [watches](crate::layers) a request sees of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sight {
+    /// What it asks of others, or tells itself.
+    Through,
+    /// A medium at work.
+    Medium,
+    /// Nothing: it is on another lane.
+    Hidden,
 }
 
 impl Stats {
@@ -211,7 +224,13 @@ impl Stats {
         Stats {
             inner,
             counters: handle.on_lane(),
+            sight: Sight::Through,
         }
+    }
+
+    /// The same, of which this is seen.
+    pub(crate) fn seen_as(self, sight: Sight) -> Self {
+        Stats { sight, ..self }
     }
 
     fn counted<'a, T: 'a>(
@@ -220,8 +239,17 @@ impl Stats {
         bytes: u64,
         request: LaneFuture<'a, Result<T>>,
     ) -> LaneFuture<'a, Result<T>> {
+        let work = match self.sight {
+            Sight::Through => None,
+            Sight::Medium => layers::current().map(|watch| Work::begin(watch, time::now())),
+            Sight::Hidden => {
+                layers::lose_sight();
+                None
+            }
+        };
         LaneFuture::new(Counted {
             request,
+            work,
             counters: &self.counters.0[kind as usize],
             bytes,
             began: None,
@@ -234,6 +262,8 @@ impl Stats {
 /// for it is in the way of every request of every node.
 struct Counted<'a, T> {
     request: LaneFuture<'a, Result<T>>,
+    /// That of a medium, if the request is watched.
+    work: Option<Work>,
     counters: &'a KindCounters,
     bytes: u64,
     /// The turn that it came in, if it has outlasted that.
@@ -249,6 +279,9 @@ impl<T> Future for Counted<'_, T> {
         match &answer {
             Poll::Ready(result) => {
                 self.is_answered = true;
+                if let Some(work) = self.work.take() {
+                    work.end_at_medium(time::now());
+                }
                 let took_ns = self.began.map_or(0, |began| {
                     let ended = time::turn_began();
                     ended.as_ns().saturating_sub(began.as_ns())

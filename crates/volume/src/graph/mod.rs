@@ -112,6 +112,12 @@ impl Graph {
         self.context.owner = owner;
     }
 
+    /// Opens from now on for somebody who [watches](crate::layers) where the time goes: targets are asked to
+    /// tell.
+    pub fn set_watched(&mut self) {
+        self.context.is_watched = true;
+    }
+
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
         &self.context.handles

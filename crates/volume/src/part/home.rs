@@ -64,6 +64,11 @@ impl Home {
         &self.shape
     }
 
+    /// Whether it lives on the current lane.
+    pub(super) fn is_here(&self) -> bool {
+        self.lane.is_current()
+    }
+
     /// The volume itself on its own lane, elsewhere a remote of it.
     pub(super) fn on_lane(self: &Arc<Self>) -> Result<SharedVolume> {
         if self.lane.is_current() {

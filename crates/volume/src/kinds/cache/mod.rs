@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume,
+    Volume, layers,
 };
 
 pub use self::counters::{CacheHandle, CacheStats};
@@ -449,7 +449,7 @@ impl Inner {
         }
         let fill = state.in_flight.begin_fill(run, read_ahead);
         // A task of its own: others may join, and whoever asked first may be cancelled.
-        drop(spawn(self.clone().fill(fill.clone())));
+        drop(spawn(layers::inherit(self.clone().fill(fill.clone()))));
         Some(fill)
     }
 

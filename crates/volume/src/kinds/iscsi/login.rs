@@ -122,6 +122,7 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
     initiator.isid = path.isid;
     initiator.operational.header_digest = config.header_digest;
     initiator.operational.data_digest = config.data_digest;
+    initiator.operational.stage_times = config.stage_times;
     if let Some(chap) = &config.chap {
         let mut challenge = [0; Authentication::RANDOM_LEN];
         engine::random::fill(&mut challenge).map_err(|error| {

@@ -121,6 +121,7 @@ impl Iscsi {
             },
             isid: first.isid,
             multipath,
+            stage_times: false,
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().duration(),
@@ -166,7 +167,8 @@ async fn open(config: IscsiConfig, wait_at_start: Duration) -> Result<Rc<IscsiDi
 impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
-            let config = self.resolve(opening.base()).await?;
+            let mut config = self.resolve(opening.base()).await?;
+            config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
             let identity = Arc::new(OnceLock::new());
@@ -186,6 +188,7 @@ impl Settings for Iscsi {
                 part.carry(Carried::Remote(name));
             }
             part.share();
+            part.tell_layers();
             let volume = opening.volume().to_owned();
             let disks: &mut Disks = opening.kept();
             disks.add(&volume, self.url.get_ref(), identity, &part)?;

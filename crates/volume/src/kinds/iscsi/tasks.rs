@@ -5,9 +5,10 @@
 use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
-use iscsi::{Command, Direction, InitiatorConnection, LunField, TaskId, TaskResult};
+use iscsi::{Command, Direction, InitiatorConnection, LunField, StageTimes, TaskId, TaskResult};
 
 use super::cdb::Cdb;
+use crate::layers::{self, Told, Watch, Work};
 
 /// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
 const SIMPLE: u8 = 1;
@@ -22,6 +23,10 @@ pub(super) struct Task {
     pub(super) data: TaskData,
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
+    /// Who wants to know where its time goes, until the machine takes it.
+    watch: Option<Watch>,
+    /// From then until it is answered.
+    work: Option<Work>,
     /// Whoever asked has gone.
     pub(super) detached: bool,
 }
@@ -43,8 +48,20 @@ impl Task {
             data,
             waker: None,
             result: None,
+            watch: layers::current(),
+            work: None,
             detached: false,
         }
+    }
+
+    /// It was answered, or given up.
+    pub(super) fn end(&mut self, result: TaskResult) {
+        if let (Some(work), TaskResult::Completed { stage_times, .. }) = (self.work.take(), &result)
+        {
+            // In this turn its answer came, whatever the lane did before it looked.
+            work.end_at_target(stage_times.map(told), time::turn_began());
+        }
+        self.result = Some(result);
     }
 
     /// How long the target has had it, unless it has answered.
@@ -55,6 +72,13 @@ impl Task {
     /// Whether it has been answered with a status other than GOOD.
     pub(super) fn was_told(&self) -> bool {
         matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
+    }
+}
+
+fn told(times: StageTimes) -> Told {
+    Told {
+        total: Duration::from_nanos(times.total_ns()),
+        medium: times.medium_ns.map(Duration::from_nanos),
     }
 }
 
@@ -125,6 +149,10 @@ impl Tasks {
                 Err(error) => return Err(error),
             };
             (task.id, task.began) = (Some(id), now);
+            task.work = task
+                .watch
+                .take()
+                .map(|watch| Work::begin(watch, time::now()));
             if *direction == Direction::Read {
                 task.data = TaskData::In(Buf::new(*data_len as usize));
             }

@@ -345,7 +345,7 @@ impl Session {
         let Some(task) = tasks.entries[key].as_mut() else {
             return;
         };
-        task.result = Some(result);
+        task.end(result);
         let (waker, unwanted) = match task.detached {
             true => (None, tasks.remove(key)),
             false => (task.waker.take(), None),
