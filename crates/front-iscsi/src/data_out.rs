@@ -82,7 +82,8 @@ pub(crate) fn collect(
         if connection
             .open
             .with(task, |command| {
-                command.admission = time::now().since(command.times.received);
+                let waited = time::now().since(command.times.received);
+                command.admission_ns = waited.as_nanos() as u64;
                 command.write.push(Buf::new(rest));
                 command.permits.extend(permits);
             })

@@ -1,6 +1,6 @@
 //! What comes with a command beside its CDB: who it is for, and how much data it moves.
 
-use engine::{Duration, Payload, time};
+use engine::{Payload, time};
 use iscsi::TaskId;
 use unit::{Mark, Permits, Times};
 
@@ -32,8 +32,8 @@ impl Offer {
             mark: Mark::default(),
             lun: self.lun,
             times: Times::at(time::turn_began()),
-            admission: Duration::ZERO,
-            medium: None,
+            admission_ns: 0,
+            medium_ns: None,
             kind: None,
             pending,
             transfer_len,

@@ -6,7 +6,7 @@ use std::{
     ops::Range,
 };
 
-use engine::{Buf, Duration, Instant, Payload};
+use engine::{Buf, Instant, Payload};
 use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
@@ -51,9 +51,9 @@ pub(crate) struct OpenCommand {
     pub(crate) lun: u32,
     pub(crate) times: Times,
     /// For how long it had no memory for its data-out.
-    pub(crate) admission: Duration,
+    pub(crate) admission_ns: u64,
     /// For how long a medium worked for it, if its initiator wants to know and that is known.
-    pub(crate) medium: Option<Duration>,
+    pub(crate) medium_ns: Option<u64>,
     /// What the volume has done for it, once it has.
     pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
@@ -257,19 +257,19 @@ impl OpenCommands {
 impl OpenCommand {
     /// Where its time went until `now`, when it is answered.
     pub(crate) fn stage_times(&self, now: Instant) -> StageTimes {
-        let ns = |duration: Duration| duration.as_nanos() as u64;
+        let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
         let times = &self.times;
         // What no volume worked for has waited all the time.
         let (started, ended) = match self.kind {
             Some(_) => (times.started, times.ended),
             None => (now, now),
         };
-        let volume_ns = ns(ended.since(started));
+        let volume_ns = ns(started, ended);
         StageTimes {
-            queue_ns: ns(self.admission + started.since(times.complete)),
+            queue_ns: self.admission_ns + ns(times.complete, started),
             volume_ns,
-            medium_ns: self.medium.map(|medium| ns(medium).min(volume_ns)),
-            reply_ns: ns(now.since(ended)),
+            medium_ns: self.medium_ns.map(|medium_ns| medium_ns.min(volume_ns)),
+            reply_ns: ns(ended, now),
         }
     }
 

@@ -83,7 +83,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
             if let Some((started, ended)) = executed.at_work {
                 (command.times.started, command.times.ended) = (started, ended);
                 command.kind = Some(kind);
-                command.medium = executed.medium;
+                command.medium_ns = executed.medium.map(|medium| medium.as_nanos() as u64);
             }
         });
         if noted.is_none() {

@@ -102,8 +102,12 @@ impl LaneUnits {
             recheck()?;
             let started = time::now();
             let volume = &*unit.disk.volume;
-            let performed = medium::perform(volume, op, data.take(), &nexus.steps);
-            let result = watched(io.watch.clone(), performed).await;
+            let performed = || medium::perform(volume, op, data.take(), &nexus.steps);
+            let result = match &io.watch {
+                None => performed().await,
+                // In memory of its own, which all others do without.
+                Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
+            };
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });

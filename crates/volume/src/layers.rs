@@ -14,9 +14,15 @@ use std::{
     rc::Rc,
 };
 
-use engine::{Duration, Instant};
+use engine::{
+    Duration, Instant, LaneFuture,
+    task::{self, JoinHandle},
+    time,
+};
 
 thread_local! {
+    /// Whether there is a current one: a request that nobody watches costs this look.
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
     static CURRENT: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
@@ -84,6 +90,7 @@ impl Watch {
 
     /// Watches over all that is begun on this thread from now on, until that is dropped.
     pub fn enter(&self) -> Entered {
+        IS_WATCHED.set(true);
         Entered {
             before: CURRENT.replace(Some(self.clone())),
         }
@@ -117,73 +124,99 @@ pub struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        IS_WATCHED.set(self.before.is_some());
         CURRENT.set(self.before.take());
     }
 }
 
 /// The watch over what runs now.
 pub(crate) fn current() -> Option<Watch> {
-    CURRENT.with_borrow(Clone::clone)
-}
-
-/// Tells the current watch that what follows is out of its sight.
-pub(crate) fn lose_sight() {
-    if let Some(watch) = current() {
-        watch.add(|layers| layers.is_partial = true);
+    match IS_WATCHED.get() {
+        true => CURRENT.with_borrow(Clone::clone),
+        false => None,
     }
 }
 
-/// `future` under the watch over what runs now, for a task of its own.
-pub(crate) fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    watched(current(), future)
+/// A request that a medium works for.
+pub(crate) fn at_medium<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a, T> {
+    let Some(watch) = current() else {
+        return request;
+    };
+    LaneFuture::new(async move {
+        let mut work = Work::new(watch);
+        work.begin(time::now());
+        let answer = request.await;
+        work.end_at_medium(time::now());
+        answer
+    })
 }
 
-/// `future`, and `watch` over it if there is one.
-pub async fn watched<F: Future>(watch: Option<Watch>, future: F) -> F::Output {
+/// A request that somebody works for who cannot be watched.
+pub(crate) fn out_of_sight<T>(request: LaneFuture<'_, T>) -> LaneFuture<'_, T> {
+    if let Some(watch) = current() {
+        watch.add(|layers| layers.is_partial = true);
+    }
+    request
+}
+
+/// Begins `future` as a task of its own, under the watch over what runs now.
+pub(crate) fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+    match current() {
+        Some(watch) => task::spawn(watched(watch, future)),
+        None => task::spawn(future),
+    }
+}
+
+/// `future`, watched over by `watch`.
+pub async fn watched<F: Future>(watch: Watch, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {
-        let _entered = watch.as_ref().map(Watch::enter);
+        let _entered = watch.enter();
         future.as_mut().poll(cx)
     })
     .await
 }
 
-/// Something works for a request. What it takes counts when it has ended; dropped before that, it counts
-/// as spent by whoever gave it up.
+/// Something that works for a request. What it takes counts when it has ended; dropped before that, it
+/// counts as spent by whoever gave it up.
 #[derive(Debug)]
 pub(crate) struct Work {
     watch: Watch,
-    began: Instant,
-    share: u64,
+    /// Once it has: when, and what each had got by then.
+    began: Option<(Instant, u64)>,
 }
 
 impl Work {
-    /// It begins now, for the request that `watch` is over.
-    pub(crate) fn begin(watch: Watch, now: Instant) -> Work {
-        let share = watch.share(now);
-        watch.0.working.set(watch.0.working.get() + 1);
-        Work {
-            watch,
-            began: now,
-            share,
-        }
+    /// Work to come, for the request that `watch` is over.
+    pub(crate) fn new(watch: Watch) -> Work {
+        Work { watch, began: None }
     }
 
-    /// Its part of the time until `now`.
-    fn end(&self, now: Instant) -> Duration {
-        let share = self.watch.share(now).wrapping_sub(self.share);
-        Duration::from_nanos(share >> SHARE_BITS)
+    /// It begins.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        debug_assert!(self.began.is_none(), "work begins once");
+        self.began = Some((now, self.watch.share(now)));
+        self.watch.0.working.set(self.watch.0.working.get() + 1);
+    }
+
+    /// How long it has taken until `now`, and its part of the time.
+    fn end(&self, now: Instant) -> (Duration, Duration) {
+        let Some((began, share)) = self.began else {
+            return (Duration::ZERO, Duration::ZERO);
+        };
+        let share = self.watch.share(now).wrapping_sub(share);
+        (now.since(began), Duration::from_nanos(share >> SHARE_BITS))
     }
 
     /// A medium has ended it.
     pub(crate) fn end_at_medium(self, now: Instant) {
-        let share = self.end(now);
+        let (_, share) = self.end(now);
         self.watch.add(|layers| layers.medium += share);
     }
 
     /// A target has answered it; `told` is what it says of its time.
     pub(crate) fn end_at_target(self, told: Option<Told>, now: Instant) {
-        let (share, took) = (self.end(now), now.since(self.began));
+        let (took, share) = self.end(now);
         let Some(told) = told else {
             return self.watch.add(|layers| layers.untold += share);
         };
@@ -208,7 +241,10 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.watch.0.working.set(self.watch.0.working.get() - 1);
+        if self.began.is_some() {
+            let working = &self.watch.0.working;
+            working.set(working.get() - 1);
+        }
     }
 }
 

@@ -14,6 +14,12 @@ fn at_us(us: u64) -> Instant {
     Instant::from_ns(us * 1000)
 }
 
+fn begun(watch: &Watch, now: Instant) -> Work {
+    let mut work = Work::new(watch.clone());
+    work.begin(now);
+    work
+}
+
 fn told(total_us: u64, medium_us: Option<u64>) -> Option<Told> {
     Some(Told {
         total: Duration::from_micros(total_us),
@@ -24,7 +30,7 @@ fn told(total_us: u64, medium_us: Option<u64>) -> Option<Told> {
 #[test]
 fn what_a_target_tells_is_taken_from_the_round_trip() {
     let watch = Watch::new();
-    let work = Work::begin(watch.clone(), at_us(100));
+    let work = begun(&watch, at_us(100));
     work.end_at_target(told(70, Some(50)), at_us(200));
     let expected = Layers {
         wire: 30 * US,
@@ -35,9 +41,9 @@ fn what_a_target_tells_is_taken_from_the_round_trip() {
     assert_eq!(watch.layers(), expected);
     assert_eq!(watch.layers().below(), Some(100 * US));
 
-    let work = Work::begin(watch.clone(), at_us(300));
+    let work = begun(&watch, at_us(300));
     work.end_at_target(None, at_us(310));
-    let work = Work::begin(watch.clone(), at_us(400));
+    let work = begun(&watch, at_us(400));
     work.end_at_target(told(5, None), at_us(410));
     let layers = watch.layers();
     assert_eq!((layers.untold, layers.target), (10 * US, 25 * US));
@@ -52,7 +58,7 @@ fn a_target_that_lies_gets_no_more_than_the_round_trip() {
         (10, Some(500), 0, 10),
     ] {
         let watch = Watch::new();
-        let work = Work::begin(watch.clone(), at_us(100));
+        let work = begun(&watch, at_us(100));
         work.end_at_target(told(total_us, medium_us), at_us(200));
         let layers = watch.layers();
         assert_eq!(layers.target, target_us as u32 * US);
@@ -61,7 +67,7 @@ fn a_target_that_lies_gets_no_more_than_the_round_trip() {
     }
     // An answer that seems to have come before the command.
     let watch = Watch::new();
-    let work = Work::begin(watch.clone(), at_us(100));
+    let work = begun(&watch, at_us(100));
     work.end_at_target(told(10, Some(10)), at_us(90));
     assert_eq!(watch.layers().below(), Some(Duration::ZERO));
 }
@@ -69,7 +75,7 @@ fn a_target_that_lies_gets_no_more_than_the_round_trip() {
 #[test]
 fn parts_side_by_side_share_the_time() {
     let watch = Watch::new();
-    let begin = |us| Work::begin(watch.clone(), at_us(us));
+    let begin = |us| begun(&watch, at_us(us));
     let (medium, far) = (begin(0), begin(100));
     let given_up = begin(100);
     medium.end_at_medium(at_us(400));
@@ -97,7 +103,7 @@ proptest! {
                 busy_us += pause_us;
             }
             match running[index].take() {
-                None => running[index] = Some(Work::begin(watch.clone(), at_us(now_us))),
+                None => running[index] = Some(begun(&watch, at_us(now_us))),
                 Some(work) if index % 2 == 0 => work.end_at_medium(at_us(now_us)),
                 Some(work) => work.end_at_target(told(total_us, Some(medium_us)), at_us(now_us)),
             }
@@ -115,7 +121,7 @@ proptest! {
 /// Somebody below, who works for whoever is watched now.
 async fn work(took: Duration) {
     let watch = current();
-    let work = watch.map(|watch| Work::begin(watch, time::now()));
+    let work = watch.map(|watch| begun(&watch, time::now()));
     time::sleep(took).await;
     if let Some(work) = work {
         work.end_at_medium(time::now());
@@ -130,13 +136,13 @@ fn a_watch_goes_with_its_future_and_what_that_spawns_and_with_nothing_else() {
         world.block_on(&host, async {
             let (watch, other) = (Watch::new(), Watch::new());
             let unwatched = task::spawn(work(Duration::from_millis(7)));
-            let beside = task::spawn(watched(Some(other.clone()), work(Duration::from_millis(3))));
+            let beside = task::spawn(watched(other.clone(), work(Duration::from_millis(3))));
             let spawned = async {
                 work(Duration::from_millis(1)).await;
-                task::spawn(inherit(work(Duration::from_millis(1)))).await;
+                spawn(work(Duration::from_millis(1))).await;
                 task::spawn(work(Duration::from_millis(1))).await;
             };
-            watched(Some(watch.clone()), spawned).await;
+            watched(watch.clone(), spawned).await;
             assert!(current().is_none());
             unwatched.await;
             beside.await;

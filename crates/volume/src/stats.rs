@@ -25,7 +25,7 @@ use hdrhistogram::Histogram;
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
-    layers::{self, Work},
+    layers,
 };
 
 const KINDS: usize = 4;
@@ -239,17 +239,13 @@ impl Stats {
         bytes: u64,
         request: LaneFuture<'a, Result<T>>,
     ) -> LaneFuture<'a, Result<T>> {
-        let work = match self.sight {
-            Sight::Through => None,
-            Sight::Medium => layers::current().map(|watch| Work::begin(watch, time::now())),
-            Sight::Hidden => {
-                layers::lose_sight();
-                None
-            }
+        let request = match self.sight {
+            Sight::Medium => layers::at_medium(request),
+            Sight::Hidden => layers::out_of_sight(request),
+            Sight::Through => request,
         };
         LaneFuture::new(Counted {
             request,
-            work,
             counters: &self.counters.0[kind as usize],
             bytes,
             began: None,
@@ -262,8 +258,6 @@ impl Stats {
 /// for it is in the way of every request of every node.
 struct Counted<'a, T> {
     request: LaneFuture<'a, Result<T>>,
-    /// That of a medium, if the request is watched.
-    work: Option<Work>,
     counters: &'a KindCounters,
     bytes: u64,
     /// The turn that it came in, if it has outlasted that.
@@ -279,9 +273,6 @@ impl<T> Future for Counted<'_, T> {
         match &answer {
             Poll::Ready(result) => {
                 self.is_answered = true;
-                if let Some(work) = self.work.take() {
-                    work.end_at_medium(time::now());
-                }
                 let took_ns = self.began.map_or(0, |began| {
                     let ended = time::turn_began();
                     ended.as_ns().saturating_sub(began.as_ns())

@@ -112,7 +112,7 @@ fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) ->
 /// What `io` has taken in all, and where.
 async fn watch<T>(io: impl Future<Output = volume::Result<T>>) -> (Duration, Layers) {
     let (watch, began) = (Watch::new(), time::now());
-    watched(Some(watch.clone()), io).await.expect("it works");
+    watched(watch.clone(), io).await.expect("it works");
     (time::now() - began, watch.layers())
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::open::{OpenCommand, OpenCommands, WriteParts, command_id};
-use engine::{Duration, Payload, time::Instant};
+use engine::{Payload, time::Instant};
 use unit::{Permits, Times};
 
 /// Task IDs as a protocol machine gives them.
@@ -46,8 +46,8 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
         mark: Mark::default(),
         lun,
         times: Times::at(Instant::default()),
-        admission: Duration::ZERO,
-        medium: None,
+        admission_ns: 0,
+        medium_ns: None,
         kind: None,
         pending: None,
         transfer_len: 0,

@@ -8,7 +8,7 @@ use engine::{Buf, Duration, Instant, Payload, time};
 use iscsi::{Command, Direction, InitiatorConnection, LunField, StageTimes, TaskId, TaskResult};
 
 use super::cdb::Cdb;
-use crate::layers::{self, Told, Watch, Work};
+use crate::layers::{self, Told, Work};
 
 /// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
 const SIMPLE: u8 = 1;
@@ -23,9 +23,7 @@ pub(super) struct Task {
     pub(super) data: TaskData,
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
-    /// Who wants to know where its time goes, until the machine takes it.
-    watch: Option<Watch>,
-    /// From then until it is answered.
+    /// What the target and the way there have of it, for whoever wants to know.
     work: Option<Work>,
     /// Whoever asked has gone.
     pub(super) detached: bool,
@@ -48,18 +46,24 @@ impl Task {
             data,
             waker: None,
             result: None,
-            watch: layers::current(),
             work: None,
             detached: false,
         }
     }
 
+    /// The same, for a watch to see.
+    pub(super) fn watched(self) -> Task {
+        let work = layers::current().map(Work::new);
+        Task { work, ..self }
+    }
+
     /// It was answered, or given up.
     pub(super) fn end(&mut self, result: TaskResult) {
-        if let (Some(work), TaskResult::Completed { stage_times, .. }) = (self.work.take(), &result)
-        {
-            // In this turn its answer came, whatever the lane did before it looked.
-            work.end_at_target(stage_times.map(told), time::turn_began());
+        if let Some(work) = self.work.take() {
+            if let TaskResult::Completed { stage_times, .. } = &result {
+                // In this turn its answer came, whatever the lane did before it looked.
+                work.end_at_target(stage_times.map(told), time::turn_began());
+            }
         }
         self.result = Some(result);
     }
@@ -149,10 +153,9 @@ impl Tasks {
                 Err(error) => return Err(error),
             };
             (task.id, task.began) = (Some(id), now);
-            task.work = task
-                .watch
-                .take()
-                .map(|watch| Work::begin(watch, time::now()));
+            if let Some(work) = &mut task.work {
+                work.begin(time::now());
+            }
             if *direction == Direction::Read {
                 task.data = TaskData::In(Buf::new(*data_len as usize));
             }

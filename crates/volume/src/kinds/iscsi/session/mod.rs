@@ -90,6 +90,8 @@ pub(super) struct Session {
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
+    /// Somebody may want to know where the time of its commands goes.
+    is_watched: bool,
 }
 
 /// A session that nobody has yet; its tasks end with it when whoever waited for it has gone.
@@ -152,6 +154,7 @@ impl Session {
             .map_err(|error| unreachable(address, &error))?;
         let session = Rc::new(Session {
             stream,
+            is_watched: config.operational.stage_times,
             machine: RefCell::new(InitiatorConnection::new(config)),
             tasks: RefCell::default(),
             transmit: Notify::new(),
@@ -244,7 +247,10 @@ impl Session {
             direction,
             data_len: len as u32,
         };
-        let task = Task::new(request, data);
+        let mut task = Task::new(request, data);
+        if self.is_watched {
+            task = task.watched();
+        }
         let key = self.tasks.borrow_mut().insert(task);
         self.submit();
         Waiting {
