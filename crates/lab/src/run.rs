@@ -49,6 +49,7 @@ pub fn run(
         made_bytes: needs.size_bytes,
         writes: needs.writes,
         overwrite: options.overwrite,
+        is_watched: true,
     };
     let (names, targets) = open(&lane, &options.on, configured, opening, stop, progress)?;
     if options.with_fio && targets[0].path.is_none() {

@@ -228,6 +228,11 @@ impl Stats {
         }
     }
 
+    /// The same, where `inner` is a medium: a [watch](crate::layers) sees how long it works.
+    pub fn of_medium(inner: SharedVolume, handle: &StatsHandle) -> Self {
+        Stats::new(inner, handle).seen_as(Sight::Medium)
+    }
+
     /// The same, of which this is seen.
     pub(crate) fn seen_as(self, sight: Sight) -> Self {
         Stats { sight, ..self }

@@ -99,7 +99,7 @@ fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) ->
         target.ready().await;
         let volumes: Volumes = toml::from_str(&used).expect("it parses");
         let mut graph = Graph::new(volumes, Path::new("/")).expect("it can be meant");
-        graph.set_watched();
+        graph.set_watched(true);
         let tree = graph.open("disk", &home).await.expect("it is served");
         let volume = tree.on_lane().await.expect("it is open");
         let done = scenario(volume).await;

@@ -5,6 +5,7 @@
 mod commit;
 mod effectiveness;
 mod iozone;
+mod layers;
 mod queue;
 mod runner;
 #[cfg(test)]

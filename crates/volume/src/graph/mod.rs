@@ -112,10 +112,10 @@ impl Graph {
         self.context.owner = owner;
     }
 
-    /// Opens from now on for somebody who [watches](crate::layers) where the time goes: targets are asked to
-    /// tell.
-    pub fn set_watched(&mut self) {
-        self.context.is_watched = true;
+    /// Whether what is opened from now on is for somebody who [watches](crate::layers) where the time goes:
+    /// then targets are asked to tell.
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.context.is_watched = is_watched;
     }
 
     /// What reaches into the layers that are open.

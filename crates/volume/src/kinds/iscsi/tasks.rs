@@ -24,7 +24,7 @@ pub(super) struct Task {
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
     /// What the target and the way there have of it, for whoever wants to know.
-    work: Option<Work>,
+    work: Option<Box<Work>>,
     /// Whoever asked has gone.
     pub(super) detached: bool,
 }
@@ -53,7 +53,7 @@ impl Task {
 
     /// The same, for a watch to see.
     pub(super) fn watched(self) -> Task {
-        let work = layers::current().map(Work::new);
+        let work = layers::current().map(|watch| Box::new(Work::new(watch)));
         Task { work, ..self }
     }
 
