@@ -84,7 +84,7 @@ pub(crate) struct Connection {
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
     pub(crate) power_on: PowerOnReports,
-    /// Its initiator wants to know where the time of each command goes.
+    /// Its initiator may want to know where the time of a command goes.
     pub(crate) tells_stage_times: Cell<bool>,
     /// What pays for the width of its command window.
     windows: RefCell<Vec<Permit>>,
@@ -326,16 +326,20 @@ impl Connection {
         }
     }
 
-    /// Sends along where the time of the command went that ends with `pdu`, if its initiator wants to know.
+    /// Sends along where the time of the command went that ends with `pdu`, if that was asked.
     pub(crate) fn tell_stage_times(&self, pdu: &mut Transmit) {
         if !self.tells_stage_times.get() {
             return;
         }
         let Some(task) = pdu.ends else { return };
-        let now = time::now();
-        let times = self.open.with(task, |command| command.stage_times(now));
-        // Who was refused before it was opened has waited for nothing.
-        pdu.tell_stage_times(&times.unwrap_or_default());
+        let times = self.open.with(task, |command| {
+            let asks = command.asks_stage_times;
+            asks.then(|| command.stage_times(time::now()))
+        });
+        // Of one that was refused before it was opened there is nothing to tell.
+        if let Some(Some(times)) = times {
+            pdu.tell_stage_times(&times);
+        }
     }
 
     /// Forgets open commands (for one LUN, or all) that came before `mark` without an answer; gives

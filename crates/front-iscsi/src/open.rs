@@ -50,9 +50,11 @@ pub(crate) struct OpenCommand {
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
+    /// Its initiator wants to know where its time goes.
+    pub(crate) asks_stage_times: bool,
     /// For how long it had no memory for its data-out.
     pub(crate) admission_ns: u64,
-    /// For how long a medium worked for it, if its initiator wants to know and that is known.
+    /// For how long a medium worked for it, if that was asked and is known.
     pub(crate) medium_ns: Option<u64>,
     /// What the volume has done for it, once it has.
     pub(crate) kind: Option<Kind>,

@@ -10,7 +10,7 @@ use unit::{Io, Kind, LaneUnits, Nexus, Permits, Unit};
 use crate::{
     answer::{finish, respond, send_data},
     connection::Connection,
-    open::command_id,
+    open::{OpenCommand, command_id},
 };
 
 /// A medium operation of an open command.
@@ -33,7 +33,10 @@ pub(crate) fn run(
     connection.open.begun(work.task, work.lun);
     let mut io = Io::begin(nexus, command_id(work.task), work.lun);
     if connection.tells_stage_times.get() {
-        io.watch();
+        let asks = |command: &mut OpenCommand| command.asks_stage_times;
+        if connection.open.with(work.task, asks) == Some(true) {
+            io.watch();
+        }
     }
     let (connection, unit) = (connection.clone(), unit.clone());
     let read_len = work.op.data_in_len_bytes() as usize;

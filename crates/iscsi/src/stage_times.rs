@@ -1,8 +1,9 @@
 //! Where the time went that a target had a command: durations that it sends along with the command's
-//! status, once both ends have agreed to that by a key of their own (RFC 7143 §13.22). No clock is
-//! ever sent, so neither end needs to know the other's.
+//! status, once both ends have agreed by a key of their own (RFC 7143 §13.22) that an initiator may ask
+//! for that. It asks command by command, with a bit of the SCSI Command that is reserved without the key. No
+//! clock is ever sent, so neither end needs to know the other's.
 //!
-//! They are in bytes 8 to 15 of the PDU that carries the status, a SCSI Response (§11.4) or a Data-In with
+//! The durations are in bytes 8 to 15 of the PDU that carries the status, a SCSI Response (§11.4) or a Data-In with
 //! the S bit (§11.7): bytes that are reserved there without the key. Four words of 16 bits, as
 //! [`StageTimes`] has them in order. The upper five bits of a word are an exponent, the other eleven a
 //! number of nanoseconds that it shifts to the left: exact below 2 µs, to one part in a thousand up to

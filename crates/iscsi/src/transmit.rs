@@ -46,8 +46,8 @@ impl Transmit {
         numbers.stat_sn.get()
     }
 
-    /// Sends these along, if it carries the status of a command. Only where both ends have agreed to it:
-    /// [`SessionParameters::stage_times`](crate::SessionParameters::stage_times).
+    /// Sends these along, if it carries the status of a command. Only for one that
+    /// [asks](crate::CommandRequest::asks_stage_times).
     pub fn tell_stage_times(&mut self, times: &StageTimes) {
         times.put(&mut self.header);
     }

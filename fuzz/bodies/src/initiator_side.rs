@@ -67,6 +67,11 @@ pub(crate) struct InitiatorSide {
     max_cmd_sn: u32,
 }
 
+/// Whether a command asks where its time goes.
+fn asks_stage_times(data_len: u32) -> bool {
+    data_len % 3 != 0
+}
+
 /// The tag that our initiator gives a task.
 pub(crate) fn tag(task: TaskId) -> u32 {
     task.generation() << 16 | task.slot() as u32
@@ -127,7 +132,8 @@ impl InitiatorSide {
                 } = result
                 {
                     let agreed = self.logged_in.as_ref().map(|agreed| agreed.stage_times);
-                    assert_eq!(Some(stage_times.is_some()), agreed);
+                    let expected = agreed == Some(true) && asks_stage_times(open.data_len);
+                    assert_eq!(stage_times.is_some(), expected);
                     let longest_ns = stage_times.map_or(0, |times| times.total_ns());
                     assert!(longest_ns < 1 << 44, "{result:?}");
                     assert!(
@@ -315,6 +321,7 @@ impl InitiatorSide {
             attribute: 1,
             direction,
             data_len,
+            asks_stage_times: asks_stage_times(data_len),
         };
         let result = self.machine.submit(command);
         let Ok(task) = result else {

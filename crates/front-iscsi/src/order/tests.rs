@@ -46,6 +46,7 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
         mark: Mark::default(),
         lun,
         times: Times::at(Instant::default()),
+        asks_stage_times: false,
         admission_ns: 0,
         medium_ns: None,
         kind: None,

@@ -175,7 +175,8 @@ impl InitiatorConnection {
         }
         if carries_status {
             let moved = task.transferred(pdu.flags, pdu.residual_count.get());
-            self.complete(id, bhs, pdu.status, Vec::new(), moved);
+            let told = task.asks_stage_times.then(|| StageTimes::of_header(bhs));
+            self.complete(id, pdu.status, Vec::new(), moved, told);
         }
         Ok(())
     }
@@ -183,12 +184,11 @@ impl InitiatorConnection {
     fn complete(
         &mut self,
         task: TaskId,
-        bhs: &[u8; 48],
         status: u8,
         sense: Vec<u8>,
         (residual, transferred): (Residual, u32),
+        stage_times: Option<StageTimes>,
     ) {
-        let agreed = self.parameters.stage_times;
         self.finish(
             task,
             TaskResult::Completed {
@@ -196,7 +196,7 @@ impl InitiatorConnection {
                 sense,
                 residual,
                 transferred,
-                stage_times: agreed.then(|| StageTimes::of_header(bhs)),
+                stage_times,
             },
         );
     }
@@ -230,8 +230,9 @@ impl InitiatorConnection {
             return Ok(());
         };
         let moved = task.transferred(response.flags, response.residual_count.get());
+        let told = task.asks_stage_times.then(|| StageTimes::of_header(bhs));
         match response.response {
-            0 => self.complete(id, bhs, response.status, sense_of(data), moved),
+            0 => self.complete(id, response.status, sense_of(data), moved, told),
             response => self.finish(id, TaskResult::TargetFailure { response }),
         }
         Ok(())

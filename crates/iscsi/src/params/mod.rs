@@ -53,7 +53,7 @@ pub struct OperationalConfig {
     /// MaxOutstandingR2T, §13.17: 1 to 65535 (result: minimum).
     pub max_outstanding_r2t: u16,
     /// X-io.sanstone.StageTimes, a private extension (§13.22): `true` offers it as initiator and agrees as
-    /// target, so that each status brings the [`StageTimes`](crate::StageTimes) of its command (result: AND).
+    /// target, so that commands may ask for their [`StageTimes`](crate::StageTimes) (result: AND).
     pub stage_times: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct SessionParameters {
     pub default_time2retain_s: u16,
     /// R2Ts that one command may have open.
     pub max_outstanding_r2t: u16,
-    /// Whether each status brings the [`StageTimes`](crate::StageTimes) of its command.
+    /// Whether commands may ask for their [`StageTimes`](crate::StageTimes).
     pub stage_times: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Where the time went at the target: told with every status where both ends have agreed to it, and with
-//! none elsewhere.
+//! Where the time went at the target: told with the status of every command that asks, where both ends have
+//! agreed to that, and with none elsewhere.
 
 use iscsi::*;
 
@@ -13,13 +13,14 @@ fn told(result: TaskResult) -> Option<StageTimes> {
 }
 
 #[test]
-fn every_status_tells_them_where_both_ends_have_agreed() {
-    for (offers, agrees, digests) in [
-        (false, false, false),
-        (false, true, false),
-        (true, false, false),
-        (true, true, false),
-        (true, true, true),
+fn every_status_tells_them_that_was_asked_for_them_where_both_ends_have_agreed() {
+    for (offers, agrees, asks, digests) in [
+        (false, false, true, false),
+        (false, true, true, false),
+        (true, false, true, false),
+        (true, true, false, false),
+        (true, true, true, false),
+        (true, true, true, true),
     ] {
         let with = |stage_times| OperationalConfig {
             stage_times,
@@ -38,7 +39,9 @@ fn every_status_tells_them_where_both_ends_have_agreed() {
         let mut pair = Pair::new(initiator, target, 8);
         pair.target.medium = vec![7; 1 << 20];
         pair.log_in();
-        let expected = (offers && agrees).then_some(STAGE_TIMES);
+        pair.asks = asks;
+        let told_them = offers && agrees && asks;
+        let expected = told_them.then_some(STAGE_TIMES);
         // With its status in the last Data-In, in one or several of them, or in a response of its own.
         for len in [512, 4096, 300_000] {
             for _ in 0..8 {
@@ -57,5 +60,6 @@ fn every_status_tells_them_where_both_ends_have_agreed() {
             panic!("not completed");
         };
         assert_eq!((sense.len(), stage_times), (8, expected));
+        assert_eq!(pair.target.asked > 0, told_them);
     }
 }

@@ -41,6 +41,12 @@ const POINT_MIN: Duration = Duration::from_millis(2);
 /// The most time for which the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
+/// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
+/// that it is not always the same disk's.
+const SEEN_ONE_OF: u64 = 17;
+/// And one is that comes so long after the last.
+const SEEN_AFTER: Duration = Duration::from_millis(1);
+
 /// How often another place is drawn where a write is in the way, before it is waited for.
 const DRAWS_MAX: u32 = 16;
 
@@ -111,6 +117,8 @@ struct Run {
     one_ended: Notify,
     times: RefCell<Times>,
     is_watched: bool,
+    /// When the last I/O was issued that is watched.
+    seen_at: Cell<Instant>,
     seen: RefCell<Sampled>,
     failed: RefCell<Option<Error>>,
 }
@@ -181,6 +189,7 @@ impl Run {
             one_ended: Notify::new(),
             times: RefCell::default(),
             is_watched: workload.is_watched,
+            seen_at: Cell::default(),
             seen: RefCell::default(),
             failed: RefCell::new(None),
         })
@@ -210,7 +219,7 @@ impl Run {
         let issued = time::now();
         self.at_volume.set(self.at_volume.get() + 1);
         let performed = lun.perform(&self.data, self.durability);
-        let watch = self.is_watched.then(Watch::new);
+        let watch = self.is_seen(issued).then(Watch::new);
         let result = match &watch {
             None => performed.await,
             Some(watch) => watched(watch.clone(), performed).await,
@@ -223,6 +232,17 @@ impl Run {
                 self.failed.borrow_mut().get_or_insert(error);
             }
         }
+    }
+
+    /// Whether the I/O that is issued now is to be watched.
+    fn is_seen(&self, issued: Instant) -> bool {
+        let is_one =
+            self.begun.get() % SEEN_ONE_OF == 0 || issued - self.seen_at.get() > SEEN_AFTER;
+        let is_seen = self.is_watched && is_one;
+        if is_seen {
+            self.seen_at.set(issued);
+        }
+        is_seen
     }
 
     fn record(&self, len: usize, intended: Instant, issued: Instant, watch: Option<Watch>) {

@@ -147,6 +147,7 @@ impl Tasks {
                 attribute: SIMPLE,
                 direction: *direction,
                 data_len: *data_len,
+                asks_stage_times: task.work.is_some(),
             }) {
                 Ok(id) => id,
                 Err(iscsi::Error::WindowClosed) => return Ok(()),
