@@ -20,7 +20,10 @@ use std::{
 
 use common::{config, disk_at, ram, with_config};
 use engine::{Buf, Duration, Payload, cost, task};
-use volume::{Durability, IscsiDisk, Volume};
+use volume::{
+    Durability, IscsiDisk, Volume,
+    layers::{Watch, watched},
+};
 
 struct Counting;
 
@@ -116,21 +119,32 @@ const CASES: [Case; 4] = [
 
 /// The part of its instructions that a target may spend on telling where the time of a command goes.
 const STAGE_TIMES_MAX: f64 = 0.02;
+/// One of so many I/Os asks for that: as in a load of the lab that keeps its disk busy.
+const WATCHED_ONE_OF: usize = 17;
 
 /// Keeps the case's depth in flight until `ios` have ended.
-async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize) {
+/// When it `is_watched`, it is asked where the time of some of them went.
+async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize, is_watched: bool) {
     let places = DISK_BYTES as usize / case.size_bytes;
     let workers = (0..case.depth).map(|worker| {
         let data: Payload = Buf::zeroed(case.size_bytes).into();
         async move {
             for io in (worker..ios).step_by(case.depth) {
                 let at = (io * 7 % places * case.size_bytes) as u64;
-                match case.direction {
-                    Direction::Read => drop(disk.read(at, case.size_bytes).await.expect("a read")),
-                    Direction::Write => disk
-                        .write(at, data.clone(), Durability::Cached)
-                        .await
-                        .expect("a write"),
+                let done = async {
+                    match case.direction {
+                        Direction::Read => {
+                            drop(disk.read(at, case.size_bytes).await.expect("a read"));
+                        }
+                        Direction::Write => disk
+                            .write(at, data.clone(), Durability::Cached)
+                            .await
+                            .expect("a write"),
+                    }
+                };
+                match is_watched && io % WATCHED_ONE_OF == 0 {
+                    true => watched(Watch::new(), done).await,
+                    false => done.await,
                 }
             }
         }
@@ -174,7 +188,7 @@ fn an_io_makes_few_system_calls_and_copies_and_allocates_nothing() {
     const IOS: usize = 4096;
     expect_each(|case| {
         let counts = with_disk(false, async |disk| {
-            load(disk, case, IOS).await; // tables and free lists grow to what is needed
+            load(disk, case, IOS, false).await; // tables and free lists grow to what is needed
             let count = || {
                 [
                     cost::system_calls(),
@@ -183,7 +197,7 @@ fn an_io_makes_few_system_calls_and_copies_and_allocates_nothing() {
                 ]
             };
             let before = count();
-            load(disk, case, IOS).await;
+            load(disk, case, IOS, false).await;
             let after = count();
             [0, 1, 2].map(|i| (after[i] - before[i]) as f64 / IOS as f64)
         });
@@ -210,7 +224,7 @@ fn counted() {
     let ios = variable("COST_IOS").parse().expect("a number");
     let stage_times = variable("COST_STAGE_TIMES") == "true";
     with_disk(stage_times, async |disk| {
-        load(disk, case.expect("a case"), ios).await
+        load(disk, case.expect("a case"), ios, stage_times).await
     });
 }
 
@@ -248,7 +262,7 @@ fn an_io_takes_few_instructions() {
     });
 }
 
-/// Where the time of each command goes is told for little: of what both ends take, an end has about half.
+/// Where the time of commands goes is told for little: of what both ends take, an end has about half.
 #[test]
 fn telling_stage_times_takes_few_instructions() {
     expect_each(|case| {
