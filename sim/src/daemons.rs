@@ -239,6 +239,7 @@ impl Daemons {
             chap: None,
             header_digest: false,
             data_digest: false,
+            stage_times: false,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(5),
             reconnect_timeout: CLIENT_WAITS,

@@ -128,6 +128,7 @@ impl RawSession {
             attribute,
             direction,
             data_len,
+            asks_stage_times: false,
         };
         let mut state = self.state.borrow_mut();
         let task = state.machine.submit(command).map_err(|_| Over)?;

@@ -181,6 +181,7 @@ impl Site {
             chap: None,
             header_digest: false,
             data_digest: false,
+            stage_times: false,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(2),
             reconnect_timeout: self.setup.reconnect_timeout,

@@ -211,6 +211,7 @@ async fn read_beside(address: SocketAddr, form: Form) -> Seen {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: false,
         connect_timeout: Duration::from_secs(60),
         request_timeout: Duration::from_secs(120),
         reconnect_timeout: Duration::from_secs(60),

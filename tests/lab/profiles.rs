@@ -7,6 +7,7 @@ use harness::{
     noise,
     process::find_program,
     sanstone::{Sanstone, call},
+    tgt::Tgt,
 };
 use serde_json::Value;
 
@@ -239,7 +240,8 @@ fn commit_on_a_file_and_a_planted_delay_is_in_its_row() {
     assert_gone(&file);
     // So long that nothing else on this machine takes as long.
     let delayed = commit(&place, "20ms");
-    let layers = delayed["layers"].as_array().expect("layers");
+    let layers = delayed["figures"]["waits"]["layers"].as_array();
+    let layers = layers.expect("layers");
     let of = |layer: &Value| layer["p50_us"].as_f64().expect("a time");
     let total = of(&delayed["total"]);
     let durable = layers
@@ -256,6 +258,61 @@ fn commit_on_a_file_and_a_planted_delay_is_in_its_row() {
         advice.contains("waiting until they are durable"),
         "{advice}"
     );
+}
+
+/// The names of the rows that a commit on `url` shows, and what each has at the median.
+fn commit_rows(url: &str) -> Vec<(String, f64)> {
+    let place = Place::new();
+    let ran = place
+        .run(&["run", "commit", "--on", url, "--quick"])
+        .success();
+    let json = assert_told(&place, &ran);
+    let rows = json["layers"].as_array().expect("layers").iter();
+    let rows = rows.map(|row| {
+        let name = row["name"].as_str().expect("a name");
+        (name.to_owned(), row["p50_us"].as_f64().expect("a time"))
+    });
+    let rows: Vec<_> = rows.collect();
+    let sum: f64 = rows.iter().map(|(_, us)| us).sum();
+    let total = json["total"]["p50_us"].as_f64().expect("a time");
+    assert!((sum / total - 1.0).abs() < 0.05, "{sum} of {total}: {json}");
+    rows
+}
+
+#[test]
+fn commit_shows_what_a_target_of_ours_has_of_it() {
+    let directory = Directory::new();
+    // One lane, so that the layer and its file are where the session is.
+    let volume = "lanes = 1\n[volume.v]\nthrottle = { rate = \"100Gbit/s\", latency = \"20ms\", \
+                  of = { file = { path = \"v.img\", size = \"80MiB\" } } }\n";
+    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let rows = commit_rows(&target.url(0));
+    let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = [
+        "SQLite and its files",
+        "initiator",
+        "wire",
+        "target",
+        "medium",
+    ];
+    assert_eq!(names, expected);
+    // A write and a flush at least, each behind the delay that is planted there.
+    assert!(rows[3].1 > 40_000.0, "{rows:?}");
+}
+
+#[test]
+fn commit_says_that_a_target_of_others_does_not_tell() {
+    let directory = Directory::new();
+    let mut tgt = Tgt::start();
+    let url = tgt.add_disk(&directory.sparse("disk.img", 80 << 20));
+    let rows = commit_rows(&url);
+    let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = [
+        "SQLite and its files",
+        "initiator",
+        "wire and target: not visible",
+    ];
+    assert_eq!(names, expected);
 }
 
 #[test]

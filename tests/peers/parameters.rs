@@ -8,7 +8,10 @@ use harness::initiator::{at_url, in_flight, on_lane};
 use harness::lio::{Backing, Lio};
 use harness::noise;
 use harness::tgt::Tgt;
-use volume::{Durability, IscsiConfig, IscsiDisk, Volume};
+use volume::{
+    Durability, IscsiConfig, IscsiDisk, Volume,
+    layers::{Watch, watched},
+};
 
 const DISK_BYTES: u64 = 16 << 20;
 
@@ -86,6 +89,39 @@ fn what_was_written_is_read_back_whatever_lio_has_chosen() {
             lio.set(key, value);
         }
         reads_back_what_it_wrote(&lio.url(), choice);
+    }
+}
+
+/// The key by which targets of ours tell where the time of a command goes is nothing to others: they answer
+/// that they do not know it, and the session goes on.
+#[test]
+fn a_target_that_does_not_know_a_key_of_ours_goes_on_without() {
+    for target in [Target::Tgt, Target::Istgt, Target::Lio] {
+        let Some(disk) = Disk::on(target, DISK_BYTES) else {
+            continue;
+        };
+        let config = IscsiConfig {
+            stage_times: true,
+            ..at_url(&disk.url)
+        };
+        on_lane(async {
+            let disk = IscsiDisk::open(config).await;
+            let disk = disk.unwrap_or_else(|error| panic!("{target:?}: {error}"));
+            let bytes = noise(13, 64 << 10);
+            let data = Buf::copy_of(&bytes).into();
+            let watch = Watch::new();
+            let io = async {
+                disk.write(0, data, Durability::Cached).await?;
+                disk.read(0, bytes.len()).await
+            };
+            let read = watched(watch.clone(), io).await;
+            let read = read.unwrap_or_else(|error| panic!("{target:?}: {error}"));
+            assert!(read.to_vec() == bytes, "{target:?}: other data");
+            let layers = watch.layers();
+            let told = layers.wire + layers.target + layers.medium;
+            assert!(told.is_zero() && !layers.untold.is_zero(), "{layers:?}");
+            disk.close().await;
+        });
     }
 }
 

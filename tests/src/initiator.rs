@@ -78,6 +78,7 @@ pub fn at_url(url: &str) -> IscsiConfig {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: false,
         connect_timeout: Duration::from_secs(20),
         request_timeout: Duration::from_secs(20),
         reconnect_timeout: Duration::from_secs(20),

@@ -35,6 +35,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
         read_len: request.read_len,
         write_len: request.write_len,
         unsolicited_len: request.unsolicited_len,
+        asks_stage_times: request.asks_stage_times,
     };
     if connection.is_finishing() {
         return refuse(connection, offer, None, &Ending::BUSY, 0);

@@ -14,7 +14,7 @@ use engine::{
     sync::{Notify, Permit},
     time,
 };
-use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId};
+use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId, Transmit};
 use unit::{Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
@@ -84,6 +84,8 @@ pub(crate) struct Connection {
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
     pub(crate) power_on: PowerOnReports,
+    /// Its initiator may want to know where the time of a command goes.
+    pub(crate) tells_stage_times: Cell<bool>,
     /// What pays for the width of its command window.
     windows: RefCell<Vec<Permit>>,
     /// The machine may have something to send.
@@ -115,6 +117,7 @@ impl Connection {
                 header_digest: service.digests.get(),
                 data_digest: service.digests.get(),
                 max_recv_data_segment_length: limits.data_segment_max_bytes,
+                stage_times: true,
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
@@ -137,6 +140,7 @@ impl Connection {
             stream: stream.on_lane(),
             open: OpenCommands::default(),
             power_on: PowerOnReports::default(),
+            tells_stage_times: Cell::new(false),
             windows: RefCell::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
@@ -319,6 +323,22 @@ impl Connection {
                 let units = &self.service.units;
                 units.count(nexus, command.lun, moved, &command.times, now);
             }
+        }
+    }
+
+    /// Sends along where the time of the command went that ends with `pdu`, if that was asked.
+    pub(crate) fn tell_stage_times(&self, pdu: &mut Transmit) {
+        if !self.tells_stage_times.get() {
+            return;
+        }
+        let Some(task) = pdu.ends else { return };
+        let times = self.open.with(task, |command| {
+            let asks = command.asks_stage_times;
+            asks.then(|| command.stage_times(time::now()))
+        });
+        // Of one that was refused before it was opened there is nothing to tell.
+        if let Some(Some(times)) = times {
+            pdu.tell_stage_times(&times);
         }
     }
 

@@ -87,6 +87,8 @@ pub(crate) fn collect(
         if connection
             .open
             .with(task, |command| {
+                let waited = time::now().since(command.times.received);
+                command.admission_ns = waited.as_nanos() as u64;
                 command.write.push(Buf::new(rest));
                 command.permits.pay_rest(permits);
             })

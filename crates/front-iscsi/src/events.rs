@@ -65,6 +65,7 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
             }
             TargetEvent::LoggedIn(parameters) => {
                 tracing::debug!(peer = %connection.peer, ?parameters, "full feature phase");
+                connection.tells_stage_times.set(parameters.stage_times);
             }
             TargetEvent::SendTargets(which) => login::send_targets(connection, &which),
             TargetEvent::Logout { .. } => log_out(connection),

@@ -17,6 +17,8 @@ pub(crate) struct Offer {
     pub(crate) write_len: u32,
     /// How much of that comes without an R2T.
     pub(crate) unsolicited_len: u32,
+    /// Whether it wants to know where the command's time goes.
+    pub(crate) asks_stage_times: bool,
 }
 
 impl Offer {
@@ -28,6 +30,9 @@ impl Offer {
             mark,
             lun: self.lun,
             times: Times::at(time::turn_began()),
+            asks_stage_times: self.asks_stage_times,
+            admission_ns: 0,
+            medium_ns: None,
             kind: None,
             pending: None,
             transfer_len,

@@ -6,8 +6,8 @@ use std::{
     ops::Range,
 };
 
-use engine::{Buf, Payload};
-use iscsi::TaskId;
+use engine::{Buf, Instant, Payload};
+use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
 use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
@@ -54,6 +54,12 @@ pub(crate) struct OpenCommand {
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
+    /// Its initiator wants to know where its time goes.
+    pub(crate) asks_stage_times: bool,
+    /// For how long it had no memory for its data-out.
+    pub(crate) admission_ns: u64,
+    /// For how long a medium worked for it, if that was asked and is known.
+    pub(crate) medium_ns: Option<u64>,
     /// What the volume has done for it, once it has.
     pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
@@ -258,6 +264,24 @@ impl OpenCommands {
 }
 
 impl OpenCommand {
+    /// Where its time went until `now`, when it is answered.
+    pub(crate) fn stage_times(&self, now: Instant) -> StageTimes {
+        let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
+        let times = &self.times;
+        // What no volume worked for has waited all the time.
+        let (started, ended) = match self.kind {
+            Some(_) => (times.started, times.ended),
+            None => (now, now),
+        };
+        let volume_ns = ns(started, ended);
+        StageTimes {
+            queue_ns: self.admission_ns + ns(times.complete, started),
+            volume_ns,
+            medium_ns: self.medium_ns.map(|medium_ns| medium_ns.min(volume_ns)),
+            reply_ns: ns(ended, now),
+        }
+    }
+
     /// Which part holds byte `offset` of the data-out, and the range in it up to `len` bytes.
     pub(crate) fn locate(&self, offset: u32, len: u32) -> Option<(usize, Range<usize>)> {
         let mut start = offset as usize;

@@ -10,7 +10,7 @@ use unit::{Io, Kind, LaneUnits, Nexus, Permits, Unit};
 use crate::{
     answer::{finish, respond, send_data},
     connection::Connection,
-    open::command_id,
+    open::{OpenCommand, command_id},
 };
 
 /// A medium operation of an open command.
@@ -31,7 +31,13 @@ pub(crate) fn run(
     mut work: MediumWork,
 ) {
     connection.open.begun(work.task, work.lun);
-    let io = Io::begin(nexus, command_id(work.task), work.lun);
+    let mut io = Io::begin(nexus, command_id(work.task), work.lun);
+    if connection.tells_stage_times.get() {
+        let asks = |command: &mut OpenCommand| command.asks_stage_times;
+        if connection.open.with(work.task, asks) == Some(true) {
+            io.watch();
+        }
+    }
     let (connection, unit) = (connection.clone(), unit.clone());
     let read_len = work.op.data_in_len_bytes() as usize;
     if read_len > 0 {
@@ -81,6 +87,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
             if let Some((started, ended)) = executed.at_work {
                 (command.times.started, command.times.ended) = (started, ended);
                 command.kind = Some(kind);
+                command.medium_ns = executed.medium.map(|medium| medium.as_nanos() as u64);
             }
         });
         if noted.is_none() {

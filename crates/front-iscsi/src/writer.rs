@@ -22,7 +22,8 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         let notified = connection.transmit.notified();
         while iscsi_stream::has_room(&gather, send_bytes) {
             let pdu = connection.machine.borrow_mut().poll_transmit();
-            let Some(pdu) = pdu else { break };
+            let Some(mut pdu) = pdu else { break };
+            connection.tell_stage_times(&mut pdu);
             connection.power_on.sent(&pdu);
             let data_of = |task| connection.open.data_in(task);
             if let Err(error) = iscsi_stream::push(&mut gather, &pdu, data_of) {

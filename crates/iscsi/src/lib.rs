@@ -19,6 +19,7 @@ mod lun;
 pub mod params;
 pub mod pdu;
 mod sequence;
+mod stage_times;
 mod status;
 mod target_connection;
 mod task;
@@ -35,6 +36,7 @@ pub use login::{
 };
 pub use lun::LunField;
 pub use params::{OperationalConfig, SessionParameters};
+pub use stage_times::StageTimes;
 pub use status::LoginStatus;
 pub use target_connection::{
     AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetConfig, TargetConnection,

@@ -3,6 +3,7 @@
 
 use crate::frame::{Digests, digest_bytes, padding};
 use crate::pdu::Numbers;
+use crate::stage_times::StageTimes;
 use crate::task::TaskId;
 use zerocopy::transmute_ref;
 
@@ -43,6 +44,12 @@ impl Transmit {
     pub fn stat_sn(&self) -> u32 {
         let numbers: &Numbers = transmute_ref!(&self.header);
         numbers.stat_sn.get()
+    }
+
+    /// Sends these along, if it carries the status of a command. Only for one that
+    /// [asks](crate::CommandRequest::asks_stage_times).
+    pub fn tell_stage_times(&mut self, times: &StageTimes) {
+        times.put(&mut self.header);
     }
 
     /// Length of the data segment in bytes, without padding.

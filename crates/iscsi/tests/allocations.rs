@@ -105,6 +105,7 @@ fn reads_and_writes_allocate_nothing_in_the_steady_state() {
                         attribute: 1,
                         direction,
                         data_len,
+                        asks_stage_times: false,
                     };
                     initiator.submit(command).unwrap();
                 }

@@ -81,6 +81,7 @@ pub fn compare(
         made_bytes: needs.size_bytes,
         writes: needs.writes,
         overwrite: options.overwrite,
+        is_watched: false,
     };
     let both = [options.a.clone(), options.b.clone()];
     let (names, targets) = open(&lane, &both, configured, opening, stop, progress)?;

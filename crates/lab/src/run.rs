@@ -77,6 +77,7 @@ pub fn run(
         made_bytes: needs.size_bytes,
         writes: needs.writes,
         overwrite: options.overwrite,
+        is_watched: true,
     };
     let beds = Beds::new(
         &lane,

@@ -19,6 +19,7 @@ use volume::{
     claim::{Owner, name_of},
     config::{Caching, Volumes},
     graph::{Graph, Tree},
+    layer::stats::{Stats, StatsHandle},
     leaf::file::{FileOptions, OpenFile},
 };
 
@@ -67,6 +68,8 @@ pub(crate) struct Opening {
     pub(crate) writes: bool,
     /// Whether its data may be lost.
     pub(crate) overwrite: bool,
+    /// Whether somebody wants to know where the time goes.
+    pub(crate) is_watched: bool,
 }
 
 /// Something that is open to be measured.
@@ -101,10 +104,10 @@ impl Target {
         opening: Opening,
     ) -> Result<Target> {
         let mut target = match on {
-            On::Url(url) => Target::session(url, home, opening.sessions).await?,
+            On::Url(url) => Target::session(url, home, opening).await?,
             On::Name(name) => match configured {
                 Some(configured) if configured.names.contains(name) => {
-                    Target::configured(name, configured, home).await?
+                    Target::configured(name, configured, home, opening).await?
                 }
                 _ => Target::file(name, configured, opening).await?,
             },
@@ -140,7 +143,7 @@ impl Target {
         }
     }
 
-    async fn session(url: &str, home: &LaneHandle, sessions: usize) -> Result<Target> {
+    async fn session(url: &str, home: &LaneHandle, opening: Opening) -> Result<Target> {
         #[derive(Deserialize)]
         struct Configuration {
             volume: Volumes,
@@ -149,11 +152,12 @@ impl Target {
         let text = format!("[volume.disk]\niscsi = {{ url = {quoted} }}\n");
         let wrong = |error: &dyn std::fmt::Display| Error::Call(format!("--on {url}: {error}"));
         let mut target = Target::of(Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..sessions.max(1) {
+        for _ in 0..opening.sessions.max(1) {
             let configuration: Configuration =
                 toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
             let graph = Graph::new(configuration.volume, Path::new(""));
             let mut graph = graph.map_err(|error| wrong(&error.message()))?;
+            graph.set_watched(opening.is_watched);
             let tree = graph.open("disk", home).await;
             let tree = tree.map_err(|error| failed(url, error.message()))?;
             target.volumes.push(on_lane(&tree).await?);
@@ -167,8 +171,10 @@ impl Target {
         name: &str,
         configured: &Configured<'_>,
         home: &LaneHandle,
+        opening: Opening,
     ) -> Result<Target> {
         let mut graph = (configured.graph)()?;
+        graph.set_watched(opening.is_watched);
         graph.set_owner(Owner::passing(name_of("sanstone lab")));
         let opened = graph.open(name, home).await;
         let tree = opened.map_err(|error| Error::Call((configured.located)(&error)))?;
@@ -205,7 +211,8 @@ impl Target {
         let made = there.is_none().then(|| Made(path.clone()));
         let file = OpenFile::open(&options).await;
         let file = file.map_err(|error| failed(name, error))?;
-        let volume: SharedVolume = Rc::new(file.on_lane());
+        let counted = Stats::of_medium(Rc::new(file.on_lane()), &StatsHandle::new());
+        let volume: SharedVolume = Rc::new(counted);
         Ok(Target {
             path: Some(path),
             made,

@@ -3,8 +3,9 @@
 
 use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
 
-use engine::{Instant, LaneFuture, Payload, time};
+use engine::{Duration, Instant, LaneFuture, Payload, time};
 use scsi::{Change, Changed, Copy, Eject, Ending, Extent, MediumOp, Overwrite};
+use volume::layers::{Watch, watched};
 
 use crate::{
     abort::{Abort, Whose},
@@ -23,6 +24,8 @@ pub struct Io {
     running: RunningId,
     /// On further units.
     others: Vec<RunningId>,
+    /// Sees what the media take.
+    watch: Option<Watch>,
 }
 
 impl Io {
@@ -32,7 +35,13 @@ impl Io {
             nexus: nexus.clone(),
             running: nexus.running.begin(command, lun),
             others: Vec::new(),
+            watch: None,
         }
+    }
+
+    /// Has it seen how long media work for it.
+    pub fn watch(&mut self) {
+        self.watch = Some(Watch::new());
     }
 
     /// The same, and on the units at `others`; `lun` is not among them.
@@ -67,6 +76,8 @@ pub struct Executed {
     /// When the volume began, as the lane [knew](time::last_known) the time then, and ended; if it came to
     /// that.
     pub at_work: Option<(Instant, Instant)>,
+    /// For how long of that media worked, if it was [watched](Io::watch) and all of that was seen.
+    pub medium: Option<Duration>,
 }
 
 impl LaneUnits {
@@ -92,7 +103,12 @@ impl LaneUnits {
             recheck()?;
             let started = time::last_known();
             let volume = &*unit.disk.volume;
-            let result = medium::perform(volume, op, data, &nexus.steps).await;
+            let performed = || medium::perform(volume, op, data, &nexus.steps);
+            let result = match &io.watch {
+                None => performed().await,
+                // In memory of its own, which all others do without.
+                Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
+            };
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });
@@ -113,6 +129,7 @@ impl LaneUnits {
         Executed {
             result,
             at_work: at_work.get(),
+            medium: io.watch.as_ref().and_then(|watch| watch.layers().below()),
         }
     }
 

@@ -11,6 +11,7 @@
 //!  kinds            every kind of volume with its settings, and the tree of nodes that they make
 //!  part             an open node of the tree, on every lane or at home on one
 //!  stats            the counters of a node
+//!  layers           where the time of one request goes, for whoever watches it
 //!  volume, values   the trait and its contract; the values of settings, and what is said of wrong ones
 //!  claim            the owner of a stripe's children
 //! ```
@@ -26,6 +27,7 @@ mod flush_failure;
 pub mod graph;
 pub mod histogram;
 pub mod kinds;
+pub mod layers;
 mod len;
 mod local_claim;
 #[cfg(test)]

@@ -25,6 +25,7 @@ use hdrhistogram::Histogram;
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
+    layers,
 };
 
 const KINDS: usize = 4;
@@ -203,6 +204,18 @@ impl KindCounters {
 pub struct Stats {
     inner: SharedVolume,
     counters: Arc<LaneCounters>,
+    sight: Sight,
+}
+
+/// What whoever [watches](crate::layers) a request sees of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sight {
+    /// What it asks of others, or tells itself.
+    Through,
+    /// A medium at work.
+    Medium,
+    /// Nothing: it is on another lane.
+    Hidden,
 }
 
 impl Stats {
@@ -211,7 +224,18 @@ impl Stats {
         Stats {
             inner,
             counters: handle.on_lane(),
+            sight: Sight::Through,
         }
+    }
+
+    /// The same, where `inner` is a medium: a [watch](crate::layers) sees how long it works.
+    pub fn of_medium(inner: SharedVolume, handle: &StatsHandle) -> Self {
+        Stats::new(inner, handle).seen_as(Sight::Medium)
+    }
+
+    /// The same, of which this is seen.
+    pub(crate) fn seen_as(self, sight: Sight) -> Self {
+        Stats { sight, ..self }
     }
 
     fn counted<'a, T: 'a>(
@@ -225,6 +249,11 @@ impl Stats {
             counters.record(answer.is_ok(), bytes, 0);
             return request;
         }
+        let request = match self.sight {
+            Sight::Medium => layers::at_medium(request),
+            Sight::Hidden => layers::out_of_sight(request),
+            Sight::Through => request,
+        };
         LaneFuture::new(Counted {
             request,
             counters,

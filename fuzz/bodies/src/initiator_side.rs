@@ -67,6 +67,11 @@ pub(crate) struct InitiatorSide {
     max_cmd_sn: u32,
 }
 
+/// Whether a command asks where its time goes.
+fn asks_stage_times(data_len: u32) -> bool {
+    data_len % 3 != 0
+}
+
 /// The tag that our initiator gives a task.
 pub(crate) fn tag(task: TaskId) -> u32 {
     task.generation() << 16 | task.slot() as u32
@@ -120,7 +125,17 @@ impl InitiatorSide {
             InitiatorEvent::Done { task, result } => {
                 let at = self.open.iter().position(|open| open.task == *task);
                 let open = self.open.remove(at.expect("a command ends once"));
-                if let TaskResult::Completed { transferred, .. } = result {
+                if let TaskResult::Completed {
+                    transferred,
+                    stage_times,
+                    ..
+                } = result
+                {
+                    let agreed = self.logged_in.as_ref().map(|agreed| agreed.stage_times);
+                    let expected = agreed == Some(true) && asks_stage_times(open.data_len);
+                    assert_eq!(stage_times.is_some(), expected);
+                    let longest_ns = stage_times.map_or(0, |times| times.total_ns());
+                    assert!(longest_ns < 1 << 44, "{result:?}");
                     assert!(
                         *transferred <= open.data_len,
                         "{result:?} of {}",
@@ -306,6 +321,7 @@ impl InitiatorSide {
             attribute: 1,
             direction,
             data_len,
+            asks_stage_times: asks_stage_times(data_len),
         };
         let result = self.machine.submit(command);
         let Ok(task) = result else {

@@ -6,7 +6,7 @@ use iscsi::{Direction, Outcome, TaskResult};
 
 use crate::initiator_side::{InitiatorSide, tag};
 use crate::input::Input;
-use crate::peer::{TARGET, initiator_config, target_config};
+use crate::peer::{STAGE_TIMES, TARGET, initiator_config, target_config};
 use crate::stream::{Side, Stream};
 use crate::target_side::TargetSide;
 use crate::wire::{self, filler};
@@ -298,6 +298,7 @@ impl Pair<'_> {
         let TaskResult::Completed {
             status: 0,
             transferred,
+            stage_times,
             ..
         } = result
         else {
@@ -305,6 +306,7 @@ impl Pair<'_> {
             return;
         };
         assert_eq!(*transferred, open.data_len);
+        assert!(stage_times.is_none_or(|times| times == STAGE_TIMES));
         if open.direction == Direction::Read {
             assert!(
                 open.buffer == filler(tag(open.task), 0, open.data_len),

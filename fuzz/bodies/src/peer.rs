@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use iscsi::frame::Digests;
-use iscsi::{InitiatorConfig, OperationalConfig, SessionParameters, TargetConfig};
+use iscsi::{InitiatorConfig, OperationalConfig, SessionParameters, StageTimes, TargetConfig};
 
 use crate::input::{Input, Sizes};
 use crate::stream::{Side, Stream};
@@ -12,6 +12,14 @@ use crate::wire::Pdu;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
 pub(crate) const INITIATOR: &str = "iqn.2026-11.io.sanstone:host";
+
+/// What our target tells of each command where that was agreed.
+pub(crate) const STAGE_TIMES: StageTimes = StageTimes {
+    queue_ns: 1,
+    volume_ns: 2 << 40,
+    medium_ns: None,
+    reply_ns: 3,
+};
 
 /// Parameters as the bits of one choice want them. All lengths are small, so that a short input
 /// reaches every limit.
@@ -26,6 +34,8 @@ pub(crate) fn operational(choice: u8) -> OperationalConfig {
         max_burst_length: if bit(5) { 1024 } else { 8192 },
         first_burst_length: if bit(6) { 512 } else { 2048 },
         max_outstanding_r2t: if bit(7) { 3 } else { 1 },
+        // No bit is left; with every mixture of two of the others.
+        stage_times: choice.count_ones() % 2 == 1,
         ..OperationalConfig::default()
     }
 }
@@ -140,5 +150,9 @@ pub(crate) fn check_parameters(agreed: &SessionParameters, wanted: &OperationalC
     assert!(
         agreed.initial_r2t || !wanted.initial_r2t,
         "one No against our Yes"
+    );
+    assert!(
+        !agreed.stage_times || wanted.stage_times,
+        "one Yes against our No"
     );
 }

@@ -12,7 +12,7 @@ use iscsi::{
 };
 
 use crate::held::held;
-use crate::peer::check_parameters;
+use crate::peer::{STAGE_TIMES, check_parameters};
 use crate::stream::Side;
 use crate::wire;
 
@@ -338,7 +338,10 @@ impl TargetSide {
 
     /// The next PDU to send, if any.
     pub(crate) fn transmit(&mut self) -> Option<Transmit> {
-        let transmit = self.machine.poll_transmit()?;
+        let mut transmit = self.machine.poll_transmit()?;
+        if self.machine.parameters().stage_times {
+            transmit.tell_stage_times(&STAGE_TIMES);
+        }
         self.log.push(Seen::Sent(transmit.clone()));
         let bhs = &transmit.header;
         assert_eq!(wire::length(bhs) as usize, transmit.data_len());

@@ -11,6 +11,7 @@ mod disks;
 mod fronts;
 mod identity;
 mod keeping;
+mod layers;
 mod log;
 mod machines;
 mod management;

@@ -97,6 +97,7 @@ pub(crate) fn disk_at(address: SocketAddr) -> IscsiConfig {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: false,
         connect_timeout: Duration::from_secs(60),
         request_timeout: Duration::from_secs(120),
         reconnect_timeout: Duration::from_secs(60),

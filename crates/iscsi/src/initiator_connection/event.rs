@@ -3,6 +3,7 @@
 use crate::error::CloseReason;
 use crate::lun::LunField;
 use crate::params::SessionParameters;
+use crate::stage_times::StageTimes;
 use crate::task::{Direction, TaskId};
 use crate::text::TargetRecord;
 
@@ -19,6 +20,8 @@ pub struct Command<'a> {
     pub direction: Direction,
     /// Expected Data Transfer Length in bytes; 0 without data.
     pub data_len: u32,
+    /// Has the target tell where the command's time goes, if both ends have agreed that it may be asked.
+    pub asks_stage_times: bool,
 }
 
 /// What happened; drained with `poll_event` after each `receive`, before the next one.
@@ -96,6 +99,8 @@ pub enum TaskResult {
         /// Bytes transferred: for a read those that arrived, less what the target calls
         /// underflow; for a write the expected length less the underflow.
         transferred: u32,
+        /// Where its time went at the target, if that was asked and agreed.
+        stage_times: Option<StageTimes>,
     },
     /// The target failed to execute it: a response code other than 0 (RFC 7143 §11.4.3).
     TargetFailure {

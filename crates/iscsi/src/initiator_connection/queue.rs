@@ -197,6 +197,10 @@ impl InitiatorConnection {
         let header = pdu::ScsiCommand {
             opcode: opcode::SCSI_COMMAND,
             flags: direction | task.attribute | if more { 0 } else { FINAL },
+            asks: match task.asks_stage_times {
+                true => pdu::ScsiCommand::STAGE_TIMES,
+                false => 0,
+            },
             data_segment_length: pdu::u24(task.immediate_len as usize),
             lun: task.lun.0.into(),
             initiator_task_tag: id.tag().into(),

@@ -6,6 +6,7 @@ use crate::error::{CloseReason, Error};
 use crate::login::InitiatorStep;
 use crate::pdu::{self, FINAL, RESERVED_TAG, ResponsePdu, opcode};
 use crate::sequence::before;
+use crate::stage_times::StageTimes;
 use crate::status::LoginStatus;
 use crate::task::{RxData, TaskId};
 use crate::text;
@@ -84,7 +85,7 @@ impl InitiatorConnection {
                 let data = data.inline()?;
                 match pdu {
                     ResponsePdu::ScsiResponse(response) => {
-                        return self.scsi_response(response, data);
+                        return self.scsi_response(bhs, response, data);
                     }
                     ResponsePdu::TaskManagement(response) => self.function_response(response),
                     ResponsePdu::Text(response) => return self.text_response(response, data),
@@ -173,8 +174,9 @@ impl InitiatorConnection {
             });
         }
         if carries_status {
-            let (residual, transferred) = task.transferred(pdu.flags, pdu.residual_count.get());
-            self.complete(id, pdu.status, Vec::new(), residual, transferred);
+            let moved = task.transferred(pdu.flags, pdu.residual_count.get());
+            let told = task.asks_stage_times.then(|| StageTimes::of_header(bhs));
+            self.complete(id, pdu.status, Vec::new(), moved, told);
         }
         Ok(())
     }
@@ -184,8 +186,8 @@ impl InitiatorConnection {
         task: TaskId,
         status: u8,
         sense: Vec<u8>,
-        residual: Residual,
-        transferred: u32,
+        (residual, transferred): (Residual, u32),
+        stage_times: Option<StageTimes>,
     ) {
         self.finish(
             task,
@@ -194,6 +196,7 @@ impl InitiatorConnection {
                 sense,
                 residual,
                 transferred,
+                stage_times,
             },
         );
     }
@@ -217,14 +220,19 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    fn scsi_response(&mut self, response: &pdu::ScsiResponse, data: &[u8]) -> Result<(), Error> {
+    fn scsi_response(
+        &mut self,
+        bhs: &[u8; 48],
+        response: &pdu::ScsiResponse,
+        data: &[u8],
+    ) -> Result<(), Error> {
         let Some((id, task)) = self.open_command(response.initiator_task_tag.get())? else {
             return Ok(());
         };
-        let (residual, transferred) =
-            task.transferred(response.flags, response.residual_count.get());
+        let moved = task.transferred(response.flags, response.residual_count.get());
+        let told = task.asks_stage_times.then(|| StageTimes::of_header(bhs));
         match response.response {
-            0 => self.complete(id, response.status, sense_of(data), residual, transferred),
+            0 => self.complete(id, response.status, sense_of(data), moved, told),
             response => self.finish(id, TaskResult::TargetFailure { response }),
         }
         Ok(())

@@ -16,6 +16,7 @@ pub(super) struct Task {
     pub(super) attribute: u8,
     pub(super) direction: Direction,
     pub(super) data_len: u32,
+    pub(super) asks_stage_times: bool,
     /// Its PDU has been handed out for sending.
     pub(super) sent: bool,
     /// Data in the command PDU.
@@ -57,6 +58,7 @@ impl Task {
             attribute: command.attribute,
             direction: command.direction,
             data_len: command.data_len,
+            asks_stage_times: command.asks_stage_times && parameters.stage_times,
             sent: false,
             immediate_len,
             unsolicited_end,

@@ -26,6 +26,7 @@ pub(crate) enum Key {
     OfMarker,
     IfMarkInt,
     OfMarkInt,
+    StageTimes,
 }
 
 /// How two wishes become one value (RFC 7143 §6.2).
@@ -50,7 +51,7 @@ pub(crate) enum Rule {
 const SEGMENT_MAX: u32 = (1 << 24) - 1;
 
 /// Name, key, rule, whether it is irrelevant in a discovery session.
-const TABLE: [(&str, Key, Rule, bool); 20] = [
+const TABLE: [(&str, Key, Rule, bool); 21] = [
     ("HeaderDigest", Key::HeaderDigest, Rule::Digest, false),
     ("DataDigest", Key::DataDigest, Rule::Digest, false),
     (
@@ -128,11 +129,13 @@ const TABLE: [(&str, Key, Rule, bool); 20] = [
     ("OFMarker", Key::OfMarker, Rule::Fixed("No"), false),
     ("IFMarkInt", Key::IfMarkInt, Rule::Fixed("Reject"), false),
     ("OFMarkInt", Key::OfMarkInt, Rule::Fixed("Reject"), false),
+    // A private extension (§13.22): the domain of our own names, reversed as there.
+    ("X-io.sanstone.StageTimes", Key::StageTimes, Rule::And, true),
 ];
 
 impl Key {
-    /// All that an initiator offers, in the order in which it does.
-    pub(crate) const OFFERED: [Key; 14] = [
+    /// All that an initiator offers, in the order in which it does, if it is [worth offering](Key::is_offered).
+    pub(crate) const OFFERED: [Key; 15] = [
         Key::HeaderDigest,
         Key::DataDigest,
         Key::ErrorRecoveryLevel,
@@ -147,7 +150,14 @@ impl Key {
         Key::MaxOutstandingR2T,
         Key::DataPduInOrder,
         Key::DataSequenceInOrder,
+        Key::StageTimes,
     ];
+
+    /// Whether an initiator with this configuration offers it: keys that the RFC does not have are left out
+    /// where nobody asks for them.
+    pub(crate) fn is_offered(self, config: &OperationalConfig) -> bool {
+        self != Key::StageTimes || config.stage_times
+    }
 
     pub(crate) fn from_name(name: &str) -> Option<Key> {
         TABLE
@@ -190,6 +200,7 @@ impl Key {
             Key::ProtocolLevel => 1,
             Key::ErrorRecoveryLevel | Key::TaskReporting => 0,
             Key::IfMarker | Key::OfMarker | Key::IfMarkInt | Key::OfMarkInt => 0,
+            Key::StageTimes => config.stage_times.into(),
         }
     }
 
@@ -206,6 +217,7 @@ impl Key {
             Key::DefaultTime2Wait => parameters.default_time2wait_s = value as u16,
             Key::DefaultTime2Retain => parameters.default_time2retain_s = value as u16,
             Key::MaxOutstandingR2T => parameters.max_outstanding_r2t = value as u16,
+            Key::StageTimes => parameters.stage_times = value != 0,
             _ => {}
         }
     }

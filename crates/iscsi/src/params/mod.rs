@@ -52,6 +52,9 @@ pub struct OperationalConfig {
     pub default_time2retain_s: u16,
     /// MaxOutstandingR2T, §13.17: 1 to 65535 (result: minimum).
     pub max_outstanding_r2t: u16,
+    /// X-io.sanstone.StageTimes, a private extension (§13.22): `true` offers it as initiator and agrees as
+    /// target, so that commands may ask for their [`StageTimes`](crate::StageTimes) (result: AND).
+    pub stage_times: bool,
 }
 
 impl Default for OperationalConfig {
@@ -69,6 +72,7 @@ impl Default for OperationalConfig {
             default_time2wait_s: 2,
             default_time2retain_s: 0,
             max_outstanding_r2t: 4,
+            stage_times: false,
         }
     }
 }
@@ -97,6 +101,8 @@ pub struct SessionParameters {
     pub default_time2retain_s: u16,
     /// R2Ts that one command may have open.
     pub max_outstanding_r2t: u16,
+    /// Whether commands may ask for their [`StageTimes`](crate::StageTimes).
+    pub stage_times: bool,
 }
 
 impl Default for SessionParameters {
@@ -113,6 +119,7 @@ impl Default for SessionParameters {
             default_time2wait_s: 2,
             default_time2retain_s: 20,
             max_outstanding_r2t: 1,
+            stage_times: false,
         }
     }
 }

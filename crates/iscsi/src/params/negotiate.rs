@@ -127,7 +127,8 @@ impl Negotiation {
     pub(crate) fn offers(&mut self) -> Vec<(&'static str, String)> {
         let mut offers = Vec::new();
         for key in Key::OFFERED {
-            if self.discovery && key.irrelevant_in_discovery() {
+            let is_irrelevant = self.discovery && key.irrelevant_in_discovery();
+            if is_irrelevant || !key.is_offered(&self.config) {
                 continue;
             }
             self.offered |= bit(key);

@@ -37,6 +37,9 @@ fn each_key_is_answered_by_its_rule() {
         ("TaskReporting", "FastAbort,RFC3720", Some("RFC3720")),
         ("iSCSIProtocolLevel", "2", Some("1")),
         ("X-com.example.key", "1", Some("NotUnderstood")),
+        ("X-io.sanstone.StageTimes", "Yes", Some("No")),
+        ("X-io.sanstone.StageTimes", "No", Some("No")),
+        ("X-io.sanstone.StageTimes", "maybe", Some("Reject")),
     ];
     for (key, value, expected) in cases {
         let got = answer(OperationalConfig::default(), key, value);
@@ -109,6 +112,53 @@ fn a_discovery_session_has_no_use_for_data_keys() {
     assert_eq!(answer.as_deref(), Some("2"));
 }
 
+#[test]
+fn stage_times_are_offered_where_they_are_wanted_and_told_where_both_want_them() {
+    const KEY: &str = "X-io.sanstone.StageTimes";
+    let with = |stage_times| OperationalConfig {
+        stage_times,
+        ..OperationalConfig::default()
+    };
+    let offers = |mut negotiation: Negotiation| {
+        let offers = negotiation.offers().into_iter();
+        let offered = offers.filter(|(key, _)| *key == KEY);
+        offered.map(|(_, value)| value).collect::<Vec<_>>()
+    };
+    assert_eq!(offers(Negotiation::new(with(false))), [""; 0]);
+    assert_eq!(offers(Negotiation::new(with(true))), ["Yes"]);
+    let mut discovery = Negotiation::new(with(true));
+    discovery.set_discovery();
+    assert_eq!(offers(discovery), [""; 0]);
+
+    // A target that does not know it, and ours.
+    for (answer, is_agreed) in [
+        ("NotUnderstood", false),
+        ("Reject", false),
+        ("Irrelevant", false),
+        ("No", false),
+        ("Yes", true),
+    ] {
+        let mut negotiation = Negotiation::new(with(true));
+        negotiation.offers();
+        assert_eq!(negotiation.take(KEY, answer).unwrap(), None, "{answer}");
+        assert_eq!(negotiation.parameters().stage_times, is_agreed, "{answer}");
+    }
+    let mut negotiation = Negotiation::new(with(true));
+    negotiation.offers();
+    let error = negotiation.take(KEY, "2").unwrap_err().to_string();
+    assert!(error.contains(KEY) && error.contains("\"2\""), "{error}");
+
+    assert_eq!(answer(with(true), KEY, "Yes").as_deref(), Some("Yes"));
+    let mut twice = Negotiation::new(with(true));
+    twice.take(KEY, "Yes").unwrap();
+    assert!(twice.take(KEY, "Yes").is_err());
+    let mut discovery = Negotiation::new(with(true));
+    discovery.set_discovery();
+    let answer = discovery.take(KEY, "Yes").unwrap();
+    assert_eq!(answer.as_deref(), Some("Irrelevant"));
+    assert!(!discovery.parameters().stage_times);
+}
+
 fn config() -> impl Strategy<Value = OperationalConfig> {
     let length = || 512..=(1u32 << 24) - 1;
     let numbers = (
@@ -119,7 +169,7 @@ fn config() -> impl Strategy<Value = OperationalConfig> {
         0..=3600u16,
         1..=u16::MAX,
     );
-    (any::<[bool; 4]>(), numbers).prop_map(|(flags, numbers)| OperationalConfig {
+    (any::<[bool; 5]>(), numbers).prop_map(|(flags, numbers)| OperationalConfig {
         header_digest: flags[0],
         data_digest: flags[1],
         initial_r2t: flags[2],
@@ -130,6 +180,7 @@ fn config() -> impl Strategy<Value = OperationalConfig> {
         default_time2wait_s: numbers.3,
         default_time2retain_s: numbers.4,
         max_outstanding_r2t: numbers.5,
+        stage_times: flags[4],
     })
 }
 

@@ -31,7 +31,7 @@ pub(super) use header;
 header! {
     /// SCSI Command (RFC 7143 §11.3). `flags`: F 0x80, R 0x40, W 0x20, task attribute 0x07.
     ScsiCommand {
-        opcode: u8, flags: u8, reserved: [u8; 2], total_ahs_length: u8,
+        opcode: u8, flags: u8, asks: u8, reserved: u8, total_ahs_length: u8,
         data_segment_length: [u8; 3], lun: U64, initiator_task_tag: U32,
         expected_data_transfer_length: U32, cmd_sn: U32, exp_stat_sn: U32, cdb: [u8; 16],
     }
@@ -44,6 +44,9 @@ impl ScsiCommand {
     pub const WRITE: u8 = 0x20;
     /// Mask of the task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
     pub const ATTRIBUTE: u8 = 0x07;
+    /// Of `asks`, which the RFC reserves, where both ends have agreed to it: the status is to bring the
+    /// [`StageTimes`](crate::StageTimes).
+    pub const STAGE_TIMES: u8 = 0x01;
 }
 
 header! {

@@ -144,6 +144,9 @@ pub struct CommandRequest {
     pub unsolicited_len: u32,
     /// Whether it was marked for immediate delivery.
     pub immediate: bool,
+    /// Whether its status is to bring where its time went: see
+    /// [`Transmit::tell_stage_times`](crate::Transmit::tell_stage_times).
+    pub asks_stage_times: bool,
 }
 
 /// A task management function (RFC 7143 §11.5).

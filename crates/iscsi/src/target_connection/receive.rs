@@ -273,6 +273,8 @@ impl TargetConnection {
             immediate_len: data.len(),
             unsolicited_len: shape.unsolicited_end.unwrap_or(data.len()),
             immediate,
+            asks_stage_times: self.parameters.stage_times
+                && request.asks & pdu::ScsiCommand::STAGE_TIMES != 0,
         }));
     }
 

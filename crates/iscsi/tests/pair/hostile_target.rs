@@ -189,6 +189,7 @@ fn the_window_moves_forwards_only() {
         attribute: 1,
         direction: Direction::None,
         data_len: 0,
+        asks_stage_times: false,
     };
     let taken = std::iter::from_fn(|| victim.machine.submit(command).ok()).count();
     assert_eq!(taken, 1023, "tasks_max holds whatever the target allows");

@@ -7,3 +7,4 @@ mod hostile_target;
 mod io;
 mod pair;
 mod session;
+mod stage_times;

@@ -113,6 +113,8 @@ pub(crate) struct TargetSide {
     pub(crate) authentication: Option<Authentication>,
     pub(crate) session_answer: Result<u16, LoginStatus>,
     pub(crate) tasks_seen_max: usize,
+    /// Commands that asked where their time goes.
+    pub(crate) asked: usize,
 }
 
 fn extent(cdb: &[u8]) -> (usize, usize) {
@@ -120,6 +122,14 @@ fn extent(cdb: &[u8]) -> (usize, usize) {
     let len = u32::from_be_bytes(cdb[10..14].try_into().unwrap());
     (offset as usize, len as usize)
 }
+
+/// What the target tells of each command, where it does: durations that arrive as they were.
+pub(crate) const STAGE_TIMES: StageTimes = StageTimes {
+    queue_ns: 1,
+    volume_ns: 2 << 20,
+    medium_ns: Some(3 << 10),
+    reply_ns: 0,
+};
 
 pub(crate) const GOOD: u8 = 0;
 pub(crate) const CHECK_CONDITION: u8 = 2;
@@ -179,6 +189,7 @@ impl TargetSide {
 
     fn command(&mut self, request: CommandRequest, payload: &[u8]) {
         let task = request.task;
+        self.asked += usize::from(request.asks_stage_times);
         let immediate = request.immediate_len as usize;
         let mut buffer = vec![0; request.write_len as usize];
         buffer[..immediate].copy_from_slice(&payload[..immediate]);
@@ -290,7 +301,10 @@ impl TargetSide {
     }
 
     fn transmit(&mut self, wire: &mut Vec<u8>, choices: &mut Choices) {
-        while let Some(transmit) = self.machine.poll_transmit() {
+        while let Some(mut transmit) = self.machine.poll_transmit() {
+            if self.machine.parameters().stage_times {
+                transmit.tell_stage_times(&STAGE_TIMES);
+            }
             let payload = match &transmit.data {
                 TransmitData::Task { task, .. } => &self.answering[task][..],
                 _ => &[],
@@ -345,6 +359,8 @@ pub(crate) struct Pair {
     pub(crate) now: u64,
     /// Drops whatever the target sends.
     pub(crate) deaf: bool,
+    /// The initiator asks where the time of its commands goes.
+    pub(crate) asks: bool,
     /// Flips bits of about one in so many chunks that arrive.
     pub(crate) damage_one_in: Option<usize>,
 }
@@ -374,12 +390,14 @@ impl Pair {
                 authentication: None,
                 session_answer: Ok(7),
                 tasks_seen_max: 0,
+                asked: 0,
             },
             to_target: Vec::new(),
             to_initiator: Vec::new(),
             choices: Choices(seed | 1),
             now: 0,
             deaf: false,
+            asks: false,
             damage_one_in: None,
         }
     }
@@ -527,6 +545,7 @@ impl Pair {
             attribute: 1,
             direction,
             data_len,
+            asks_stage_times: self.asks,
         };
         let task = self.initiator.machine.submit(command).ok()?;
         self.initiator.buffers.insert(task, buffer);
@@ -598,6 +617,7 @@ pub(crate) fn good(transferred: usize) -> TaskResult {
         sense: Vec::new(),
         residual: Residual::None,
         transferred: transferred as u32,
+        stage_times: None,
     }
 }
 

@@ -92,6 +92,7 @@ pub(super) async fn open(peer: &Peer) -> Result<Rc<IscsiDisk>> {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: false,
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(30),
         reconnect_timeout: Duration::from_secs(1),

@@ -3,6 +3,7 @@
 use engine::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use volume::layers::Layers;
 
 /// What a load has done.
 #[derive(Clone, Debug)]
@@ -25,6 +26,49 @@ pub struct Done {
     pub not_begun: u64,
     /// What it was like meanwhile.
     pub series: Vec<Point>,
+    /// Of a load that was watched: I/Os over all of its time, a few thousand of them.
+    pub seen: Vec<SeenIo>,
+}
+
+/// Where the time of an I/O went.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenIo {
+    /// As its latency counts, in nanoseconds.
+    pub latency_ns: u64,
+    /// The part of it that the volume took.
+    pub volume_ns: u64,
+    /// And where that was.
+    pub layers: Layers,
+}
+
+/// One of so many I/Os, always as many more as there are too many of them.
+#[derive(Debug, Default)]
+pub(super) struct Sampled {
+    pub(super) ios: Vec<SeenIo>,
+    /// As a power of two.
+    one_of: u32,
+    count: u64,
+}
+
+impl Sampled {
+    const IOS_MAX: usize = 16_384;
+
+    pub(super) fn add(&mut self, io: SeenIo) {
+        let is_one = self.count.trailing_zeros() >= self.one_of;
+        self.count += 1;
+        if !is_one {
+            return;
+        }
+        if self.ios.len() == Self::IOS_MAX {
+            let mut index = 0;
+            self.ios.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.one_of += 1;
+        }
+        self.ios.push(io);
+    }
 }
 
 /// A moment of a load, and what has happened since the one before.
@@ -59,6 +103,7 @@ impl Done {
             late_ns: histogram(),
             not_begun: 0,
             series: Vec::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -102,4 +147,30 @@ pub(crate) fn quantile_us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
 /// From 100 ns to a minute, to 1 %.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, 60_000_000_000, 2).expect("valid bounds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_from_all_of_the_time_and_bounded() {
+        let mut sampled = Sampled::default();
+        let count = 1_000_000;
+        for latency_ns in 0..count {
+            sampled.add(SeenIo {
+                latency_ns,
+                volume_ns: 0,
+                layers: Layers::default(),
+            });
+        }
+        let ios = &sampled.ios;
+        assert!(ios.len() > Sampled::IOS_MAX / 2 && ios.len() <= Sampled::IOS_MAX);
+        let step = ios[1].latency_ns - ios[0].latency_ns;
+        let steps = ios
+            .windows(2)
+            .map(|two| two[1].latency_ns - two[0].latency_ns);
+        assert!(steps.into_iter().all(|each| each == step), "in even steps");
+        assert!(ios.last().expect("some").latency_ns >= count - step);
+    }
 }

@@ -14,12 +14,15 @@ use engine::{
     task, time,
 };
 use hdrhistogram::Histogram;
-use volume::{Durability, Error, ErrorKind, Result, SharedVolume};
+use volume::{
+    Durability, Error, ErrorKind, Result, SharedVolume,
+    layers::{Watch, watched},
+};
 
 use super::{
     Arrivals, Done, Ledger, Lun, Point, Stop, Workload,
     arrivals::Schedule,
-    done::histogram,
+    done::{Sampled, SeenIo, histogram},
     places::{Io, Places},
     stamps::marked,
 };
@@ -37,6 +40,12 @@ const POINTS: u32 = 200;
 const POINT_MIN: Duration = Duration::from_millis(2);
 /// The most time for which the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
+
+/// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
+/// that it is not always the same disk's.
+const SEEN_ONE_OF: u64 = 17;
+/// And one is that comes so long after the last.
+const SEEN_AFTER: Duration = Duration::from_millis(1);
 
 /// How often another place is drawn where a write is in the way, before it is waited for.
 const DRAWS_MAX: u32 = 16;
@@ -86,6 +95,7 @@ pub async fn generate(
         late_ns: times.late_ns,
         not_begun: run.arrived(passed_ns).saturating_sub(run.begun.get()),
         series,
+        seen: run.seen.take().ios,
     })
 }
 
@@ -106,6 +116,10 @@ struct Run {
     ended: Cell<u64>,
     one_ended: Notify,
     times: RefCell<Times>,
+    is_watched: bool,
+    /// When the last I/O was issued that is watched.
+    seen_at: Cell<Instant>,
+    seen: RefCell<Sampled>,
     failed: RefCell<Option<Error>>,
 }
 
@@ -174,6 +188,9 @@ impl Run {
             ended: Cell::new(0),
             one_ended: Notify::new(),
             times: RefCell::default(),
+            is_watched: workload.is_watched,
+            seen_at: Cell::default(),
+            seen: RefCell::default(),
             failed: RefCell::new(None),
         })
     }
@@ -201,27 +218,49 @@ impl Run {
         let _places = (take(&lun.places).await, take(&self.places).await);
         let issued = time::now();
         self.at_volume.set(self.at_volume.get() + 1);
-        let result = lun.perform(&self.data, self.durability).await;
+        let performed = lun.perform(&self.data, self.durability);
+        let watch = self.is_seen(issued).then(Watch::new);
+        let result = match &watch {
+            None => performed.await,
+            Some(watch) => watched(watch.clone(), performed).await,
+        };
         self.at_volume.set(self.at_volume.get() - 1);
         self.ended.set(self.ended.get() + 1);
         match result {
-            Ok(len) => self.record(len, intended, issued),
+            Ok(len) => self.record(len, intended, issued, watch),
             Err(error) => {
                 self.failed.borrow_mut().get_or_insert(error);
             }
         }
     }
 
-    fn record(&self, len: usize, intended: Instant, issued: Instant) {
+    /// Whether the I/O that is issued now is to be watched.
+    fn is_seen(&self, issued: Instant) -> bool {
+        let is_one =
+            self.begun.get() % SEEN_ONE_OF == 0 || issued - self.seen_at.get() > SEEN_AFTER;
+        let is_seen = self.is_watched && is_one;
+        if is_seen {
+            self.seen_at.set(issued);
+        }
+        is_seen
+    }
+
+    fn record(&self, len: usize, intended: Instant, issued: Instant, watch: Option<Watch>) {
         let now = time::now();
-        let latency_ns = (now - intended).as_nanos() as u64;
+        let [latency_ns, volume_ns] =
+            [intended, issued].map(|from| now.since(from).as_nanos() as u64);
+        if let Some(watch) = watch {
+            self.seen.borrow_mut().add(SeenIo {
+                latency_ns,
+                volume_ns,
+                layers: watch.layers(),
+            });
+        }
         let mut times = self.times.borrow_mut();
         times.bytes += len as u64;
         times.sum_ns += latency_ns;
         times.latency_ns.saturating_record(latency_ns);
-        times
-            .volume_ns
-            .saturating_record((now - issued).as_nanos() as u64);
+        times.volume_ns.saturating_record(volume_ns);
     }
 }
 

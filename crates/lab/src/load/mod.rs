@@ -32,7 +32,7 @@ use volume::{Durability, SharedVolume, Volume};
 
 pub use arrivals::Spacing;
 pub(crate) use done::quantile_us;
-pub use done::{Done, Point};
+pub use done::{Done, Point, SeenIo};
 pub use generator::generate;
 pub use stamps::{Ledger, is_free_to_write};
 
@@ -109,6 +109,8 @@ pub struct Workload {
     pub span_bytes: Option<u64>,
     /// Ends after as many I/Os, if the time has not passed before.
     pub ios_max: Option<u64>,
+    /// Whether it is watched where the time of its I/Os goes.
+    pub is_watched: bool,
 }
 
 impl Workload {
@@ -126,6 +128,7 @@ impl Workload {
             durability: Durability::Cached,
             span_bytes: None,
             ios_max: None,
+            is_watched: false,
         }
     }
 

@@ -6,13 +6,20 @@ use std::{cell::Cell, io, rc::Rc, time::Instant};
 
 use serde::Deserialize;
 use serde_json::json;
-use volume::config::{Size, Time};
+use volume::{
+    config::{Size, Time},
+    layers::Watch,
+};
 
-use super::{Case, Experiment, Needs, Runner, Sample, Work, check_time, within};
+use super::{
+    Case, Experiment, Needs, Runner, Sample, Work, check_time,
+    layers::{self, Row, Way},
+    within,
+};
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
     load::mark_as_ours,
-    report::{Axis, Findings, Layer, Layers, Line, Marks, Plot, Table, Times, short},
+    report::{Axis, Findings, Layer, Layers, Line, Marks, Plot, Table, short},
     sqlite::{Disk, Settings, Store},
 };
 
@@ -55,16 +62,24 @@ struct Spent {
     read_ns: u64,
     write_ns: u64,
     flush_ns: u64,
+    /// Where it waited, all three together.
+    way: Way,
 }
 
-/// A part of a commit, by its name.
-type Part = (&'static str, fn(&Spent) -> u64);
+impl Spent {
+    fn waited_ns(&self) -> u64 {
+        self.read_ns + self.write_ns + self.flush_ns
+    }
+}
 
-/// The parts of a commit, from the top to the bottom: they make up all of it.
-const PARTS: [Part; 4] = [
-    ("SQLite and its files", |spent| {
-        spent.total_ns - spent.read_ns - spent.write_ns - spent.flush_ns
-    }),
+/// What SQLite does itself.
+const OWN: Row<Spent> = ("SQLite and its files", |spent| {
+    spent.total_ns - spent.waited_ns()
+});
+
+/// What a commit is made of, as SQLite sees it: all of it.
+const PARTS: [Row<Spent>; 4] = [
+    OWN,
     ("waiting for reads", |spent| spent.read_ns),
     ("handing over writes", |spent| spent.write_ns),
     ("waiting until they are durable", |spent| spent.flush_ns),
@@ -155,15 +170,21 @@ impl Inserts {
         let mut all = Vec::new();
         while all.len() < self.commits && !runner.is_stopped() {
             spent.set(Spent::default());
+            let watch = Watch::new();
             let began = Instant::now();
             if began >= deadline {
                 break;
             }
             let value = all.len() as i64 % 5 + 5;
+            // All of this thread's I/Os until then are the commit's.
+            let watched = watch.enter();
             database.run(doing, |_| statement.execute([value]))?;
+            drop(watched);
+            let spent = spent.get();
             all.push(Spent {
                 total_ns: began.elapsed().as_nanos() as u64,
-                ..spent.get()
+                way: Way::new(spent.waited_ns(), &watch.layers()),
+                ..spent
             });
         }
         Ok(all)
@@ -176,7 +197,7 @@ impl Inserts {
         if all.len() < 2 || runner.is_stopped() {
             return Ok(None);
         }
-        let layers = layers(&all);
+        let layers = across(&all);
         Ok(Some(Sample {
             per_s: 1e6 / layers.total.mean_us,
             p50_us: layers.total.p50_us,
@@ -185,38 +206,14 @@ impl Inserts {
     }
 }
 
-/// The means of the whole and its parts: over all commits, and over those whose whole time lies about
-/// the median and about the 99th percentile.
-fn layers(all: &[Spent]) -> Layers {
-    let mut sorted = all.to_vec();
-    sorted.sort_unstable_by_key(|spent| spent.total_ns);
-    let band = |from: f64, to: f64| {
-        let last = sorted.len() as f64;
-        let from = ((from * last) as usize).min(sorted.len() - 1);
-        let to = ((to * last).ceil() as usize).clamp(from + 1, sorted.len());
-        &sorted[from..to]
-    };
-    let (middle, late) = (band(0.45, 0.55), band(0.985, 0.995));
-    let times = |of: fn(&Spent) -> u64| {
-        let mean_us = |of_these: &[Spent]| {
-            of_these.iter().map(of).sum::<u64>() as f64 / 1e3 / of_these.len() as f64
-        };
-        Times {
-            mean_us: mean_us(&sorted),
-            p50_us: mean_us(middle),
-            p99_us: mean_us(late),
-        }
-    };
-    Layers {
-        total: times(|spent| spent.total_ns),
-        layers: PARTS
-            .iter()
-            .map(|(name, of)| Layer {
-                name: (*name).into(),
-                times: times(*of),
-            })
-            .collect(),
-    }
+/// Where the time of these commits went, from the database to the medium.
+fn across(all: &[Spent]) -> Layers {
+    layers::layers(all, |spent| spent.total_ns, &[OWN], |spent| spent.way)
+}
+
+/// The same as the database sees it.
+fn waits(all: &[Spent]) -> Layers {
+    layers::layers(all, |spent| spent.total_ns, &PARTS, |_| Way::default())
 }
 
 impl Experiment for Commit {
@@ -246,8 +243,8 @@ impl Experiment for Commit {
                 ..Findings::default()
             });
         }
-        let layers = layers(&all);
-        let mut notes = Vec::new();
+        let (across, waits) = (across(&all), waits(&all));
+        let mut notes = layers::notes(all.iter().map(|spent| spent.way));
         if all.len() < COMMITS_MIN {
             notes.push(format!(
                 "{} commits say little about the slowest of a hundred: let it run longer (time, commits)",
@@ -257,23 +254,20 @@ impl Experiment for Commit {
         if runner.targets.len() > 1 {
             notes.push("one database is on one disk: only the first --on was used".into());
         }
-        notes.push(
-            "between the volume's nodes, the wire and the medium: not visible to this profile"
-                .into(),
-        );
         let totals = all.iter().map(|spent| spent.total_ns as f64 / 1e3);
         let totals: Vec<f64> = totals.collect();
         Ok(Findings {
-            answer: answer(&layers, all.len()),
-            advice: advice(&layers).into_iter().collect(),
+            answer: answer(&across, all.len()),
+            advice: advice(&waits).into_iter().collect(),
             notes,
-            tables: vec![published()],
+            tables: vec![waited_for(&waits), published()],
             plots: vec![plot(&totals)],
             figures: json!({
                 "commits": all.len(),
                 "commits_us": totals,
+                "waits": waits,
             }),
-            layers: Some(layers),
+            layers: Some(across),
             ..Findings::default()
         })
     }
@@ -336,6 +330,13 @@ fn advice(layers: &Layers) -> Option<String> {
     ))
 }
 
+fn waited_for(waits: &Layers) -> Table {
+    Table {
+        title: "What the database waited for".into(),
+        ..waits.table()
+    }
+}
+
 fn published() -> Table {
     let mut table = Table::new(
         "Beside a published one",
@@ -381,6 +382,7 @@ fn plot(totals: &[f64]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Times;
 
     fn spent(total_us: u64, flush_us: u64) -> Spent {
         Spent {
@@ -388,6 +390,7 @@ mod tests {
             read_ns: 1000,
             write_ns: 2000,
             flush_ns: flush_us * 1000,
+            way: Way::default(),
         }
     }
 
@@ -397,7 +400,7 @@ mod tests {
         let quick = (0..950).map(|n| spent(100 + n % 7, 60));
         let slow = (0..50).map(|n| spent(1000 + n, 60));
         let all: Vec<Spent> = quick.chain(slow).collect();
-        let layers = layers(&all);
+        let layers = waits(&all);
         for of in [
             |times: &Times| times.mean_us,
             |times: &Times| times.p50_us,
@@ -416,11 +419,11 @@ mod tests {
 
     #[test]
     fn advice_needs_a_part_that_has_most_of_it() {
-        let told = advice(&layers(&[spent(100, 70)])).expect("most of it");
+        let told = advice(&waits(&[spent(100, 70)])).expect("most of it");
         assert!(
             told.starts_with("70 % of a commit is waiting until"),
             "{told}"
         );
-        assert_eq!(advice(&layers(&[spent(100, 50)])), None);
+        assert_eq!(advice(&waits(&[spent(100, 50)])), None);
     }
 }

@@ -6,6 +6,7 @@ mod commit;
 mod effectiveness;
 mod iozone;
 mod journal;
+mod layers;
 mod oltp;
 mod queue;
 mod runner;

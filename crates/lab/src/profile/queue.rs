@@ -9,14 +9,16 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
+    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    layers::{self, Way},
+    poisson,
     runner::{Figures, Step},
     within, workload,
 };
 use crate::{
     Result,
-    load::{Adapter, Arrivals, Lun, Order, Point, Spacing, Workload},
-    report::{Axis, Findings, Line, Marks, Plot, Table, short},
+    load::{Adapter, Arrivals, Lun, Order, Point, SeenIo, Spacing, Workload},
+    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
     statistics::Median,
 };
 
@@ -86,6 +88,16 @@ struct Knee {
 /// All runs by the number that was outstanding.
 type Sweep = BTreeMap<usize, Vec<Figures>>;
 
+/// Where the time of I/Os went, by the number that was outstanding; of the first run of each.
+type Ways = BTreeMap<usize, Vec<IoSpent>>;
+
+/// Where the time of one I/O went.
+#[derive(Clone, Copy, Debug)]
+struct IoSpent {
+    latency_ns: u64,
+    way: Way,
+}
+
 fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     let values: Vec<f64> = runs.iter().map(of).collect();
     Median::of(&values).median
@@ -118,20 +130,20 @@ impl Queue {
         }
     }
 
-    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<Sweep> {
-        let mut sweep = Sweep::new();
+    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<(Sweep, Ways)> {
+        let mut all = (Sweep::new(), Ways::new());
         for _ in 0..self.rounds.max(1) {
             for outstanding in &self.outstanding {
-                self.try_number(runner, luns, *outstanding, &mut sweep)?;
+                self.try_number(runner, luns, *outstanding, &mut all)?;
             }
         }
         // Powers of two are far apart: one number more tells the knee apart from its neighbour below.
-        if let Some(found) = knee(&sweep).filter(|knee| knee.is_passed && knee.outstanding >= 4) {
+        if let Some(found) = knee(&all.0).filter(|knee| knee.is_passed && knee.outstanding >= 4) {
             for _ in 0..self.rounds.max(1) {
-                self.try_number(runner, luns, found.outstanding * 3 / 4, &mut sweep)?;
+                self.try_number(runner, luns, found.outstanding * 3 / 4, &mut all)?;
             }
         }
-        Ok(sweep)
+        Ok(all)
     }
 
     fn try_number(
@@ -139,12 +151,21 @@ impl Queue {
         runner: &mut Runner<'_>,
         luns: &[Lun],
         outstanding: usize,
-        sweep: &mut Sweep,
+        (sweep, ways): &mut (Sweep, Ways),
     ) -> Result<()> {
         let name = format!("{outstanding} outstanding");
-        let workload = self.closed(outstanding);
+        let workload = Workload {
+            is_watched: true,
+            ..self.closed(outstanding)
+        };
         let step = runner.load(&name, luns, &workload, self.time.duration())?;
         if let Some(step) = step {
+            let spent = |io: &SeenIo| IoSpent {
+                latency_ns: io.latency_ns,
+                way: Way::new(io.latency_ns, &io.layers),
+            };
+            let spent = || step.done.seen.iter().map(spent).collect();
+            ways.entry(outstanding).or_insert_with(spent);
             sweep.entry(outstanding).or_default().push(step.figures);
         }
         Ok(())
@@ -216,7 +237,7 @@ impl Experiment for Queue {
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(self.luns)?;
-        let sweep = self.sweep(runner, &luns)?;
+        let (sweep, ways) = self.sweep(runner, &luns)?;
         let knee = knee(&sweep);
         let rates = match &knee {
             Some(knee) => self.rates(runner, &luns, knee.iops)?,
@@ -252,6 +273,16 @@ impl Experiment for Queue {
         }
         if !adapters.is_empty() {
             findings.tables.push(adapters_table(&adapters));
+        }
+        // Beyond the knee all that grows is a wait.
+        let at = knee.map_or(0, |knee| knee.outstanding);
+        if let Some(spent) = ways.get(&at).filter(|spent| !spent.is_empty()) {
+            findings.layers = Some(across(spent));
+            let told = layers::notes(spent.iter().map(|io| io.way));
+            findings.notes.extend(told);
+            findings
+                .notes
+                .push(format!("where the time went is shown for {at} outstanding"));
         }
         findings.notes.extend(little(&sweep));
         findings.notes.extend(late(&rates));
@@ -302,6 +333,11 @@ impl Experiment for Queue {
         }
         check_time(self.time)
     }
+}
+
+/// Where the time of these I/Os went.
+fn across(ios: &[IoSpent]) -> Layers {
+    layers::layers(ios, |io| io.latency_ns, &[], |io| io.way)
 }
 
 fn answer(knee: Option<&Knee>) -> String {

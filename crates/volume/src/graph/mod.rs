@@ -118,6 +118,12 @@ impl Graph {
         self.context.lanes = lanes.to_vec();
     }
 
+    /// Whether what is opened from now on is for somebody who [watches](crate::layers) where the time goes:
+    /// then targets are asked to tell.
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.context.is_watched = is_watched;
+    }
+
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
         &self.context.handles

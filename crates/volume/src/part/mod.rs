@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::{
     Result, Shape, SharedVolume,
-    stats::{Stats, StatsHandle},
+    stats::{Sight, Stats, StatsHandle},
 };
 
 pub use self::handles::Handles;
@@ -57,6 +57,8 @@ pub(crate) struct Part {
     carried: OnceLock<Carried>,
     /// Set where others may write to its own blocks at any time.
     shared: OnceLock<()>,
+    /// Set where it tells itself where the time of its requests goes.
+    tells_layers: OnceLock<()>,
     /// Held so that what is named twice is opened once as long as anyone uses it.
     children: Vec<Arc<Part>>,
     /// What is asked of it, on every lane.
@@ -94,6 +96,7 @@ impl Part {
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
+            tells_layers: OnceLock::new(),
             children: Vec::new(),
             counters: StatsHandle::new(),
         })
@@ -118,6 +121,7 @@ impl Part {
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
+            tells_layers: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
         }))
@@ -144,6 +148,7 @@ impl Part {
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
+            tells_layers: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
         }))
@@ -213,13 +218,29 @@ impl Part {
         &self.counters
     }
 
+    /// Says that it tells a [watch](crate::layers) itself what its requests take.
+    pub(crate) fn tell_layers(&self) {
+        let _ = self.tells_layers.set(());
+    }
+
+    fn sight(&self) -> Sight {
+        let is_elsewhere = matches!(&self.place, Place::Home(home) if !home.is_here());
+        let is_leaf = self.children.is_empty() && self.tells_layers.get().is_none();
+        match (is_leaf, is_elsewhere) {
+            (true, _) => Sight::Medium,
+            (false, false) => Sight::Through,
+            (false, true) => Sight::Hidden,
+        }
+    }
+
     /// The volume for the current lane, counted: as whoever asks it sees it, with the way to its home.
     pub(crate) async fn on_lane(&self) -> Result<SharedVolume> {
         let volume = match &self.place {
             Place::EveryLane(instance) => instance().await?,
             Place::Home(home) => self.way(home).on_lane()?,
         };
-        Ok(Rc::new(Stats::new(volume, &self.counters)))
+        let counted = Stats::new(volume, &self.counters);
+        Ok(Rc::new(counted.seen_as(self.sight())))
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) others: Others,
     /// Whether files that are not there are made.
     pub(crate) may_make: bool,
+    /// Whether requests will be [watched](crate::layers).
+    pub(crate) is_watched: bool,
     pub(crate) handles: Handles,
     /// What kinds keep for all of their volumes.
     pub(crate) kept: ByType,
@@ -58,6 +60,11 @@ impl Opening<'_> {
     /// Whether files that are not there are made.
     pub(crate) fn may_make(&self) -> bool {
         self.context.may_make
+    }
+
+    /// Whether its requests will be [watched](crate::layers).
+    pub(crate) fn is_watched(&self) -> bool {
+        self.context.is_watched
     }
 
     /// The name of the volume that it is, or is a part of.
@@ -157,6 +164,7 @@ impl Context {
             owner: Owner::passing("a program that will not come back"),
             others: Others::Refuse,
             may_make: true,
+            is_watched: false,
             handles: Handles::default(),
             kept: ByType::default(),
             until_closed: Vec::new(),

@@ -111,6 +111,7 @@ async fn run(foreign: &Rc<Foreign>, host: &Host, steps: Vec<Step>) {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: true,
         connect_timeout: CONNECT,
         request_timeout: REQUEST,
         reconnect_timeout: RECONNECT,

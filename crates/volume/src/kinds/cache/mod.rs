@@ -29,7 +29,7 @@ mod tests;
 
 use std::{cell::RefCell, fmt, ops::Range, rc::Rc, sync::Arc};
 
-use engine::{Buf, LaneFuture, Payload, share::PIECE_BYTES, spawn, spend, time};
+use engine::{Buf, LaneFuture, Payload, share::PIECE_BYTES, spend, time};
 use smallvec::SmallVec;
 
 use self::{
@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume,
+    Volume, layers,
 };
 
 pub use self::counters::{CacheHandle, CacheStats};
@@ -449,7 +449,7 @@ impl Inner {
         }
         let fill = state.in_flight.begin_fill(run, read_ahead);
         // A task of its own: others may join, and whoever asked first may be cancelled.
-        drop(spawn(self.clone().fill(fill.clone())));
+        drop(layers::spawn(self.clone().fill(fill.clone())));
         Some(fill)
     }
 

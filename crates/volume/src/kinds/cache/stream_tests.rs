@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, pin::pin, task::Context};
 
-use engine::{Lane, LaneConfig};
+use engine::{Lane, LaneConfig, spawn};
 
 use super::{
     tests::{KIB, MIB, cache, filled},

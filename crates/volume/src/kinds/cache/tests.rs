@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use engine::{Duration, sim::World, task, time};
+use engine::{Duration, sim::World, spawn, task, time};
 
 use super::*;
 use crate::claim::{Others, Owner};

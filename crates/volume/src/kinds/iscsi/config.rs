@@ -36,6 +36,8 @@ pub struct IscsiConfig {
     pub header_digest: bool,
     /// Asks for CRC32C over the data.
     pub data_digest: bool,
+    /// Asks the target to tell where the time of each command goes, for whoever [watches](crate::layers).
+    pub stage_times: bool,
     /// For a connection and its login.
     pub connect_timeout: Duration,
     /// For the answer to a command, before the session counts as lost.

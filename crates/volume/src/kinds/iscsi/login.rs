@@ -123,6 +123,7 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
     initiator.isid = path.isid;
     initiator.operational.header_digest = config.header_digest;
     initiator.operational.data_digest = config.data_digest;
+    initiator.operational.stage_times = config.stage_times;
     initiator.authentication = config.chap.as_ref().map(authentication).transpose()?;
     Ok(initiator)
 }

@@ -108,6 +108,7 @@ impl Asker {
             chap: self.chap.clone(),
             header_digest: false,
             data_digest: false,
+            stage_times: false,
             connect_timeout: self.limit,
             request_timeout: self.limit,
             reconnect_timeout: Duration::ZERO,

@@ -122,6 +122,7 @@ impl Iscsi {
             },
             isid: first.isid,
             multipath,
+            stage_times: false,
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().duration(),
@@ -172,7 +173,8 @@ impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let lanes = opening.lanes.to_vec();
-            let config = self.resolve(opening.base(), lanes.len()).await?;
+            let mut config = self.resolve(opening.base(), lanes.len()).await?;
+            config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
             let found = Arc::new(OnceLock::new());
@@ -194,6 +196,7 @@ impl Settings for Iscsi {
                 part.carry(Carried::Remote(name));
             }
             part.share();
+            part.tell_layers();
             let volume = opening.volume().to_owned();
             let disks: &mut Disks = opening.kept();
             disks.add(&volume, self.url.get_ref(), identity, &part)?;

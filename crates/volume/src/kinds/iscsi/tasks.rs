@@ -5,9 +5,10 @@
 use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
-use iscsi::{Command, Direction, InitiatorConnection, LunField, TaskId, TaskResult};
+use iscsi::{Command, Direction, InitiatorConnection, LunField, StageTimes, TaskId, TaskResult};
 
 use super::cdb::Cdb;
+use crate::layers::{self, Told, Work};
 
 /// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
 const SIMPLE: u8 = 1;
@@ -22,6 +23,8 @@ pub(super) struct Task {
     pub(super) data: TaskData,
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
+    /// What the target and the way there have of it, for whoever wants to know.
+    work: Option<Box<Work>>,
     /// Whoever asked has gone.
     pub(super) detached: bool,
 }
@@ -43,8 +46,26 @@ impl Task {
             data,
             waker: None,
             result: None,
+            work: None,
             detached: false,
         }
+    }
+
+    /// The same, for a watch to see.
+    pub(super) fn watched(self) -> Task {
+        let work = layers::current().map(|watch| Box::new(Work::new(watch)));
+        Task { work, ..self }
+    }
+
+    /// It was answered, or given up.
+    pub(super) fn end(&mut self, result: TaskResult) {
+        if let Some(work) = self.work.take() {
+            if let TaskResult::Completed { stage_times, .. } = &result {
+                // In this turn its answer came, whatever the lane did before it looked.
+                work.end_at_target(stage_times.map(told), time::turn_began());
+            }
+        }
+        self.result = Some(result);
     }
 
     /// How long the target has had it, unless it has answered.
@@ -55,6 +76,13 @@ impl Task {
     /// Whether it has been answered with a status other than GOOD.
     pub(super) fn was_told(&self) -> bool {
         matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
+    }
+}
+
+fn told(times: StageTimes) -> Told {
+    Told {
+        total: Duration::from_nanos(times.total_ns()),
+        medium: times.medium_ns.map(Duration::from_nanos),
     }
 }
 
@@ -119,12 +147,16 @@ impl Tasks {
                 attribute: SIMPLE,
                 direction: *direction,
                 data_len: *data_len,
+                asks_stage_times: task.work.is_some(),
             }) {
                 Ok(id) => id,
                 Err(iscsi::Error::WindowClosed) => return Ok(()),
                 Err(error) => return Err(error),
             };
             (task.id, task.began) = (Some(id), now);
+            if let Some(work) = &mut task.work {
+                work.begin(time::now());
+            }
             if *direction == Direction::Read {
                 task.data = TaskData::In(Buf::new(*data_len as usize));
             }

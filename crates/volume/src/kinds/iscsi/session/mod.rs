@@ -104,6 +104,8 @@ pub(super) struct Session {
     /// Event codes of asynchronous messages that the log has, as bits.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
+    /// Somebody may want to know where the time of its commands goes.
+    is_watched: bool,
 }
 
 /// A session that nobody has yet; its tasks end with it when whoever waited for it has gone.
@@ -166,6 +168,7 @@ impl Session {
             .map_err(|error| unreachable(address, &error))?;
         let session = Rc::new(Session {
             stream,
+            is_watched: config.operational.stage_times,
             machine: RefCell::new(InitiatorConnection::new(config)),
             tasks: RefCell::default(),
             transmit: Notify::new(),
@@ -259,7 +262,10 @@ impl Session {
             direction,
             data_len: len as u32,
         };
-        let task = Task::new(request, data);
+        let mut task = Task::new(request, data);
+        if self.is_watched {
+            task = task.watched();
+        }
         let key = self.tasks.borrow_mut().insert(task);
         self.submit();
         Waiting {
@@ -373,7 +379,7 @@ impl Session {
         let Some(task) = tasks.entries[key].as_mut() else {
             return;
         };
-        task.result = Some(result);
+        task.end(result);
         let (waker, unwanted) = match task.detached {
             true => (None, tasks.remove(key)),
             false => (task.waker.take(), None),

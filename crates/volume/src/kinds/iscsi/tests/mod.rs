@@ -89,6 +89,7 @@ fn disk_at(address: SocketAddr) -> IscsiConfig {
         chap: None,
         header_digest: false,
         data_digest: false,
+        stage_times: false,
         connect_timeout: Duration::from_secs(5),
         request_timeout: Duration::from_secs(10),
         reconnect_timeout: RECONNECT,

@@ -1,0 +1,195 @@
+//! Where the time of operations went, in rows: means of the whole and of its parts over all of them, and over
+//! those whose whole time lies about the median and about the 99th percentile, so that the rows add up.
+
+use volume::layers::Layers as Seen;
+
+use crate::report::{Layer, Layers, Times};
+
+/// Where the time went for which one operation waited for its volume, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    initiator_ns: u64,
+    wire_ns: u64,
+    target_ns: u64,
+    medium_ns: u64,
+    untold_ns: u64,
+    is_partial: bool,
+}
+
+/// A row: its name, and what it takes of an operation.
+pub(crate) type Row<T> = (&'static str, fn(&T) -> u64);
+
+/// The rows of a way, from the top to the bottom: they make up all of it.
+const ROWS: [Row<Way>; 5] = [
+    ("initiator", |way| way.initiator_ns),
+    ("wire", |way| way.wire_ns),
+    ("target", |way| way.target_ns),
+    ("medium", |way| way.medium_ns),
+    ("wire and target: not visible", |way| way.untold_ns),
+];
+
+impl Way {
+    /// Of an operation that has waited for `waited_ns`, of which this was seen. The rest was spent on this side.
+    pub(crate) fn new(waited_ns: u64, seen: &Seen) -> Way {
+        let all = [seen.wire, seen.target, seen.medium, seen.untold];
+        let all = all.map(|part| part.as_nanos());
+        let sum_ns = all.iter().sum::<u128>();
+        // What went on while nobody waited for it does not count.
+        let [wire_ns, target_ns, medium_ns, untold_ns] = match sum_ns > waited_ns.into() {
+            false => all.map(|ns| ns as u64),
+            true => all.map(|ns| (ns * u128::from(waited_ns) / sum_ns) as u64),
+        };
+        Way {
+            initiator_ns: waited_ns - wire_ns - target_ns - medium_ns - untold_ns,
+            wire_ns,
+            target_ns,
+            medium_ns,
+            untold_ns,
+            is_partial: seen.is_partial,
+        }
+    }
+}
+
+/// The whole of all operations in these rows, and then in those of their ways.
+pub(crate) fn layers<T: Copy>(
+    all: &[T],
+    total_ns: fn(&T) -> u64,
+    rows: &[Row<T>],
+    way: fn(&T) -> Way,
+) -> Layers {
+    let mut sorted = all.to_vec();
+    sorted.sort_unstable_by_key(total_ns);
+    let band = |from: f64, to: f64| {
+        let last = sorted.len() as f64;
+        let from = ((from * last) as usize).min(sorted.len() - 1);
+        let to = ((to * last).ceil() as usize).clamp(from + 1, sorted.len());
+        &sorted[from..to]
+    };
+    let (middle, late) = (band(0.45, 0.55), band(0.985, 0.995));
+    let times = |of: &dyn Fn(&T) -> u64| {
+        let mean_us = |of_these: &[T]| {
+            of_these.iter().map(of).sum::<u64>() as f64 / 1e3 / of_these.len() as f64
+        };
+        Times {
+            mean_us: mean_us(&sorted),
+            p50_us: mean_us(middle),
+            p99_us: mean_us(late),
+        }
+    };
+    let layer = |name: &str, of: &dyn Fn(&T) -> u64| Layer {
+        name: name.into(),
+        times: times(of),
+    };
+    let own = rows.iter().map(|(name, of)| layer(name, of));
+    // Nobody asks where the wire is on the way to a file.
+    let taken = |of: fn(&Way) -> u64| all.iter().any(|operation| of(&way(operation)) > 0);
+    let of_way = ROWS.iter().filter(|(_, of)| taken(*of));
+    let of_way = of_way.map(|(name, of)| layer(name, &|operation| of(&way(operation))));
+    Layers {
+        total: times(&total_ns),
+        layers: own.chain(of_way).collect(),
+    }
+}
+
+/// What to know about these ways to read their rows.
+pub(crate) fn notes(ways: impl Iterator<Item = Way> + Clone) -> Vec<String> {
+    let mut notes = Vec::new();
+    if ways.clone().any(|way| way.untold_ns > 0) {
+        notes.push(
+            "the target does not tell where it spends the time (other storage than Sanstone, or one \
+             before this version): what lies behind the initiator is not visible"
+                .to_owned(),
+        );
+    }
+    if ways.clone().any(|way| way.is_partial) {
+        notes.push(
+            "a layer of the target's volume lives on another of its lanes: there the time of its medium is \
+             not visible, and is in the target's row"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seen(parts: [u64; 4]) -> Seen {
+        let [wire, target, medium, untold] = parts.map(Duration::from_nanos);
+        Seen {
+            wire,
+            target,
+            medium,
+            untold,
+            is_partial: false,
+        }
+    }
+
+    fn rows_of(way: &Way) -> [u64; 5] {
+        ROWS.map(|(_, of)| of(way))
+    }
+
+    #[test]
+    fn rows_that_nothing_has_taken_time_in_are_left_out() {
+        let names = |parts| {
+            let ways = [Way::new(100, &seen(parts)); 2];
+            let layers = layers(&ways, |_| 100, &[], |way| *way);
+            let names = layers.layers.into_iter().map(|layer| layer.name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names([10, 20, 30, 0]),
+            ["initiator", "wire", "target", "medium"]
+        );
+        assert_eq!(names([0, 0, 30, 0]), ["initiator", "medium"]);
+        assert_eq!(
+            names([0, 0, 0, 70]),
+            ["initiator", "wire and target: not visible"]
+        );
+    }
+
+    #[test]
+    fn what_went_on_while_nobody_waited_does_not_count() {
+        let way = Way::new(100, &seen([100, 50, 50, 0]));
+        assert_eq!(rows_of(&way), [0, 50, 25, 25, 0]);
+    }
+
+    #[test]
+    fn what_is_not_visible_is_said() {
+        let untold = Way::new(10, &seen([0, 0, 0, 5]));
+        let partial = Way {
+            is_partial: true,
+            ..Way::default()
+        };
+        assert_eq!(notes([Way::default()].into_iter()).len(), 0);
+        for (way, said) in [(untold, "does not tell"), (partial, "another of its lanes")] {
+            let notes = notes([Way::default(), way].into_iter());
+            assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rows_add_up_to_the_whole_at_the_mean_the_median_and_the_99th_percentile(
+            all in prop::collection::vec((1..1u64 << 40, any::<[u32; 4]>()), 1..400),
+        ) {
+            let all: Vec<(u64, Way)> = all
+                .into_iter()
+                .map(|(waited, parts)| (waited, Way::new(waited, &seen(parts.map(u64::from)))))
+                .collect();
+            for (waited, way) in &all {
+                prop_assert_eq!(rows_of(way).iter().sum::<u64>(), *waited);
+            }
+            let layers = layers(&all, |all| all.0, &[], |all| all.1);
+            for of in [|times: &Times| times.mean_us, |times: &Times| times.p50_us, |times: &Times| times.p99_us] {
+                let parts: f64 = layers.layers.iter().map(|layer| of(&layer.times)).sum();
+                prop_assert!((parts / of(&layers.total) - 1.0).abs() < 1e-6);
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Where the time of an I/O went, across both ends: a delay that is planted somewhere shows in that row and in
+//! no other, and the rows add up.
+
+use std::{path::Path, time::Duration};
+
+use engine::{
+    Payload,
+    sim::{Config, World},
+    time,
+};
+use sim::daemon_machine::DaemonMachine;
+use volume::{
+    Durability, SharedVolume,
+    config::Volumes,
+    graph::Graph,
+    layers::{Layers, Watch, watched},
+};
+
+const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
+const US: Duration = Duration::from_micros(1);
+const PLANTED: Duration = Duration::from_micros(200);
+/// Turns take time, too, and a row may have one of its neighbour.
+const NEAR: Duration = Duration::from_micros(8);
+const IOS: u32 = 50;
+
+/// How long an I/O takes at each place.
+#[derive(Clone, Copy)]
+struct Delays {
+    /// In a layer at the initiator.
+    own: Duration,
+    /// Each way.
+    link: Duration,
+    /// In a layer at the target.
+    tree: Duration,
+    /// At its disk.
+    disk: Duration,
+}
+
+const PLAIN: Delays = Delays {
+    own: Duration::from_micros(5),
+    link: Duration::from_micros(25),
+    tree: Duration::from_micros(10),
+    disk: Duration::from_micros(80),
+};
+
+/// The rows: what was spent at the initiator, on the wire, at the target, at its medium.
+type Rows = [Duration; 4];
+
+/// Means of many I/Os, each after the other.
+#[derive(Debug)]
+struct Means {
+    read: Rows,
+    write: Rows,
+}
+
+fn world(seed: u64, delays: Delays) -> World {
+    let exactly = |delay: Duration| {
+        let ns = delay.as_nanos() as u64;
+        ns..ns + 1
+    };
+    let mut config = Config::default();
+    config.net.latency_ns = exactly(delays.link);
+    config.net.split_probability = 0.0;
+    config.disk.latency_ns = exactly(delays.disk);
+    (config.disk.slow_probability, config.disk.short_probability) = (0.0, 0.0);
+    config.turn_ns = 100..101;
+    World::with_config(seed, config)
+}
+
+/// A daemon of one lane, and the client's way to its disk.
+fn texts(delays: Delays) -> [String; 2] {
+    let throttled = |latency: Duration, of: &str| {
+        format!(
+            "throttle = {{ rate = \"1Tbit/s\", latency = \"{}us\", of = {of} }}\n",
+            latency.as_micros()
+        )
+    };
+    let file = "{ file = { path = \"disk\", size = \"8MiB\", cache = \"direct\" } }";
+    let served = throttled(delays.tree, file);
+    let iscsi = format!("{{ iscsi = {{ url = \"iscsi://target/{TARGET}/0\" }} }}");
+    let used = throttled(delays.own, &iscsi);
+    [
+        format!(
+            "lanes = 1\n[volume.db]\n{served}[target.\"{TARGET}\"]\nluns = [\"db\"]\nallow = [\"*\"]\n"
+        ),
+        format!("disk.{used}"),
+    ]
+}
+
+/// Runs `scenario` on the client's volume, opened for somebody who watches.
+fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) -> T) -> T {
+    let world = world(seed, delays);
+    let [served, used] = texts(delays);
+    let target = DaemonMachine::new(world.host("target"), &served);
+    let client = world.host("client");
+    let home = client.lane(0);
+    world.block_on(&client, async {
+        target.start();
+        target.ready().await;
+        let volumes: Volumes = toml::from_str(&used).expect("it parses");
+        let mut graph = Graph::new(volumes, Path::new("/")).expect("it can be meant");
+        graph.set_watched(true);
+        let tree = graph.open("disk", &home).await.expect("it is served");
+        let volume = tree.on_lane().await.expect("it is open");
+        let done = scenario(volume).await;
+        drop(tree);
+        graph.close().await;
+        done
+    })
+}
+
+/// What `io` has taken in all, and where.
+async fn watch<T>(io: impl Future<Output = volume::Result<T>>) -> (Duration, Layers) {
+    let (watch, began) = (Watch::new(), time::now());
+    watched(watch.clone(), io).await.expect("it works");
+    (time::now() - began, watch.layers())
+}
+
+fn rows(took: Duration, layers: Layers) -> Rows {
+    assert!(!layers.is_partial && layers.untold.is_zero(), "{layers:?}");
+    let below = layers.below().expect("all of it is told");
+    let own = took.checked_sub(below).expect("no more than the whole");
+    [own, layers.wire, layers.target, layers.medium]
+}
+
+fn means(seed: u64, delays: Delays) -> Means {
+    run(seed, delays, async |volume| {
+        let mut means = Means {
+            read: Rows::default(),
+            write: Rows::default(),
+        };
+        let add = |sums: &mut Rows, (took, layers)| {
+            let rows = rows(took, layers);
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum += row / IOS;
+            }
+        };
+        for at in (0..u64::from(IOS)).map(|io| io * 4096) {
+            let write = volume.write(at, Payload::zeroes(4096), Durability::Cached);
+            add(&mut means.write, watch(write).await);
+            add(&mut means.read, watch(volume.read(at, 4096)).await);
+        }
+        means
+    })
+}
+
+#[test]
+fn a_planted_delay_shows_in_its_row_and_in_no_other() {
+    for seed in 0..4 {
+        let plain = means(seed, PLAIN);
+        for (kind, rows) in [("read", plain.read), ("write", plain.write)] {
+            let expected = [PLAIN.own, 2 * PLAIN.link, PLAIN.tree, PLAIN.disk];
+            for (row, (got, expected)) in rows.into_iter().zip(expected).enumerate() {
+                assert!(got.abs_diff(expected) < NEAR, "{kind}, row {row}: {rows:?}");
+            }
+        }
+        for (planted, delays) in [
+            Delays {
+                own: PLAIN.own + PLANTED,
+                ..PLAIN
+            },
+            Delays {
+                link: PLAIN.link + PLANTED / 2,
+                ..PLAIN
+            },
+            Delays {
+                tree: PLAIN.tree + PLANTED,
+                ..PLAIN
+            },
+            Delays {
+                disk: PLAIN.disk + PLANTED,
+                ..PLAIN
+            },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let with = means(seed, delays);
+            for (before, after) in [(plain.read, with.read), (plain.write, with.write)] {
+                for row in 0..before.len() {
+                    let expected = match row == planted {
+                        true => before[row] + PLANTED,
+                        false => before[row],
+                    };
+                    assert!(
+                        after[row].abs_diff(expected) < NEAR,
+                        "planted in row {planted}: {before:?} became {after:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rows_of_an_io_of_many_commands_add_up() {
+    let (took, layers) = run(1, PLAIN, async |volume| {
+        // More than a command carries, so that several are under way at a time.
+        watch(volume.read(0, 8 << 20)).await
+    });
+    let [own, wire, target, medium] = rows(took, layers);
+    assert!(own < took / 10, "{own:?} of {took:?}");
+    assert!(wire > 2 * PLAIN.link && target > Duration::ZERO && medium >= PLAIN.disk / 2);
+}
+
+#[test]
+fn a_command_that_waits_for_the_window_waits_at_the_initiator() {
+    let waits = |count: u64| {
+        run(2, PLAIN, async move |volume| {
+            let ios = (0..count).map(|io| {
+                let volume = volume.clone();
+                engine::spawn(async move { watch(volume.read(io * 4096, 4096)).await })
+            });
+            let mut longest = Duration::ZERO;
+            for io in ios.collect::<Vec<_>>() {
+                let (took, layers) = io.await;
+                longest = longest.max(rows(took, layers)[0]);
+            }
+            longest
+        })
+    };
+    assert!(waits(8) < 20 * US);
+    // Far more than the target lets an initiator have open.
+    assert!(waits(1500) > 5 * PLAIN.disk);
+}
