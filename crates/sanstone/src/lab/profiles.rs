@@ -111,6 +111,7 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         pid: call.pid,
         with_fio: call.with.is_some(),
     };
+    call.common.keep_apart(&options.on)?;
     call.common.carry_out(|configured, stop, progress| {
         run::run(&profile, &options, configured, stop, progress)
     })
@@ -124,6 +125,8 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
         pairs: call.pairs,
         overwrite: call.common.overwrite,
     };
+    call.common
+        .keep_apart(&[options.a.clone(), options.b.clone()])?;
     call.common.carry_out(|configured, stop, progress| {
         compare(&profile, &options, configured, stop, progress)
     })
@@ -149,6 +152,23 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// Refuses to write what is found out to what it is found out of.
+    fn keep_apart(&self, on: &[On]) -> Result<(), Failure> {
+        let outputs = [("--json", &self.json), ("--report", &self.report)];
+        for (option, output) in outputs {
+            let Some(path) = output else { continue };
+            let same = |on: &&On| matches!(on, On::Name(name) if output::is_same_file(path, Path::new(name)));
+            if let Some(on) = on.iter().find(same) {
+                return Err(Failure::Wrong(format!(
+                    "{option} {}: this would overwrite what is measured, {}: name another file",
+                    path.display(),
+                    on.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens what is written to, reads the configuration, lets SIGINT end the work early, and tells what was
     /// found.
     fn carry_out(
