@@ -286,3 +286,33 @@ fn top_tells_what_happens_node_by_node_and_initiator_by_initiator() {
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("--json -"), "{ran}");
 }
+
+#[test]
+fn a_daemon_that_stands_still_is_told_of_in_time() {
+    let directory = Directory::new();
+    let mut server = serve(directory.path());
+    let pid = server.daemon().pid();
+    server.daemon().stop();
+    let configuration = directory.join("sanstone.toml");
+    let configuration = configuration.to_str().expect("plain text");
+    let calls: [&[&str]; 3] = [
+        &["show", "-c", configuration],
+        &["top", "--once", "-c", configuration],
+        &["apply", "-c", configuration],
+    ];
+    thread::scope(|scope| {
+        let calls = calls.map(|arguments| scope.spawn(|| call(arguments)));
+        for ran in calls.map(|ran| ran.join().expect("it ends")) {
+            assert_eq!(ran.code(), Some(1), "{ran}");
+            for part in [
+                "admin.sock",
+                "has said nothing",
+                &format!("kill -CONT {pid}"),
+            ] {
+                assert!(ran.stderr.contains(part), "{ran}");
+            }
+        }
+    });
+    server.daemon().signal("CONT");
+    show(directory.path()).success();
+}
