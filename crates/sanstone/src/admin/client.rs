@@ -16,6 +16,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 
 use super::{
+    lock,
     protocol::{Asked, SILENCE_TIMEOUT, answer, read_line, request, write_line},
     socket::{self, Short},
 };
@@ -101,15 +102,11 @@ fn connect(state: &Path) -> Result<UnixStream, Failure> {
         let path = socket::path(state);
         let path = path.display();
         let why = match error.kind() {
-            ErrorKind::NotFound => {
-                format!(
-                    "no daemon serves with the state directory {}: there is no {path}; start one, or \
-                     name another with -c or --state",
-                    state.display()
-                )
-            }
+            ErrorKind::NotFound => not_listening(state),
             ErrorKind::ConnectionRefused => {
-                format!("no daemon listens at {path}: the one that made it has ended; start it again")
+                format!(
+                    "no daemon listens at {path}: the one that made it has ended; start it again"
+                )
             }
             ErrorKind::WouldBlock => return silent(state, None, false).into(),
             ErrorKind::PermissionDenied => {
@@ -131,4 +128,26 @@ fn connect_in_time(at: &Short) -> io::Result<UnixStream> {
     }
     connect_to(&socket, &SocketAddrUnix::new(at.path())?)?;
     Ok(socket.into())
+}
+
+/// Why nobody listens in a state directory.
+fn not_listening(state: &Path) -> String {
+    let (shown, path) = (state.display(), socket::path(state));
+    let Some(pid) = lock::holder(state) else {
+        return format!(
+            "no daemon serves with the state directory {shown}: there is no {}; start one, or name another with -c \
+             or --state",
+            path.display()
+        );
+    };
+    match lock::is_attach(pid) {
+        true => format!(
+            "{shown} is the state directory of `sanstone attach`, process {pid}, which cannot be asked: show, top and \
+             apply are for `sanstone serve`; kill -USR1 {pid} has it log where its time went"
+        ),
+        false => format!(
+            "process {pid} has the state directory {shown} and answers nobody: it is starting, or it is stopping and \
+             waits for I/O that it has accepted (its log says what it does); a second SIGTERM ends it at once"
+        ),
+    }
 }
