@@ -299,7 +299,7 @@ fn a_daemon_that_stands_still_is_told_of_in_time() {
     let configuration = configuration.to_str().expect("plain text");
     let calls: [&[&str]; 3] = [
         &["show", "-c", configuration],
-        &["top", "--once", "-c", configuration],
+        &["top", "--once", "--json", "-", "-c", configuration],
         &["apply", "-c", configuration],
     ];
     thread::scope(|scope| {
