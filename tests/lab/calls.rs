@@ -40,10 +40,17 @@ fn a_wrong_call_is_refused_with_what_to_write() {
         "3",
     ];
     refused(&compare, "write 6 or more");
+    for other in ["./a", "././a"] {
+        refused(
+            &["compare", "./a", other, "--profile", "queue"],
+            "one and the same",
+        );
+    }
     refused(
-        &["compare", "./a", "./a", "--profile", "queue"],
-        "with itself",
+        &["run", "queue", "--on", "./a", "--on", "././a"],
+        "one and the same",
     );
+    refused(&["run", "queue", "--on", "."], "this is a directory");
     let nowhere = ["run", "queue", "--on", "/nowhere/there.img"];
     let place = Place::new();
     let ran = place.run(&nowhere);

@@ -152,8 +152,23 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// Refuses to write what is found out to what it is found out of.
+    /// Refuses to measure one file as two, and to write what is found out to what it is found out of.
     fn keep_apart(&self, on: &[On]) -> Result<(), Failure> {
+        for (index, one) in on.iter().enumerate() {
+            let is_twice = |other: &&On| match (one, *other) {
+                (On::Name(one), On::Name(other)) => {
+                    output::is_same_file(Path::new(one), Path::new(other))
+                }
+                (one, other) => one == other,
+            };
+            if let Some(other) = on[..index].iter().find(is_twice) {
+                return Err(Failure::Wrong(format!(
+                    "{} and {} are one and the same: name two things",
+                    other.name(),
+                    one.name()
+                )));
+            }
+        }
         let outputs = [("--json", &self.json), ("--report", &self.report)];
         for (option, output) in outputs {
             let Some(path) = output else { continue };
