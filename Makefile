@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long conformance bench links attach-bench oltp fuzz clean
+.PHONY: help build demo test test-long conformance bench links attach-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -47,8 +47,13 @@ links: build ## bandwidth over 1, 2 and 4 virtual links, the loss of one of two,
 attach-bench: build ## a volume as a file or NBD export, beside nbdkit, nbdfuse, qemu-nbd and the file itself; needs root
 	@$(MEASURE) attach-bench -- $(ARGS)
 
-oltp: build ## MariaDB on a file, on attach over a file and over iSCSI, and on nbdfuse; needs root
-	@$(MEASURE) oltp -- $(ARGS)
+oltp: build ## transactions of a database on a file, on attach over a file and over iSCSI, and on nbdfuse; needs root
+	@tools/install bench
+	@SANSTONE_BIN="$$(tools/built release)" tools/oltp $(ARGS)
+
+lab: build ## every profile of the lab on a file and on a stripe, an hour at most; writes docs/results (QUICK=1: minutes)
+	@tools/install bench
+	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) tools/lab
 
 fuzz: ## search for inputs that break the protocol and the disk, a minute each (ARGS="SECONDS TARGET...")
 	@tools/install fuzz

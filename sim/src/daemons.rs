@@ -140,7 +140,7 @@ impl Daemons {
         let mut random = world.random();
         let is_cached = random.chance(0.4);
         let mut machine = |name: &str, text: &dyn Fn(&mut Random, usize) -> String| {
-            let lanes = 1 + random.index(2);
+            let lanes = 1 + random.index(3);
             let host = world.host_with_lanes(name, lanes);
             DaemonMachine::new(host, &text(&mut random, lanes))
         };

@@ -1,7 +1,7 @@
 //! One world of client and targets, drawn from a seed, and the volume that the client opens there.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, OnceLock},
@@ -9,12 +9,14 @@ use std::{
 };
 
 use engine::{
+    LaneFuture, Payload,
     sim::{Config, Host, Random, World},
     time,
 };
 use uuid::Uuid;
 use volume::{
-    IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, SharedVolume,
+    Allocation, AtomicWrites, Claim, Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig,
+    PathCounts, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -45,10 +47,14 @@ pub struct Setup {
     pub cached: bool,
     /// For a lost session to come back.
     pub reconnect_timeout: Duration,
+    /// Lanes of the client, which all use each disk.
+    pub client_lanes: usize,
+    /// Sessions with each disk, dealt out over the networks and the lanes.
+    pub sessions: usize,
 }
 
 impl Setup {
-    /// A setup drawn from `seed`: caching mode, block size, lanes, layers.
+    /// A setup drawn from `seed`: caching mode, block size, lanes of both sides, layers.
     pub fn draw(seed: u64) -> Setup {
         let mut random = Random::new(seed ^ 0x5e7);
         // Volatile caches twice as often: they have more to lose.
@@ -60,19 +66,31 @@ impl Setup {
             "write-through",
             "direct-sync",
         ];
+        let served = Served {
+            caching: modes[random.index(modes.len())],
+            block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
+            behind_faults: random.chance(0.3),
+            lanes: 1 + random.index(2),
+            everywhere: false,
+            networks: Networks::One,
+        };
+        let cached = random.chance(0.4);
+        let client_lanes = 1 + random.index(3);
         Setup {
             world: Config::default(),
-            served: Served {
-                caching: modes[random.index(modes.len())],
-                block_size_bytes: if random.chance(0.7) { 512 } else { 4096 },
-                behind_faults: random.chance(0.3),
-                lanes: 1 + random.index(2),
-                everywhere: false,
-                networks: Networks::One,
-            },
-            cached: random.chance(0.4),
+            served,
+            cached,
             reconnect_timeout: Duration::from_secs(60),
+            client_lanes,
+            sessions: client_lanes,
         }
+    }
+
+    /// With so many lanes of the client, and so many sessions with each disk.
+    #[must_use]
+    pub fn on_lanes(mut self, lanes: usize, sessions: usize) -> Setup {
+        (self.client_lanes, self.sessions) = (lanes, sessions);
+        self
     }
 
     /// With a disk that may lose what was not flushed.
@@ -120,7 +138,7 @@ impl Site {
     /// The site of `seed`.
     pub fn new(seed: u64, setup: Setup) -> Rc<Site> {
         let world = World::with_config(seed, setup.world.clone());
-        let client = world.host("client");
+        let client = world.host_with_lanes("client", setup.client_lanes);
         let targets = ["target-a", "target-b"].iter().zip(images());
         let targets = targets.map(|(name, image)| {
             let host = world.host_with_lanes(name, setup.served.lanes);
@@ -137,6 +155,11 @@ impl Site {
             client,
             setup,
         })
+    }
+
+    /// How many lanes a machine has that uses the disks.
+    pub fn client_lanes(&self) -> usize {
+        self.setup.client_lanes
     }
 
     /// Runs `scenario` on the client until it ends.
@@ -164,17 +187,28 @@ impl Site {
         }
     }
 
-    /// The paths to target `index` beside the first.
+    /// The sessions with target `index` beside the first.
     fn multipath(&self, index: usize) -> Multipath {
-        let second = self.targets[index].second_ip.map(|ip| PathConfig {
-            address: SocketAddr::new(ip, PORT),
+        let target = &self.targets[index];
+        let mut ips = vec![target.host.ip()];
+        ips.extend(target.second_ip);
+        let count = self.session_count(index);
+        let more = ips.iter().cycle().zip(1..=count).skip(1);
+        let more = more.map(|(ip, qualifier)| PathConfig {
+            address: SocketAddr::new(*ip, PORT),
             source: None,
-            isid: iscsi::Isid::random([0; 3], 2),
+            isid: iscsi::Isid::random([0; 3], qualifier),
         });
         Multipath {
-            more: second.into_iter().collect(),
+            more: more.collect(),
             ..Multipath::default()
         }
+    }
+
+    /// How many sessions there are with target `index`.
+    fn session_count(&self, index: usize) -> u16 {
+        let networks = 1 + usize::from(self.targets[index].second_ip.is_some());
+        self.setup.sessions.max(networks) as u16
     }
 
     /// What has happened to the paths of the volume that is open, all added up.
@@ -186,8 +220,10 @@ impl Site {
     /// Waits until every path of the volume that is open can be used.
     pub async fn paths_are_back(&self) {
         let disks = self.disks.borrow().clone();
-        let is_back = |disk: &Rc<IscsiDisk>| disk.live_paths() == 2;
-        while !disks.iter().all(is_back) {
+        let is_back = |(index, disk): (usize, &Rc<IscsiDisk>)| {
+            disk.live_paths() == self.session_count(index).into()
+        };
+        while !disks.iter().enumerate().all(is_back) {
             time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -213,7 +249,7 @@ impl Site {
         for index in 0..self.targets.len() {
             let disk = self.open_disk(index).await;
             self.disks.borrow_mut().push(disk.clone());
-            let volume: SharedVolume = disk;
+            let volume = Spread::over(disk).await;
             let name = self.targets[index].iqn.clone();
             children.push(Child { name, volume });
         }
@@ -236,7 +272,10 @@ impl Site {
     async fn open_disk(&self, index: usize) -> Rc<IscsiDisk> {
         let mut attempts = 0;
         loop {
-            match IscsiDisk::open(self.iscsi(index)).await {
+            let lanes: Vec<_> = (0..self.setup.client_lanes)
+                .map(|lane| self.client.lane(lane))
+                .collect();
+            match IscsiDisk::open_on(self.iscsi(index), &lanes).await {
                 Ok(disk) => return disk,
                 Err(error) if attempts == 100 => panic!("the target does not come up: {error}"),
                 Err(_) => time::sleep(Duration::from_millis(100)).await,
@@ -261,6 +300,91 @@ impl Watched for Site {
 
     fn model(&self) -> &RefCell<Model> {
         &self.model
+    }
+}
+
+/// A disk as all lanes use it at once: each request comes from another one.
+pub struct Spread {
+    ways: Vec<SharedVolume>,
+    turn: Cell<usize>,
+}
+
+impl Spread {
+    /// `disk`, from the current lane.
+    ///
+    /// # Panics
+    /// If one of the lanes has ended.
+    pub async fn over(disk: Rc<IscsiDisk>) -> SharedVolume {
+        let branches = disk.from_branches().await.expect("the lanes run");
+        if branches.is_empty() {
+            return disk;
+        }
+        let mut ways: Vec<SharedVolume> = vec![disk];
+        ways.extend(branches);
+        let turn = Cell::new(0);
+        Rc::new(Spread { ways, turn })
+    }
+
+    fn next(&self) -> &SharedVolume {
+        self.turn.set(self.turn.get() + 1);
+        &self.ways[self.turn.get() % self.ways.len()]
+    }
+}
+
+impl Volume for Spread {
+    fn shape(&self) -> &Shape {
+        self.ways[0].shape()
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        self.next().read(at, len)
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        self.next().write(at, data, durability)
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        self.next().flush()
+    }
+
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        self.next().claim(claim)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.next().close()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        self.next().discard(at, len)
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        self.next().allocation(at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        self.ways[0].atomic_writes()
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.next().write_atomic(at, data, durability)
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.next().write_zeroes(at, len, may_discard, durability)
     }
 }
 

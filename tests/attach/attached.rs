@@ -66,9 +66,19 @@ impl Attached {
 
     /// The same in this directory, with more arguments.
     pub(crate) fn start_in(directory: Directory, volume: &str, arguments: &[&str]) -> Attached {
+        Attached::start_by(Command::new(binary()), directory, volume, arguments)
+    }
+
+    /// The same by a command that runs the binary.
+    pub(crate) fn start_by(
+        command: Command,
+        directory: Directory,
+        volume: &str,
+        arguments: &[&str],
+    ) -> Attached {
         let path = directory.path().canonicalize().expect("it is there");
         let path = path.join("disk");
-        let daemon = start(&directory, volume, &path, arguments);
+        let daemon = start(command, &directory, volume, &path, arguments);
         Attached {
             directory,
             daemon,
@@ -78,7 +88,17 @@ impl Attached {
 
     /// Starts it once more, after its end.
     pub(crate) fn start_again(&mut self, volume: &str) {
-        self.daemon = start(&self.directory, volume, &self.path, &[]);
+        self.start_again_with(volume, &[]);
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_again_with(&mut self, volume: &str, arguments: &[&str]) {
+        self.start_again_by(Command::new(binary()), volume, arguments);
+    }
+
+    /// The same by a command that runs the binary.
+    pub(crate) fn start_again_by(&mut self, command: Command, volume: &str, arguments: &[&str]) {
+        self.daemon = start(command, &self.directory, volume, &self.path, arguments);
     }
 
     /// Has it end in good order.
@@ -90,9 +110,14 @@ impl Attached {
     }
 }
 
-fn start(directory: &Directory, volume: &str, path: &Path, arguments: &[&str]) -> Daemon {
+fn start(
+    mut command: Command,
+    directory: &Directory,
+    volume: &str,
+    path: &Path,
+    arguments: &[&str],
+) -> Daemon {
     let configuration = directory.write("sanstone.toml", volume);
-    let mut command = Command::new(binary());
     command.arg("attach").arg("-c").arg(configuration);
     command.args(["db", "--fuse"]).arg(path).args(arguments);
     let mut daemon = Daemon::start(&command, directory.join("attach.log"));

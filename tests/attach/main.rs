@@ -1,11 +1,16 @@
 //! `sanstone attach` on this machine's kernel: a volume as a file, what programs, a loop device and a file
-//! system do with it, and what becomes of them when it ends. It needs root and `/dev/fuse`.
+//! system do with it, and what becomes of them when it ends. It needs root and `/dev/fuse`;
+//! one of them runs `sanstone` as a user without rights.
 
 mod attached;
 mod content;
 mod death;
 mod file_system;
+mod in_use;
 mod lanes;
 mod links;
+mod mounted;
 mod refusals;
+mod stalled;
 mod stop;
+mod without_root;

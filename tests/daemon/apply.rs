@@ -366,6 +366,41 @@ fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     });
 }
 
+/// How many sessions a daemon has.
+fn sessions(directory: &Path) -> usize {
+    let shown = call(&["show", "-c", &configuration(directory), "--json", "-"]).success();
+    let shown: Value = serde_json::from_str(&shown.stdout).expect("it is JSON");
+    shown["sessions"].as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn a_remote_disk_has_a_session_for_each_lane_or_as_many_as_asked_for_and_none_when_it_is_gone() {
+    let (below, above) = (Directory::new(), Directory::new());
+    let port = harness::free_port();
+    let storage = "[volume.a]\nram = { size = \"1MiB\" }\n";
+    let text = format!("{storage}{}", target(IQN, port, "[\"a\"]", ALL));
+    let mut storage = serve_text(below.path(), &text, port);
+    let own = harness::free_port();
+    let with = |more: &str| {
+        format!(
+            "lanes = 3\n{VOLUMES}[volume.far]\niscsi = {{ url = \"iscsi://127.0.0.1:{port}/{IQN}/0\"{more} }}\n{}",
+            target(IQN, own, "[\"c\", \"far\"]", ALL)
+        )
+    };
+    let without = format!("lanes = 3\n{VOLUMES}{}", target(IQN, own, "[\"c\"]", ALL));
+    let gateway = serve_text(above.path(), &without, own);
+    for (more, count) in [("", 3), (", sessions = 2", 2), (", sessions = 5", 5)] {
+        apply(above.path(), &with(more)).success();
+        assert_eq!(sessions(below.path()), count, "{more}");
+        let far = login(own, IQN, 1, 1);
+        apply(above.path(), &without).success();
+        // The log-outs are answered before the sessions are gone there.
+        storage.daemon().wait_until(|| sessions(below.path()) == 0);
+        drop(far);
+    }
+    drop(gateway);
+}
+
 /// Nobody listens there, and nothing waits for it.
 fn away() -> String {
     format!(

@@ -8,7 +8,8 @@ fn help_is_a_command_like_the_others() {
         (
             &["help"][..],
             &[
-                "serve", "attach", "check", "apply", "show", "top", "volume", "demo", "lab",
+                "serve", "attach", "discover", "check", "apply", "show", "top", "volume", "demo",
+                "lab",
             ][..],
         ),
         (

@@ -5,7 +5,11 @@ mod browser;
 mod calls;
 mod compared;
 mod ends;
+mod history;
+mod oltp;
 mod profiles;
+mod resumed;
+mod sql_scan;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

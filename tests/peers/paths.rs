@@ -4,12 +4,12 @@
 use engine::{Buf, Duration, Payload, task, time};
 use harness::disk::{Disk, Target};
 use harness::forwarder::Forwarder;
-use harness::initiator::{at_url, on_lane};
+use harness::initiator::{at_url, on_two_lanes};
 use harness::lio::{Backing, Lio};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use volume::{Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig, Volume};
+use volume::{Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig, SharedVolume, Volume};
 
 const SLOT_BYTES: usize = 16 << 10;
 const SLOTS: u64 = 64;
@@ -47,7 +47,7 @@ async fn paths(disk: &IscsiDisk, count: usize) {
 }
 
 /// Writes each slot of its own again and again until it is told to end; gives what each holds then.
-async fn write(disk: Rc<IscsiDisk>, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<(u64, u8)> {
+async fn write(disk: SharedVolume, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<(u64, u8)> {
     let own: Vec<u64> = (0..SLOTS).filter(|slot| slot % WRITERS == writer).collect();
     let mut held = Vec::new();
     for round in 1u32.. {
@@ -67,23 +67,27 @@ async fn write(disk: Rc<IscsiDisk>, writer: u64, is_over: Rc<Cell<bool>>) -> Vec
     unreachable!("it is told to end")
 }
 
-/// Two sessions by the one portal of a disk.
-fn one_path_is_enough(target: Target) {
+/// Two sessions by the one portal of a disk: on two lanes, each with a session of its own, or with both on one.
+fn one_path_is_enough(target: Target, is_on_two_lanes: bool) {
     if let Some(served) = Disk::on(target, 16 << 20) {
         let portal: SocketAddr = served.address().parse().expect("an address");
-        one_of_two_is_enough(&served.url, [portal; 2]);
+        one_of_two_is_enough(&served.url, [portal; 2], is_on_two_lanes);
     }
 }
 
-fn one_of_two_is_enough(url: &str, portals: [SocketAddr; 2]) {
+fn one_of_two_is_enough(url: &str, portals: [SocketAddr; 2], is_on_two_lanes: bool) {
     let forwarders = portals.map(|portal| Forwarder::new("127.0.0.1", portal));
-    on_lane(async {
-        let disk = IscsiDisk::open(by(&forwarders, url)).await;
+    on_two_lanes(async |lanes| {
+        let lanes = if is_on_two_lanes { lanes } else { &[] };
+        let disk = IscsiDisk::open_on(by(&forwarders, url), lanes).await;
         let disk = disk.expect("two logins");
         paths(&disk, 2).await;
         let is_over = Rc::new(Cell::new(false));
-        let writers =
-            (0..WRITERS).map(|writer| task::spawn(write(disk.clone(), writer, is_over.clone())));
+        let mut ways: Vec<SharedVolume> = vec![disk.clone()];
+        ways.extend(disk.from_branches().await.expect("the lane runs"));
+        assert_eq!(ways.len(), 1 + usize::from(is_on_two_lanes));
+        let writers = (0..WRITERS).zip(ways.iter().cycle().cloned());
+        let writers = writers.map(|(writer, way)| task::spawn(write(way, writer, is_over.clone())));
         let writers: Vec<_> = writers.collect();
         for forwarder in &forwarders {
             forwarder.break_oldest();
@@ -107,34 +111,45 @@ fn one_of_two_is_enough(url: &str, portals: [SocketAddr; 2]) {
         let counts = disk.path_counts();
         println!("{counts:?}");
         assert!(counts.lost >= 4, "{counts:?}");
+        assert_eq!(counts.beside_home > 0, is_on_two_lanes, "{counts:?}");
         disk.close().await;
     });
 }
 
 #[test]
 fn one_path_of_tgt_is_enough() {
-    one_path_is_enough(Target::Tgt);
+    one_path_is_enough(Target::Tgt, false);
+}
+
+#[test]
+fn one_path_of_tgt_is_enough_for_two_lanes() {
+    one_path_is_enough(Target::Tgt, true);
 }
 
 #[test]
 fn one_path_of_istgt_is_enough() {
-    one_path_is_enough(Target::Istgt);
+    one_path_is_enough(Target::Istgt, false);
 }
 
 #[test]
 fn one_path_of_lio_is_enough() {
-    one_path_is_enough(Target::Lio);
+    one_path_is_enough(Target::Lio, true);
 }
 
 /// What was lost on a path is ended by a LOGICAL UNIT RESET over the other one.
 #[test]
 fn one_path_of_lio_is_enough_where_each_has_a_portal_group_of_its_own() {
     if let Some(lio) = Lio::serve(Backing::File, 16 << 20, 512) {
-        one_of_two_is_enough(&lio.url(), lio.portals());
+        one_of_two_is_enough(&lio.url(), lio.portals(), false);
     }
 }
 
 #[test]
 fn one_path_of_our_own_target_is_enough() {
-    one_path_is_enough(Target::Sanstone);
+    one_path_is_enough(Target::Sanstone, false);
+}
+
+#[test]
+fn one_path_of_our_own_target_is_enough_for_two_lanes() {
+    one_path_is_enough(Target::Sanstone, true);
 }

@@ -2,9 +2,12 @@
 //! disk by URL, and requests by the dozen.
 
 use crate::sanstone::IQN;
-use engine::{Duration, Lane, LaneConfig, task, time};
+use engine::{Duration, Lane, LaneConfig, LaneHandle, task, time};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use volume::{IscsiConfig, IscsiDisk, Multipath};
 
 /// Runs a test on a lane of its own, in this thread.
@@ -14,6 +17,41 @@ use volume::{IscsiConfig, IscsiDisk, Multipath};
 pub fn on_lane<T>(test: impl Future<Output = T>) -> T {
     let lane = Lane::new(&LaneConfig::default()).unwrap_or_else(|error| panic!("{error}"));
     lane.block_on(test)
+}
+
+/// As [`on_lane`], with a second lane on a thread of its own; `test` gets both, its own first.
+///
+/// # Panics
+/// If the kernel refuses a ring.
+pub fn on_two_lanes<T>(test: impl AsyncFnOnce(&[LaneHandle]) -> T) -> T {
+    let new = || Lane::new(&LaneConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    let is_over = AtomicBool::new(false);
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let lane = new();
+            sender.send(lane.handle()).expect("the test waits");
+            lane.block_on(async {
+                while !is_over.load(Ordering::Acquire) {
+                    time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+        });
+        let other = receiver.recv().expect("the lane starts");
+        // Also when the test fails.
+        let _ends = Ends(&is_over);
+        let lane = new();
+        let lanes = [lane.handle(), other];
+        lane.block_on(test(&lanes))
+    })
+}
+
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// How to reach LUN 0 of [`IQN`] on this port of 127.0.0.1, with times that suit a test.

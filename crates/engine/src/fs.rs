@@ -34,6 +34,7 @@ pub struct SharedFile {
     io_align_bytes: u32,
     atomic_write_bytes: Option<RangeInclusive<u32>>,
     write_max_bytes: Option<usize>,
+    waits: bool,
 }
 
 impl SharedFile {
@@ -52,6 +53,7 @@ impl SharedFile {
             io_align_bytes: opened.io_align_bytes,
             atomic_write_bytes: opened.atomic_write_bytes,
             write_max_bytes: opened.write_max_bytes,
+            waits: opened.waits,
         }
     }
 
@@ -101,7 +103,7 @@ impl SharedFile {
     }
 
     fn handle(&self) -> Handle {
-        Handle::new(self.raw, self.keeper.clone())
+        Handle::of_file(self.raw, self.keeper.clone(), self.waits)
     }
 }
 

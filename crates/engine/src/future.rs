@@ -18,10 +18,20 @@ const CLASSES_BYTES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 const KEPT_PER_CLASS: usize = 1024;
 const ALIGN: usize = 16;
 
-/// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled.
-pub struct LaneFuture<'a, T> {
+/// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled; and an answer that
+/// is at hand needs no heap.
+pub struct LaneFuture<'a, T>(State<'a, T>);
+
+enum State<'a, T> {
+    /// Its output, until that has been given.
+    Ready(Option<T>),
+    Pending(Frame<'a, T>),
+}
+
+/// A future in memory of its own.
+struct Frame<'a, T> {
     future: NonNull<dyn Future<Output = T> + 'a>,
-    /// Of the frame that it begins.
+    /// Of the memory.
     class: Option<u8>,
     _not_send: PhantomData<*mut ()>,
 }
@@ -37,10 +47,25 @@ impl<'a, T> LaneFuture<'a, T> {
         let typed = take(class, layout).cast::<F>();
         // SAFETY: the frame is at least as large and aligned as `layout`, that of F.
         unsafe { typed.as_ptr().write(future) };
-        LaneFuture {
+        LaneFuture(State::Pending(Frame {
             future: typed,
             class,
             _not_send: PhantomData,
+        }))
+    }
+
+    /// One that has ended already.
+    #[inline]
+    pub fn ready(output: T) -> Self {
+        LaneFuture(State::Ready(Some(output)))
+    }
+
+    /// The output of one that had ended [when it was made](Self::ready); `None`: it has to be polled.
+    #[inline]
+    pub fn as_ready(&self) -> Option<&T> {
+        match &self.0 {
+            State::Ready(output) => output.as_ref(),
+            State::Pending(_) => None,
         }
     }
 }
@@ -48,16 +73,24 @@ impl<'a, T> LaneFuture<'a, T> {
 impl<T> Future for LaneFuture<'_, T> {
     type Output = T;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // SAFETY: the frame is owned by self, never moves until it is dropped, and is polled
-        // through an exclusive reference only.
-        unsafe { Pin::new_unchecked(self.get_mut().future.as_mut()).poll(cx) }
+        match &mut self.get_mut().0 {
+            State::Ready(output) => Poll::Ready(
+                output
+                    .take()
+                    .expect("a future that has ended is polled no more"),
+            ),
+            // SAFETY: the frame is owned by self, never moves until it is dropped, and is polled
+            // through an exclusive reference only.
+            State::Pending(frame) => unsafe { Pin::new_unchecked(frame.future.as_mut()).poll(cx) },
+        }
     }
 }
 
 impl<T> Unpin for LaneFuture<'_, T> {}
 
-impl<T> Drop for LaneFuture<'_, T> {
+impl<T> Drop for Frame<'_, T> {
     fn drop(&mut self) {
         // SAFETY: `new` wrote a future here.
         let layout = Layout::for_value(unsafe { self.future.as_ref() });
@@ -69,9 +102,14 @@ impl<T> Drop for LaneFuture<'_, T> {
 
 impl<T> fmt::Debug for LaneFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: `new` wrote a future here, which only its size is asked of.
-        let bytes = size_of_val(unsafe { self.future.as_ref() });
-        write!(f, "LaneFuture({bytes} bytes)")
+        match &self.0 {
+            State::Ready(_) => f.write_str("LaneFuture(ready)"),
+            State::Pending(frame) => {
+                // SAFETY: `new` wrote a future here, which only its size is asked of.
+                let bytes = size_of_val(unsafe { frame.future.as_ref() });
+                write!(f, "LaneFuture({bytes} bytes)")
+            }
+        }
     }
 }
 
@@ -193,10 +231,22 @@ mod tests {
                 let _held = held;
                 round
             });
-            frames.insert(future.future.cast::<u8>());
+            let State::Pending(frame) = &future.0 else {
+                panic!("it has to be polled");
+            };
+            frames.insert(frame.future.cast::<u8>());
             assert_eq!(Pin::new(&mut future).poll(&mut cx), Poll::Ready(round));
         }
         assert_eq!(frames.len(), 1, "ten frames in turn need the memory of one");
         assert_eq!(std::rc::Rc::strong_count(&counter), 1);
+    }
+    #[test]
+    fn an_answer_that_is_at_hand_is_seen_before_it_is_polled_for() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut ready = LaneFuture::ready(1);
+        assert_eq!(ready.as_ready(), Some(&1));
+        assert_eq!(Pin::new(&mut ready).poll(&mut cx), Poll::Ready(1));
+        assert_eq!(ready.as_ready(), None, "it has been given");
+        assert_eq!(LaneFuture::new(async { 2 }).as_ready(), None);
     }
 }

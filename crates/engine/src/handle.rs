@@ -9,6 +9,8 @@ pub struct Handle {
     pub(crate) keeper: Keeper,
     /// The last receive has taken all that had come.
     pub(crate) is_drained: Cell<bool>,
+    /// Of a file: what is asked of it waits for somebody else, and is for a thread that may wait.
+    pub(crate) waits: bool,
 }
 
 impl Handle {
@@ -17,6 +19,15 @@ impl Handle {
             raw,
             keeper,
             is_drained: Cell::new(false),
+            waits: false,
+        }
+    }
+
+    /// The same of a file that says whether it waits.
+    pub(crate) fn of_file(raw: i32, keeper: Keeper, waits: bool) -> Handle {
+        Handle {
+            waits,
+            ..Handle::new(raw, keeper)
         }
     }
 }

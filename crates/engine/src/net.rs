@@ -388,6 +388,18 @@ impl<S: Receive> FramedReader<S> {
         Ok(true)
     }
 
+    /// Takes the next bytes of the stream into all of `to`, if they are at hand and few.
+    pub fn take_at_hand(&mut self, to: &mut [u8]) -> bool {
+        let have = self.bytes();
+        let may = to.len() <= have.len() && to.len() < AIMED_MIN_BYTES;
+        if may {
+            count_copied(to.len());
+            to.copy_from_slice(&have[..to.len()]);
+            self.consume(to.len());
+        }
+        may
+    }
+
     /// Takes the next `range.len()` bytes of the stream into `range` of `into`. An early end of
     /// the stream is an error.
     pub async fn read_into(&mut self, mut into: Buf, range: Range<usize>) -> (io::Result<()>, Buf) {

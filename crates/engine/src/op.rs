@@ -119,6 +119,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// The file that it works on, if it is one.
+    pub(crate) fn file(&self) -> Option<&Handle> {
+        match self {
+            Op::Read { file, .. }
+            | Op::Write { file, .. }
+            | Op::Sync { file }
+            | Op::Allocate { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+
     /// Whether its result is a number of bytes that were moved.
     pub(crate) fn moves_bytes(&self) -> bool {
         !matches!(

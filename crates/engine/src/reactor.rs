@@ -141,6 +141,8 @@ pub(crate) struct Opened {
     pub(crate) atomic_write_bytes: Option<RangeInclusive<u32>>,
     /// More is better written in several goes; `None`: however much.
     pub(crate) write_max_bytes: Option<usize>,
+    /// Its file system asks somebody else, who may take any time.
+    pub(crate) waits: bool,
 }
 
 /// What a path leads to.

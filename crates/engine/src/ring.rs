@@ -7,6 +7,7 @@
 mod files;
 mod socket;
 mod store;
+mod workers;
 
 use std::{
     collections::VecDeque,
@@ -32,6 +33,7 @@ use crate::{
 };
 
 pub(crate) use store::System;
+use workers::Workers;
 
 /// user_data of the read on the bell; slots count from zero.
 const BELL: u64 = u64::MAX;
@@ -66,6 +68,8 @@ pub(crate) struct Ring {
     has_taskrun_flag: bool,
     /// File reads and writes that the kernel has not been given yet.
     file_ops_waiting: u32,
+    /// Operations on files that wait for somebody.
+    workers: Workers,
 }
 
 /// An operation in flight with all that the kernel may point to.
@@ -101,6 +105,7 @@ impl Ring {
             bell_count: Box::new(0),
             has_taskrun_flag,
             file_ops_waiting: 0,
+            workers: Workers::default(),
         };
         this.arm_bell();
         Ok((this, bell))
@@ -148,6 +153,7 @@ impl Ring {
 
     fn drain(&mut self, completed: &mut Vec<Completion>) {
         let mut rearm = false;
+        let mut next = SmallVec::<[squeue::Entry; 4]>::new();
         for entry in self.ring.completion() {
             match entry.user_data() {
                 BELL => rearm = true,
@@ -159,6 +165,9 @@ impl Ring {
                     assert!(generation == slot.generation, "of the slot's present use");
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
+                    if let Some(file) = op.file().filter(|file| file.waits) {
+                        next.extend(self.workers.ended(file.raw));
+                    }
                     if let Op::Receive { socket, .. } = &op {
                         let is_drained = !cqueue::sock_nonempty(entry.flags());
                         socket.is_drained.set(is_drained);
@@ -172,6 +181,7 @@ impl Ring {
                 }
             }
         }
+        next.into_iter().for_each(|entry| self.push(entry));
         if rearm {
             self.arm_bell();
         }
@@ -324,7 +334,8 @@ impl Reactor for Ring {
     }
 
     fn submit(&mut self, id: OpId, op: Op) {
-        let is_file_io = matches!(op, Op::Read { .. } | Op::Write { .. });
+        let waits = op.file().filter(|file| file.waits).map(|file| file.raw);
+        let is_file_io = waits.is_none() && matches!(op, Op::Read { .. } | Op::Write { .. });
         let index = self.slot_for(id);
         let slot = &mut *self.slots[index as usize];
         let name = user_data(index, slot.generation);
@@ -431,6 +442,10 @@ impl Reactor for Ring {
             }
         };
         let entry = entry.user_data(name);
+        if let Some(file) = waits {
+            let begun = self.workers.begin(file, entry, &self.ring.submitter());
+            return begun.into_iter().for_each(|entry| self.push(entry));
+        }
         match before {
             None => self.push(entry),
             Some(before) => self.push_linked([before, entry]),

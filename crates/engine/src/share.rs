@@ -34,6 +34,19 @@ pub fn spend(bytes: usize) -> Spend {
     Spend(bytes)
 }
 
+/// Pays for such a piece at once, unless the current task's share has had its turn: then it is
+/// [to wait](spend) for the next.
+pub fn try_spend(bytes: usize) -> bool {
+    let paid = lane::try_with(|lane| {
+        let may = !lane.shares.is_spent();
+        if may {
+            lane.shares.charge(bytes);
+        }
+        may
+    });
+    paid != Some(false)
+}
+
 /// Counts work that could not wait, so that what follows does.
 pub fn charge(bytes: usize) {
     lane::try_with(|lane| lane.shares.charge(bytes));
@@ -48,14 +61,7 @@ impl Future for Spend {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let paid = lane::try_with(|lane| {
-            let may = !lane.shares.is_spent();
-            if may {
-                lane.shares.charge(self.0);
-            }
-            may
-        });
-        if paid != Some(false) {
+        if try_spend(self.0) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();

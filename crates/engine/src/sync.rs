@@ -23,11 +23,15 @@ impl Notify {
     }
 
     /// Wakes all who wait now.
+    #[inline]
     pub fn notify(&self) {
         self.epoch.set(self.epoch.get().wrapping_add(1));
-        if self.waiting.borrow().is_empty() {
-            return;
+        if !self.waiting.borrow().is_empty() {
+            self.wake_all();
         }
+    }
+
+    fn wake_all(&self) {
         let mut waiting = self.waiting.take();
         waiting.drain(..).for_each(Waker::wake);
         // Waking only puts tasks in line, so nobody waits again yet: the memory is kept.
@@ -157,13 +161,12 @@ impl Budget {
             self.total
         );
         self.left.set(left);
-        self.serve_line();
+        if !self.line.borrow().is_empty() {
+            self.serve_line();
+        }
     }
 
     fn serve_line(&self) {
-        if self.line.borrow().is_empty() {
-            return;
-        }
         let mut woken = Vec::new();
         {
             let mut line = self.line.borrow_mut();

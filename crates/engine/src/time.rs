@@ -22,6 +22,12 @@ pub fn turn_began() -> Instant {
     lane::with(LaneInner::turn_began)
 }
 
+/// The present as the lane last knew it: when its turn began, or when something in it asked for the
+/// time. As [`turn_began`] without a clock, and never before that. Panics outside a lane.
+pub fn last_known() -> Instant {
+    lane::with(LaneInner::last_known)
+}
+
 /// Ends after `d`.
 pub fn sleep(d: Duration) -> Sleep {
     sleep_until(now() + d)

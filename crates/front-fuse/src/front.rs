@@ -20,6 +20,7 @@ use crate::{
     crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
     mount,
+    mount_table::mount_at,
     place::Place,
     session::Session,
     transfer::{LUN, Transfer},
@@ -153,8 +154,8 @@ impl Front {
     /// Unmounts the file and finishes what was taken. Who has it open still gets errors from then on.
     pub async fn stop(self) {
         let path = self.path().to_owned();
-        let unmounting = move || match mount::type_at(&path) {
-            Ok(Some(kind)) if kind == mount::TYPE => {
+        let unmounting = move || match mount_at(&path) {
+            Ok(Some(it)) if it.kind == mount::TYPE => {
                 mount::unmount(&path, false).or_else(|error| {
                     tracing::warn!(
                         path = %path.display(),

@@ -2,13 +2,10 @@
 //! mounts it with the system call; everybody else has `fusermount3` do so.
 
 use std::{
-    ffi::{CString, OsString},
-    fs, io,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::ffi::OsStringExt,
-    },
-    path::{Path, PathBuf},
+    ffi::CString,
+    io,
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
 };
 
 use engine::device::SharedDevice;
@@ -73,57 +70,4 @@ pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// The type of what is mounted on `path`, if anything is.
-pub(crate) fn type_at(path: &Path) -> io::Result<Option<String>> {
-    let mounts = fs::read("/proc/self/mountinfo")?;
-    // What was mounted last is what is seen.
-    let mounts = mounts.rsplit(|byte| *byte == b'\n').filter_map(parse);
-    let mut here = mounts.filter(|(point, _)| point == path);
-    Ok(here.next().map(|(_, kind)| kind))
-}
-
-/// Mount point and type of a line of mountinfo: `ID PARENT DEVICE ROOT POINT OPTIONS … - TYPE SOURCE …`.
-fn parse(line: &[u8]) -> Option<(PathBuf, String)> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let point = unescaped(words.nth(4)?);
-    let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-    Some((point, String::from_utf8_lossy(kind).into_owned()))
-}
-
-/// A path of `/proc/self/mountinfo`, in which spaces and more are octal numbers.
-fn unescaped(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut left = text;
-    while let Some((first, rest)) = left.split_first() {
-        let octal = rest.get(..3).filter(|_| *first == b'\\');
-        let value = octal.and_then(|digits| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(digits, 8).ok()
-        });
-        bytes.push(value.unwrap_or(*first));
-        left = match value {
-            Some(_) => &rest[3..],
-            None => rest,
-        };
-    }
-    PathBuf::from(OsString::from_vec(bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
-    use super::*;
-
-    #[test]
-    fn a_mount_point_may_have_any_name() {
-        let path = unescaped(b"/a\\040b/\\134c\\011\\");
-        assert_eq!(path.as_os_str().as_bytes(), b"/a b/\\c\t\\");
-        let line = b"36 35 0:40 / /a\\040b rw,nosuid shared:1 - fuse.sanstone sanstone rw,fd=3";
-        let parsed = parse(line).expect("a line of it");
-        assert_eq!(parsed, ("/a b".into(), TYPE.to_owned()));
-        assert_eq!(parse(b"36 35"), None);
-    }
 }

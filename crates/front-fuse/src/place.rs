@@ -12,7 +12,10 @@ use std::{
 use engine::{blocking, time};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::mount::{self, TYPE};
+use crate::{
+    mount::{self, TYPE},
+    mount_table::mount_at,
+};
 
 /// A mount that does not answer within this is nobody's that lives well.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -104,7 +107,7 @@ impl Place {
         clear(&path).await?;
         let place = Place::open(&path)?;
         // Somebody may have mounted there since.
-        match mount::type_at(&path).map_err(failed(&path))? {
+        match mount_at(&path).map_err(failed(&path))? {
             None => Ok(place),
             Some(_) => Err(PlaceError::Attached(path)),
         }
@@ -195,10 +198,10 @@ async fn clear(path: &Path) -> Result<(), PlaceError> {
     /// Mounts upon each other that are taken away; more than one is strange.
     const MOUNTS_MAX: usize = 16;
     for _ in 0..MOUNTS_MAX {
-        match mount::type_at(path).map_err(failed(path))? {
+        match mount_at(path).map_err(failed(path))? {
             None => return Ok(()),
-            Some(kind) if kind != TYPE => {
-                let path = path.to_owned();
+            Some(other) if other.kind != TYPE => {
+                let (path, kind) = (path.to_owned(), other.kind);
                 return Err(PlaceError::Mounted { path, kind });
             }
             Some(_) => {}

@@ -5,14 +5,9 @@ use std::rc::Rc;
 use engine::{Buf, Payload};
 use iscsi::{Outcome, TaskId};
 use scsi::{Ending, Status};
-use smallvec::smallvec;
 use unit::{Permits, Unit};
 
-use crate::{
-    connection::Connection,
-    offer::Offer,
-    open::{WriteParts, command_id},
-};
+use crate::{connection::Connection, offer::Offer, open::command_id};
 
 /// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
 pub(crate) const TASK_SET_FULL: Ending = Ending {
@@ -25,23 +20,17 @@ pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     if data.is_empty() {
         return respond(connection, offer.task, None, &Ending::GOOD, 0);
     }
-    let permit = connection
+    let permits = connection
         .nexus()
         .map(|nexus| nexus.memory.take_at_once(data.len()));
-    let Some(Some(permit)) = permit else {
+    let Some(Some(permits)) = permits else {
         return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
     };
-    connection
-        .open
-        .insert(offer.open(None, data.len() as u64, WriteParts::new()));
+    connection.open.insert(offer.task, offer.lun, |mark| {
+        offer.open(mark, data.len() as u64)
+    });
     let payload = Buf::copy_of(data).into();
-    send_data(
-        connection,
-        offer.task,
-        payload,
-        smallvec![permit],
-        data.len() as u64,
-    );
+    send_data(connection, offer.task, payload, permits, data.len() as u64);
 }
 
 /// Answers with data-in and GOOD.

@@ -13,7 +13,7 @@ use crate::{
     connection::Connection,
     data_out::{admit, collect},
     offer::Offer,
-    open::{Pending, WriteParts},
+    open::Pending,
     order::Attribute,
     work::{MediumWork, UnitWork, run, sanitize},
 };
@@ -22,7 +22,7 @@ use crate::{
 const NO_UNIT: u32 = u32::MAX;
 
 /// Starts a command. Its immediate data, if any, is received right after.
-pub(crate) fn begin(connection: &Rc<Connection>, request: CommandRequest) {
+pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
     let Some(nexus) = connection.nexus() else {
         return connection.end("a command came without a target: the protocol machine is wrong");
     };
@@ -107,8 +107,9 @@ fn act_on(
 ) {
     let (task, lun) = (offer.task, offer.lun);
     let open_and_work = || {
-        let open = offer.open(None, 0, WriteParts::new());
-        connection.open.insert(open);
+        connection
+            .open
+            .insert(offer.task, offer.lun, |mark| offer.open(mark, 0));
         UnitWork::begin(connection, nexus, unit, (task, lun), 0)
     };
     match action {
@@ -156,7 +157,7 @@ fn act_on(
             } else {
                 connection
                     .open
-                    .insert(offer.open(None, transfer_len, WriteParts::new()));
+                    .insert(offer.task, offer.lun, |mark| offer.open(mark, transfer_len));
                 let work = MediumWork {
                     task: offer.task,
                     lun: offer.lun,

@@ -20,7 +20,7 @@ use unit::{Mark, Nexus, RunningId, WINDOW_STEP};
 use crate::{
     config::Limits,
     notices::{Notice, Suppressed},
-    open::{OpenCommands, Sent, task_of},
+    open::{Answered, OpenCommands, task_of},
     power_on::PowerOnReports,
     report::SessionReport,
     request::Newcomer,
@@ -310,15 +310,15 @@ impl Connection {
     }
 
     /// Counts commands whose answers have been sent just now.
-    pub(crate) fn count(&self, sent: &mut Vec<Sent>) {
-        let Some(nexus) = self.nexus() else {
-            return sent.clear();
-        };
+    pub(crate) fn count(&self, sent: &[Answered]) {
+        let Some(nexus) = self.nexus() else { return };
         let now = time::now();
-        for command in sent.drain(..) {
-            let moved = (command.kind, command.transfer_len);
-            let units = &self.service.units;
-            units.count(nexus, command.lun, moved, &command.times, now);
+        for command in sent {
+            if let Some(kind) = command.kind {
+                let moved = (kind, command.transfer_len);
+                let units = &self.service.units;
+                units.count(nexus, command.lun, moved, &command.times, now);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
     answer::{TASK_SET_FULL, refuse, respond},
     connection::Connection,
     offer::Offer,
-    open::{Pending, WriteParts},
+    open::{OpenCommand, Pending, WriteParts},
     work::{MediumWork, UnitWork, run, sanitize},
 };
 
@@ -34,7 +34,7 @@ fn open_write(
     transfer_len: u64,
 ) -> bool {
     let first = offer.unsolicited_len.min(len);
-    let Some(permit) = nexus.memory.take_at_once(first as usize) else {
+    let Some(permits) = nexus.memory.take_at_once(first as usize) else {
         refuse(connection, offer, None, &TASK_SET_FULL, 0);
         return false;
     };
@@ -42,9 +42,14 @@ fn open_write(
     if first > 0 {
         write.push(Buf::new(first as usize));
     }
-    let mut command = offer.open(pending, transfer_len, write);
-    command.permits.push(permit);
-    connection.open.insert(command);
+    connection
+        .open
+        .insert(offer.task, offer.lun, |mark| OpenCommand {
+            pending,
+            write,
+            permits,
+            ..offer.open(mark, transfer_len)
+        });
     true
 }
 
@@ -83,7 +88,7 @@ pub(crate) fn collect(
             .open
             .with(task, |command| {
                 command.write.push(Buf::new(rest));
-                command.permits.extend(permits);
+                command.permits.pay_rest(permits);
             })
             .is_some()
         {

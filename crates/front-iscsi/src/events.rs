@@ -28,10 +28,11 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
         let event = connection.machine.borrow_mut().poll_event()?;
         match event {
             TargetEvent::Command(request) => {
-                let (task, len) = (request.task, request.immediate_len);
-                command::begin(connection, request);
-                let offset = 0;
-                return Some(DataOut::Place { task, offset, len });
+                command::begin(connection, &request);
+                let (task, offset, len) = (request.task, 0, request.immediate_len);
+                if len > 0 {
+                    return Some(DataOut::Place { task, offset, len });
+                }
             }
             TargetEvent::DataOut { task, offset, len } => {
                 return Some(DataOut::Place { task, offset, len });

@@ -4,7 +4,7 @@ use engine::{Payload, time};
 use iscsi::TaskId;
 use unit::{Mark, Permits, Times};
 
-use crate::open::{OpenCommand, Pending, WriteParts};
+use crate::open::{OpenCommand, WriteParts};
 
 /// What an initiator gives and takes for one command.
 #[derive(Clone, Copy)]
@@ -21,21 +21,17 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// The command as it is opened.
-    pub(crate) fn open(
-        self,
-        pending: Option<Pending>,
-        transfer_len: u64,
-        write: WriteParts,
-    ) -> OpenCommand {
+    #[inline]
+    pub(crate) fn open(self, mark: Mark, transfer_len: u64) -> OpenCommand {
         OpenCommand {
             task: self.task,
-            mark: Mark::default(),
+            mark,
             lun: self.lun,
             times: Times::at(time::turn_began()),
             kind: None,
-            pending,
+            pending: None,
             transfer_len,
-            write,
+            write: WriteParts::new(),
             read: Payload::new(),
             permits: Permits::new(),
         }

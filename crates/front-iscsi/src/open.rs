@@ -35,18 +35,22 @@ pub(crate) fn task_of(command: CommandId) -> TaskId {
 }
 
 /// A command that has been answered, until its answer has left.
-pub(crate) struct Sent {
+pub(crate) struct Answered {
     pub(crate) lun: u32,
-    pub(crate) kind: Kind,
+    /// `None`: no volume has done anything for it.
+    pub(crate) kind: Option<Kind>,
     pub(crate) transfer_len: u64,
     pub(crate) times: Times,
+    /// They pay for its data.
+    #[expect(dead_code, reason = "they are kept to be dropped")]
+    permits: Permits,
 }
 
 /// One open command.
 #[derive(Debug)]
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
-    /// The moment before it came, which `insert` notes.
+    /// The moment before it came.
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
@@ -84,18 +88,19 @@ pub(crate) struct OpenCommands {
 }
 
 impl OpenCommands {
-    /// Opens a command, or gives a dormant one what it needs to go on; that one keeps its mark.
-    pub(crate) fn insert(&self, mut command: OpenCommand) {
-        let (task, lun) = (command.task, command.lun);
+    /// Opens the command `task` for `lun`, which `make` makes for its mark; or gives a dormant one what it
+    /// needs to go on, and that one keeps its mark.
+    // Inlined, so that it is made in its place.
+    #[inline(always)]
+    pub(crate) fn insert(&self, task: TaskId, lun: u32, make: impl FnOnce(Mark) -> OpenCommand) {
         let known = self.with(task, |waited| waited.mark);
         let mark = known.unwrap_or_else(|| self.next_mark());
-        command.mark = mark;
         let mut slots = self.slots.borrow_mut();
         let slot = task.slot();
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
-        slots[slot] = Some(command);
+        slots[slot] = Some(make(mark));
         if known.is_none() && !self.order.is_free() {
             self.order.note_begin(|set| set.opened(task, lun, mark));
         }
@@ -133,26 +138,28 @@ impl OpenCommands {
         self.with(task, |_| ()).is_some()
     }
 
-    /// Ends a command: gives what pays for its answer until that has left, and what there is to
-    /// count then. In its place, because moving it out costs more than all else here.
-    pub(crate) fn end(&self, task: TaskId) -> Option<(Permits, Option<Sent>)> {
+    /// Ends a command: gives what is left of it until its answer has left.
+    pub(crate) fn end(&self, task: TaskId) -> Option<Answered> {
         self.endings
             .borrow_mut()
             .retain(|ending| ending.task != task);
-        let ended = self.with(task, |command| {
-            let sent = command.kind.map(|kind| Sent {
-                lun: command.lun,
-                kind,
-                transfer_len: command.transfer_len,
-                times: command.times,
-            });
-            (std::mem::take(&mut command.permits), sent)
-        })?;
-        self.slots.borrow_mut()[task.slot()] = None;
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(task.slot())?;
+        // In its place, because moving it out costs more than all else here.
+        let command = slot.as_mut().filter(|command| command.task == task)?;
+        let answered = Answered {
+            lun: command.lun,
+            kind: command.kind,
+            transfer_len: command.transfer_len,
+            times: command.times,
+            permits: std::mem::take(&mut command.permits),
+        };
+        *slot = None;
+        drop(slots);
         if !self.order.is_free() {
             self.order.note(|set| set.ended(task));
         }
-        Some(ended)
+        Some(answered)
     }
 
     /// Removes a command that is to be answered all the same, unless its data are on their way to

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::{spend, time};
+use engine::{Buf, spend, time};
 use iscsi::TaskId;
 use iscsi_stream::{Error, Receiver};
 use smallvec::SmallVec;
@@ -84,7 +84,9 @@ async fn read_pdu(
     if connection.is_closing() {
         return Ok(());
     }
-    receiver.finish().await?;
+    if receiver.has_rest() {
+        receiver.finish().await?;
+    }
     connection.is_receiving.set(false);
     for task in complete {
         data_out::execute(connection, task);
@@ -105,14 +107,20 @@ async fn place(
     while done < len {
         let part = connection.open.with(task, |command| {
             let (index, range) = command.locate(offset + done, len - done)?;
-            let buf = std::mem::replace(&mut command.write[index], engine::Buf::new(0));
-            Some((index, range, buf))
+            let buf = &mut command.write[index];
+            done += range.len() as u32;
+            // What is short has nearly always come with its header.
+            let to_come = match receiver.place_at_hand(&mut buf[range.clone()]) {
+                true => None,
+                false => Some((index, range, std::mem::replace(buf, Buf::new(0)))),
+            };
+            Some(to_come)
         });
         // The command may have been refused, or takes less than it is given.
-        let Some(Some((index, range, buf))) = part else {
-            break;
+        let Some(Some(to_come)) = part else { break };
+        let Some((index, range, buf)) = to_come else {
+            continue;
         };
-        done += range.len() as u32;
         let buf = receiver.place(buf, range).await?;
         connection
             .open

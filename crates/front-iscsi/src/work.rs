@@ -52,6 +52,7 @@ pub(crate) fn run(
 }
 
 /// Has the unit do work whose memory is there.
+#[inline(always)] // as `LaneFuture::new`
 fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io) {
     let MediumWork {
         task,

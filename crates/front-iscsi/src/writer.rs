@@ -16,7 +16,7 @@ const SEND_BYTES: usize = 1 << 20;
 /// Sends until the connection ends.
 pub(crate) async fn run(connection: Rc<Connection>) {
     let mut gather = Gather::new();
-    let (mut permits, mut sent) = (Vec::new(), Vec::new());
+    let mut answered = Vec::new();
     let mut send_bytes = FIRST_SEND_BYTES;
     while !connection.is_ended() {
         let notified = connection.transmit.notified();
@@ -28,11 +28,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             if let Err(error) = iscsi_stream::push(&mut gather, &pdu, data_of) {
                 return connection.end(&error.to_string());
             }
-            let ended = pdu.ends.and_then(|task| connection.open.end(task));
-            if let Some((of_command, command)) = ended {
-                permits.extend(of_command);
-                sent.extend(command);
-            }
+            answered.extend(pdu.ends.and_then(|task| connection.open.end(task)));
         }
         if gather.is_empty() {
             if connection.is_closing() {
@@ -48,8 +44,8 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         let (result, back) = connection.stream.send_all(gather).await;
         connection.sending_since.set(None);
         gather = back;
-        permits.clear();
-        connection.count(&mut sent);
+        connection.count(&answered);
+        answered.clear();
         if let Err(error) = result {
             tracing::debug!(peer = %connection.peer, %error, "sending failed");
             connection.end("sending failed");

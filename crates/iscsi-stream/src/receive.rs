@@ -174,12 +174,37 @@ impl Receiver {
         Ok(buf)
     }
 
-    /// Receives what is left of the PDU: payload that nobody wanted, padding, the digest.
+    /// The same into all of `to`, without a wait; false when it is not at hand or has to be checked, and
+    /// then nothing was taken.
+    ///
+    /// # Panics
+    /// As [`place`](Self::place).
+    pub fn place_at_hand(&mut self, to: &mut [u8]) -> bool {
+        let len = to.len();
+        assert!(
+            len <= self.payload_left,
+            "{len} bytes of {}",
+            self.payload_left
+        );
+        self.consume_head();
+        let is_placed = self.digest.is_none() && self.reader.take_at_hand(to);
+        if is_placed {
+            self.payload_left -= len;
+        }
+        is_placed
+    }
+
+    /// Whether anything is left of the PDU that was not [placed](Self::place).
+    pub fn has_rest(&self) -> bool {
+        self.digest.is_some() || self.payload_left + self.padding > 0
+    }
+
+    /// Receives what [is left](Self::has_rest) of the PDU: payload that nobody wanted, padding, the digest.
     ///
     /// # Errors
     /// The stream's, and a wrong digest: what was placed is not what was sent.
     pub async fn finish(&mut self) -> Result<()> {
-        if self.digest.is_none() && self.payload_left + self.padding == 0 {
+        if !self.has_rest() {
             return Ok(());
         }
         self.consume_head();

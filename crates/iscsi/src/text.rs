@@ -7,6 +7,8 @@ use crate::error::Error;
 const KEY_LEN_MAX: usize = 63;
 /// Longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
 const NAME_LEN_MAX: usize = 223;
+/// Longest TargetAddress in bytes (RFC 7143 §13.8): a domain name of 255, its port, a portal group tag.
+const ADDRESS_LEN_MAX: usize = 255 + ":65535".len() + ",65535".len();
 
 /// Splits complete text into its pairs.
 ///
@@ -30,8 +32,17 @@ pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
 /// Whether this may be an iSCSI name: 1 to 223 bytes without white space and control characters
 /// (RFC 7143 §4.2.7.1, RFC 3722 §6). Drivers put names into logs, lists and files.
 pub(crate) fn is_name(name: &str) -> bool {
+    is_word(name, NAME_LEN_MAX)
+}
+
+/// Whether this may be a TargetAddress.
+fn is_address(address: &str) -> bool {
+    is_word(address, ADDRESS_LEN_MAX)
+}
+
+fn is_word(text: &str, len_max: usize) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control();
-    (1..=NAME_LEN_MAX).contains(&name.len()) && !name.contains(forbidden)
+    (1..=len_max).contains(&text.len()) && !text.contains(forbidden)
 }
 
 /// An iSCSI name in the form in which names are compared: they mean the same in upper and lower case
@@ -124,11 +135,24 @@ pub(crate) fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
     text
 }
 
-/// Reads an answer to SendTargets.
+/// Reads an answer to SendTargets. Its names and addresses go into lists, logs and configurations.
 pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
     let mut targets: Vec<TargetRecord> = Vec::new();
+    let refused = |key, value, why| Error::Key {
+        key: truncated(key),
+        value: truncated(value),
+        why,
+    };
     for (key, value) in pairs(text)? {
         match (key, targets.last_mut()) {
+            ("TargetName", _) if !is_name(value) => {
+                let why = "a name has 1 to 223 bytes, and no white space or control character";
+                return Err(refused(key, value, why));
+            }
+            ("TargetAddress", _) if !is_address(value) => {
+                let why = "an address has 1 to 267 bytes, and no white space or control character";
+                return Err(refused(key, value, why));
+            }
             ("TargetName", _) => {
                 targets.push(TargetRecord {
                     name: value.to_owned(),
@@ -138,11 +162,7 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
             ("TargetAddress", Some(target)) => target.addresses.push(value.to_owned()),
             _ => {
                 let why = "only TargetName and then its TargetAddress belong into this answer";
-                return Err(Error::Key {
-                    key: truncated(key),
-                    value: truncated(value),
-                    why,
-                });
+                return Err(refused(key, value, why));
             }
         }
     }
@@ -240,5 +260,49 @@ mod tests {
         ];
         assert_eq!(decode_targets(&encode_targets(&targets)).unwrap(), targets);
         assert!(decode_targets(b"TargetAddress=x\0").is_err());
+    }
+
+    #[test]
+    fn targets_with_names_or_addresses_that_are_none_are_refused() {
+        let named = |name: &str| format!("TargetName={name}\0").into_bytes();
+        let at =
+            |address: &str| format!("TargetName=iqn.a\0TargetAddress={address}\0").into_bytes();
+        decode_targets(&named(&"n".repeat(NAME_LEN_MAX))).unwrap();
+        decode_targets(&at(&"a".repeat(ADDRESS_LEN_MAX))).unwrap();
+        for text in [
+            named(""),
+            named("iqn.a b"),
+            named("iqn.a\x1b[2J"),
+            named(&"n".repeat(NAME_LEN_MAX + 1)),
+            at(""),
+            at("1.2.3.4\n,1"),
+            at(&"a".repeat(ADDRESS_LEN_MAX + 1)),
+            b"TargetName=iqn.\xff\0".to_vec(),
+            b"TargetName\0".to_vec(),
+        ] {
+            let refused = decode_targets(&text);
+            assert!(refused.is_err(), "{refused:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_a_target_answers_what_is_read_of_it_can_be_shown(
+            text in proptest::collection::vec(
+                proptest::prop_oneof![
+                    proptest::strategy::Just(b"TargetName=".to_vec()),
+                    proptest::strategy::Just(b"TargetAddress=".to_vec()),
+                    proptest::strategy::Just(b"\0".to_vec()),
+                    proptest::collection::vec(proptest::num::u8::ANY, 0..8),
+                    proptest::strategy::Just(vec![b'a'; 100]),
+                ],
+                0..40,
+            )
+        ) {
+            for target in decode_targets(&text.concat()).into_iter().flatten() {
+                assert!(is_name(&target.name));
+                assert!(target.addresses.iter().all(|address| is_address(address)));
+            }
+        }
     }
 }

@@ -64,8 +64,17 @@ pub fn compare(
         )));
     }
     let experiment = profile.experiment();
+    experiment.survey(progress)?;
     let needs = experiment.needs();
     let cases = experiment.cases();
+    if cases.is_empty() {
+        let name = &profile.name;
+        return Err(Error::Call(format!(
+            "{name} compares by itself: sanstone lab run {name} --on {} --on {}",
+            options.a.name(),
+            options.b.name()
+        )));
+    }
     let lane = lane()?;
     let opening = Opening {
         sessions: needs.sessions,

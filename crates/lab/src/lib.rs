@@ -5,7 +5,8 @@
 //! (`report`). `demo` starts shares and runs that experiment on them; `bench` compares targets.
 //!
 //! `run` runs a `profile` on whatever `target` can open, with the load generator in `load`, and
-//! `compare` two of them in turn, judged by `statistics`.
+//! `compare` two of them in turn, judged by `statistics`; `history` says where a series of runs changed. `oltp` is what
+//! the profile of that name needs: database servers, and what they lie on.
 
 pub mod bench;
 pub mod compare;
@@ -13,9 +14,11 @@ pub mod demo;
 pub mod drive_stats;
 mod error;
 mod fio;
+pub mod history;
 pub mod load;
 mod machine;
 mod nameless;
+mod oltp;
 pub mod profile;
 pub mod progress;
 pub mod report;

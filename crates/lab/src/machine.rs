@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::{host, process_ns};
+
+pub(crate) use crate::bench::{family_ns, machine_ns};
 
 /// A core that is busier than this sets the pace.
 const BUSY: f64 = 0.9;
@@ -27,7 +29,7 @@ pub(crate) struct Watch {
 }
 
 /// What the processors did during a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Cpu {
     /// Processor time of this program, 100 for one core all the time.
     pub(crate) own_percent: f64,

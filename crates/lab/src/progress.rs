@@ -83,6 +83,39 @@ impl Stage {
         self.bar.set_message(what.to_string());
     }
 
+    /// Sets how many steps there are in all.
+    pub fn expect(&self, steps: u64) {
+        self.bar.set_length(steps);
+    }
+
+    /// Says what each step does as it begins, from wherever.
+    pub fn teller(&self) -> impl Fn(&str) + 'static {
+        let bar = self.bar.clone();
+        move |what| {
+            bar.set_message(what.to_string());
+            bar.inc(1);
+        }
+    }
+
+    /// A line that stays, while the stage goes on; with the time that is left, if that can be told.
+    pub fn tell(&self, line: &str) {
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let left = all.saturating_sub(done) as f64 * self.begun.elapsed().as_secs_f64();
+        let left = match (done, left / done.max(1) as f64) {
+            (0, _) | (_, 0.0) => String::new(),
+            (_, seconds) if seconds < 90.0 => format!(", {seconds:.0} s left"),
+            (_, seconds) => format!(", {:.0} min left", seconds / 60.0),
+        };
+        match self.progress {
+            Progress::Bars => self.bar.println(format!("  {line}")),
+            // The work goes on also when nobody can be told.
+            Progress::Lines => {
+                let _ = writeln!(std::io::stderr(), "  {line}{left}");
+            }
+            Progress::Silent => {}
+        }
+    }
+
     /// Ends the stage with a line that stays, `outcome` in it.
     pub fn done(self, outcome: &str) {
         self.bar.finish_and_clear();

@@ -1,6 +1,13 @@
 //! `lab run`: a profile on what is named, from the call to its findings.
 
-use std::{io, rc::Rc, time::Duration};
+use std::{
+    fs, io,
+    path::{self, Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
 
 use engine::{Lane, LaneConfig, LaneHandle, buf};
 
@@ -8,7 +15,8 @@ use crate::{
     Error, Result,
     load::{Stop, fill_to},
     machine,
-    profile::{Profile, Runner},
+    oltp::Bed,
+    profile::{Journal, Profile, Runner},
     progress::Progress,
     report::Findings,
     target::{Configured, On, Opening, Target},
@@ -28,6 +36,20 @@ pub struct Options {
     pub pid: Option<u32>,
     /// Whether fio runs each load as well.
     pub with_fio: bool,
+    /// This program, which attaches volumes.
+    pub binary: PathBuf,
+    /// The JSON of a run that was interrupted, which goes on where it stopped.
+    pub resume: Option<Value>,
+}
+
+/// The answer of the run that left this JSON, if nothing is left to measure.
+///
+/// # Errors
+/// It is of another run.
+pub fn finished(json: &Value, profile: &Profile) -> Result<Option<String>> {
+    Journal::of(json, profile)?;
+    let answer = json["answer"].as_str().map(str::to_owned);
+    Ok(answer.filter(|_| json["interrupted"] == false))
 }
 
 /// Runs a profile.
@@ -42,6 +64,12 @@ pub fn run(
     progress: Progress,
 ) -> Result<Findings> {
     let experiment = profile.experiment();
+    let resumed = options
+        .resume
+        .as_ref()
+        .map(|json| Journal::of(json, profile));
+    let journal = resumed.transpose()?.unwrap_or_default();
+    experiment.survey(progress)?;
     let needs = experiment.needs();
     let lane = lane()?;
     let opening = Opening {
@@ -50,9 +78,26 @@ pub fn run(
         writes: needs.writes,
         overwrite: options.overwrite,
     };
-    let (names, targets) = open(&lane, &options.on, configured, opening, stop, progress)?;
-    if options.with_fio && targets[0].path.is_none() {
-        let name = targets[0].name.clone();
+    let beds = Beds::new(
+        &lane,
+        options,
+        configured,
+        opening,
+        experiment.opens_volumes(),
+    )?;
+    let (names, targets) = match &beds {
+        Some(beds) => (beds.names(), Vec::new()),
+        None => open(&lane, &options.on, configured, opening, stop, progress)?,
+    };
+    let earlier = options.resume.as_ref().map(|json| &json["on"]);
+    if let Some(earlier) = earlier.filter(|earlier| **earlier != json!(names)) {
+        close(&lane, targets);
+        return Err(Error::Call(format!(
+            "--resume: the run of the file of --json was on {earlier}: name the same by --on, or another file"
+        )));
+    }
+    if options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
+        let name = names.join(", ");
         close(&lane, targets);
         return Err(Error::Call(format!(
             "--with fio: fio opens files and block devices, and {name} is neither"
@@ -60,21 +105,164 @@ pub fn run(
     }
     let stage = progress.stage(&profile.name, Some(experiment.steps() as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
+    runner.journal = journal;
+    runner.beds = beds.iter().flat_map(|beds| beds.beds.clone()).collect();
     runner.pid = options.pid;
     runner.with_fio = options.with_fio;
     runner.verified = experiment.verifies().then_some(needs.size_bytes);
     let found = experiment.run(&mut runner);
     let found = found.map(|mut findings| {
         findings.profile = profile.name.clone();
+        findings.settings = profile.text.clone();
         findings.on = names;
         findings.about = experiment.about().to_owned();
         findings
     });
-    end(&lane, runner, found)
+    let found = end(&lane, runner, found);
+    if let Some(beds) = beds {
+        beds.leave(&lane, configured, opening);
+    }
+    found
+}
+
+/// What databases with a file system of theirs are put on, and what has been made for that.
+struct Beds {
+    on: Vec<On>,
+    beds: Vec<(String, Bed)>,
+    /// Files that were made.
+    made: Vec<PathBuf>,
+    /// Configurations of disks of targets.
+    directories: Vec<tempfile::TempDir>,
+}
+
+impl Beds {
+    /// Looks at what is named, whether it may be written to; `None` if it is to be opened as volumes.
+    fn new(
+        lane: &Lane,
+        options: &Options,
+        configured: Option<&Configured<'_>>,
+        opening: Opening,
+        opens_volumes: bool,
+    ) -> Result<Option<Beds>> {
+        if opens_volumes {
+            return Ok(None);
+        }
+        let on = named(&options.on, configured)?;
+        let of_configuration = |on: &&On| {
+            let is_in =
+                |configured: &Configured<'_>| configured.names.iter().any(|n| n == on.name());
+            configured.is_some_and(is_in)
+        };
+        if let Some(second) = on.iter().filter(of_configuration).nth(1) {
+            return Err(Error::Call(format!(
+                "--on {}: a configuration has one state directory, so one volume of it can be attached at a \
+                 time; measure the others in runs of their own",
+                second.name()
+            )));
+        }
+        let mut beds = Beds {
+            on,
+            beds: Vec::new(),
+            made: Vec::new(),
+            directories: Vec::new(),
+        };
+        for on in beds.on.clone() {
+            let bed = beds.bed(&on, options, configured, opening)?;
+            let is_made = matches!(&bed, Bed::Disk(path) if beds.made.contains(path));
+            if !is_made && !matches!(bed, Bed::Directory(_)) {
+                let home = lane.handle();
+                let target = lane.block_on(Target::open(&on, configured, &home, opening))?;
+                close(lane, vec![target]);
+            }
+            beds.beds.push((on.name().to_owned(), bed));
+        }
+        Ok(Some(beds))
+    }
+
+    fn bed(
+        &mut self,
+        on: &On,
+        options: &Options,
+        configured: Option<&Configured<'_>>,
+        opening: Opening,
+    ) -> Result<Bed> {
+        let file = |path: &Path, source| Error::File {
+            path: path.to_owned(),
+            source,
+        };
+        let volume = |configuration: &Path, volume: &str| -> Result<Bed> {
+            let whole = path::absolute(configuration);
+            Ok(Bed::Volume {
+                binary: options.binary.clone(),
+                configuration: whole.map_err(|source| file(configuration, source))?,
+                volume: volume.to_owned(),
+            })
+        };
+        match (on, configured) {
+            (On::Url(url), _) => {
+                let directory = tempfile::tempdir();
+                let directory =
+                    directory.map_err(|source| file(Path::new("a directory"), source))?;
+                let configuration = directory.path().join("disk.toml");
+                let quoted = Value::String(url.clone());
+                let text =
+                    format!("state = \"state\"\n[volume.disk]\niscsi = {{ url = {quoted} }}\n");
+                fs::write(&configuration, text).map_err(|source| file(&configuration, source))?;
+                self.directories.push(directory);
+                volume(&configuration, "disk")
+            }
+            (On::Name(name), Some(configured)) if configured.names.contains(name) => {
+                volume(configured.path, name)
+            }
+            (On::Name(name), _) => {
+                let path = path::absolute(name).map_err(|source| file(Path::new(name), source))?;
+                if path.is_dir() {
+                    return Ok(Bed::Directory(path));
+                }
+                if !path.exists() {
+                    let made = fs::File::create_new(&path);
+                    let made = made.and_then(|made| made.set_len(opening.made_bytes));
+                    self.made.push(path.clone());
+                    made.map_err(|source| file(&path, source))?;
+                }
+                Ok(Bed::Disk(path))
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.beds.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Lets a later run know that what is left on disks and volumes is nobody's data.
+    fn leave(self, lane: &Lane, configured: Option<&Configured<'_>>, opening: Opening) {
+        let overwrite = Opening {
+            overwrite: true,
+            ..opening
+        };
+        for (on, (_, bed)) in self.on.iter().zip(&self.beds) {
+            let is_made = matches!(bed, Bed::Disk(path) if self.made.contains(path));
+            if is_made || matches!(bed, Bed::Directory(_)) {
+                continue;
+            }
+            let home = lane.handle();
+            // If it fails, that run asks for --overwrite.
+            let opened = lane.block_on(Target::open(on, configured, &home, overwrite));
+            close(lane, opened.into_iter().collect());
+        }
+    }
+}
+
+impl Drop for Beds {
+    fn drop(&mut self) {
+        for path in &self.made {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// Completes what was found, if anything was, and closes what was opened for it.
-pub(crate) fn end(lane: &Lane, runner: Runner, found: Result<Findings>) -> Result<Findings> {
+pub(crate) fn end(lane: &Lane, mut runner: Runner, found: Result<Findings>) -> Result<Findings> {
     let found = found.map(|mut findings| {
         findings.machine = machine::facts();
         runner.finish(&mut findings);
@@ -103,7 +291,26 @@ pub(crate) fn open(
     stop: &Stop,
     progress: Progress,
 ) -> Result<(Vec<String>, Vec<Target>)> {
-    let on = match (on, configured) {
+    let on = named(on, configured)?;
+    let home = lane.handle();
+    let mut targets = Vec::new();
+    for on in &on {
+        let opened = open_one(lane, &home, on, configured, opening, stop, progress);
+        match opened {
+            Ok(target) => targets.push(target),
+            Err(error) => {
+                close(lane, targets);
+                return Err(error);
+            }
+        }
+    }
+    let names = targets.iter().map(|target| target.name.clone());
+    Ok((names.collect(), targets))
+}
+
+/// What is to be measured: what the call names, or the one volume that there is.
+fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
+    Ok(match (on, configured) {
         ([], Some(configured)) => match &configured.names[..] {
             [only] => vec![On::Name(only.clone())],
             names => {
@@ -121,21 +328,7 @@ pub(crate) fn open(
             ));
         }
         (on, _) => on.to_vec(),
-    };
-    let home = lane.handle();
-    let mut targets = Vec::new();
-    for on in &on {
-        let opened = open_one(lane, &home, on, configured, opening, stop, progress);
-        match opened {
-            Ok(target) => targets.push(target),
-            Err(error) => {
-                close(lane, targets);
-                return Err(error);
-            }
-        }
-    }
-    let names = targets.iter().map(|target| target.name.clone());
-    Ok((names.collect(), targets))
+    })
 }
 
 fn open_one(

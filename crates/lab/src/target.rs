@@ -279,6 +279,8 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Error {
 
 /// The volumes of a configuration, for whoever has read it.
 pub struct Configured<'a> {
+    /// The configuration's file.
+    pub path: &'a Path,
     /// What they are called.
     pub names: Vec<String>,
     /// Makes their graph.

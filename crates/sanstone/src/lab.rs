@@ -23,6 +23,8 @@ pub(crate) enum LabVerb {
     Run(profiles::RunCall),
     /// Compare two things under the loads of a profile, in turn, and say whether they differ.
     Compare(profiles::CompareCall),
+    /// Say where a series of runs of one profile changed.
+    History(profiles::HistoryCall),
     /// List the built-in profiles, or print one.
     Profiles(profiles::ProfilesCall),
     /// Compare this target with tgt and with bare TCP: I/Os per second, latency, CPU per I/O.
@@ -89,6 +91,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
     match verb {
         LabVerb::Run(call) => profiles::run_profile(&call)?,
         LabVerb::Compare(call) => profiles::compare_two(&call)?,
+        LabVerb::History(call) => profiles::tell_history(&call)?,
         LabVerb::Profiles(call) => profiles::list(&call)?,
         LabVerb::Floor => bench::serve_floor()?,
         LabVerb::Bench {

@@ -19,6 +19,7 @@ mod attach;
 mod create;
 mod demo;
 mod descriptors;
+mod discover;
 mod failure;
 mod lab;
 mod lanes;
@@ -71,6 +72,11 @@ enum Verb {
     ///
     /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
     Attach(attach::AttachCall),
+    /// Ask any iSCSI target which targets and disks there are.
+    ///
+    /// Prints a piece of a configuration: a volume for each, with all of its portals as paths; the rest is
+    /// comments. It only looks: no disk is reserved or written to.
+    Discover(discover::DiscoverCall),
     /// Check a configuration: report every error, open nothing.
     Check {
         /// The configuration file.
@@ -161,6 +167,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Attach(call) => attach::run(&call),
+        Verb::Discover(call) => discover::run(&call),
         Verb::Check { config } => check(&config),
         Verb::Apply(call) => apply::run(&call),
         Verb::Show(call) => show::run(&call),

@@ -102,10 +102,18 @@ impl SharedUnit {
     }
 
     /// Brings a copy's extract up to date; false if it was.
+    #[inline]
     pub(crate) fn refresh(&self, rights: &mut Rights) -> bool {
-        if self.version.load(Ordering::Acquire) == rights.version {
-            return false;
+        let is_stale = self.version.load(Ordering::Acquire) != rights.version;
+        if is_stale {
+            self.extract(rights);
         }
+        is_stale
+    }
+
+    /// Makes a copy's extract anew.
+    #[cold]
+    fn extract(&self, rights: &mut Rights) {
         let state = self.look();
         *rights = Rights {
             version: self.version.load(Ordering::Acquire),
@@ -116,7 +124,6 @@ impl SharedUnit {
             mode: state.mode.clone(),
             len_blocks: state.len_blocks,
         };
-        true
     }
 }
 

@@ -20,6 +20,8 @@ use engine::{
 };
 use scsi::Extent;
 
+use crate::places::Places;
+
 /// Who excludes others from which blocks of a volume, and who waits for that; shared by all lanes.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<Line>);
@@ -158,8 +160,7 @@ impl Drop for Turn {
 /// Who is at work where, in one volume on one lane.
 #[derive(Default)]
 pub(crate) struct Gate {
-    at_work: RefCell<Vec<Option<Range<u64>>>>,
-    free: RefCell<Vec<usize>>,
+    at_work: RefCell<Places<Range<u64>>>,
     held: RefCell<Vec<Held>>,
     changed: Notify,
 }
@@ -202,15 +203,9 @@ impl Gate {
             });
             turn.await?;
         }
-        let mut at_work = self.at_work.borrow_mut();
-        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
-            at_work.push(None);
-            at_work.len() - 1
-        });
-        at_work[index] = Some(range);
         Ok(AtWork {
+            index: self.at_work.borrow_mut().enter(range),
             gate: self.clone(),
-            index,
         })
     }
 
@@ -219,11 +214,11 @@ impl Gate {
         let range = blocks(extent);
         let at_work = self.at_work.borrow();
         // Nobody is nearly always the answer; then the places are not looked at.
-        let at_work = match at_work.len() == self.free.borrow().len() {
+        let at_work = match at_work.is_empty() {
             true => 0,
             false => {
-                let at_work = at_work.iter().flatten();
-                at_work.filter(|place| overlap(&range, place)).count()
+                let at_work = at_work.iter();
+                at_work.filter(|(_, place)| overlap(&range, place)).count()
             }
         };
         self.held.borrow_mut().push(Held {
@@ -260,8 +255,7 @@ impl Gate {
 impl Drop for AtWork {
     fn drop(&mut self) {
         let gate = &self.gate;
-        let range = gate.at_work.borrow_mut()[self.index].take();
-        gate.free.borrow_mut().push(self.index);
+        let range = gate.at_work.borrow_mut().leave(self.index);
         let Some(range) = range else { return };
         for held in gate.held.borrow_mut().iter_mut() {
             // Who came in after the hold is beside it.

@@ -64,7 +64,8 @@ impl Drop for Io {
 pub struct Executed {
     /// Its data-in, if it has any; or how its command ends.
     pub result: Result<Payload, Ending>,
-    /// When the volume began and ended, if it came to that.
+    /// When the volume began, as the lane [knew](time::last_known) the time then, and ended; if it came to
+    /// that.
     pub at_work: Option<(Instant, Instant)>,
 }
 
@@ -89,9 +90,9 @@ impl LaneUnits {
                 return Ok(Payload::new());
             }
             recheck()?;
-            let started = time::now();
+            let started = time::last_known();
             let volume = &*unit.disk.volume;
-            let result = medium::perform(volume, op, data.take(), &nexus.steps).await;
+            let result = medium::perform(volume, op, data, &nexus.steps).await;
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });
@@ -169,7 +170,8 @@ impl LaneUnits {
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
         let (volume, steps) = (&*unit.disk.volume, &io.nexus.steps);
-        let flushed = medium::perform(volume, &eject.flush, Payload::new(), steps).await;
+        let no_data = Cell::default();
+        let flushed = medium::perform(volume, &eject.flush, &no_data, steps).await;
         wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
     }
 

@@ -25,6 +25,7 @@ mod lane;
 mod medium;
 mod memory;
 mod nexus;
+mod places;
 mod running;
 mod sanitize;
 mod stages;

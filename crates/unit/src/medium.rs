@@ -1,6 +1,6 @@
 //! What a SCSI command asks of the medium, done with a volume; and a volume's errors in SCSI's words.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload, spend, sync::Budget};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
@@ -34,11 +34,11 @@ impl Steps {
     }
 }
 
-/// Does `op`; `data` is its data-out, if it takes any. Gives the data-in of a read.
+/// Does `op`, with its data-out from `data`, if it takes any. Gives the data-in of a read.
 pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
-    data: Payload,
+    data: &Cell<Payload>,
     steps: &Steps,
 ) -> Result<Payload, MediumError> {
     match op {
@@ -52,11 +52,11 @@ pub(crate) async fn perform(
             read.map_err(|e| told(&e, MediumErrorKind::Read))
         }
         MediumOp::Write { extent, fua } => {
-            let written = volume.write(extent.offset_bytes(), data, durability(*fua));
+            let written = volume.write(extent.offset_bytes(), data.take(), durability(*fua));
             written.await.map(nothing).map_err(not_written)
         }
         MediumOp::WriteAtomic { extent, fua } => {
-            let written = volume.write_atomic(extent.offset_bytes(), data, durability(*fua));
+            let written = volume.write_atomic(extent.offset_bytes(), data.take(), durability(*fua));
             written.await.map(nothing).map_err(not_written)
         }
         MediumOp::Zero { extent, unmap } => {
@@ -69,7 +69,7 @@ pub(crate) async fn perform(
             flushed.map_err(|e| told(&e, MediumErrorKind::Flush))
         }
         // What takes several calls has memory of its own, which the short ones do without.
-        _ => LaneFuture::new(in_steps(volume, op, data, steps)).await,
+        _ => LaneFuture::new(in_steps(volume, op, data.take(), steps)).await,
     }
 }
 

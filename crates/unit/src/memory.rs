@@ -15,20 +15,52 @@ mod plan;
 
 use std::{future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
+pub(crate) use common::CommonMemory;
 use engine::{
     buf::capacity_for,
     sync::{Budget, Permit},
 };
-use smallvec::{SmallVec, smallvec};
-
-pub(crate) use common::CommonMemory;
 pub(crate) use plan::Plan;
 
 use common::CommonPermit;
 
-/// What pays for a transfer: parts of the lane's memory and of the nexus' share, for what came unasked
-/// and for the rest.
-pub type Permits = SmallVec<[Paid; 3]>;
+/// What pays for a transfer until it is dropped.
+#[derive(Debug, Default)]
+pub struct Permits {
+    /// For what came unasked.
+    unsolicited: Option<Permit>,
+    /// A part of the nexus' share, for the rest.
+    #[allow(dead_code, reason = "it is kept to be dropped")]
+    own: Option<Permit>,
+    /// And of the memory behind that.
+    #[allow(dead_code, reason = "as above")]
+    memory: Option<Paid>,
+}
+
+impl Permits {
+    /// They pay for nothing.
+    pub fn new() -> Permits {
+        Permits::default()
+    }
+
+    /// Those for what came unasked pay for the rest as well, with `rest`, which
+    /// [waited](NexusMemory::take) for it.
+    pub fn pay_rest(&mut self, rest: Permits) {
+        let unsolicited = self.unsolicited.take();
+        *self = Permits {
+            unsolicited,
+            ..rest
+        };
+    }
+
+    fn of_rest(own: Option<Permit>, memory: Paid) -> Permits {
+        Permits {
+            unsolicited: None,
+            own,
+            memory: Some(memory),
+        }
+    }
+}
 
 /// How much memory commands may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +169,7 @@ impl LaneMemory {
 
 /// What pays for memory until it is dropped.
 #[derive(Debug)]
-pub enum Paid {
+pub(crate) enum Paid {
     /// A part of what the lane or the nexus has.
     Lane(#[allow(dead_code, reason = "it is kept to be dropped")] Permit),
     /// A part of what all lanes have.
@@ -156,13 +188,16 @@ impl NexusMemory {
     }
 
     /// Memory for `len` bytes that come, or go, without having been asked for, if there is any.
-    pub fn take_at_once(&self, len: usize) -> Option<Paid> {
+    pub fn take_at_once(&self, len: usize) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
         let from = [&self.lane.unsolicited, &self.unsolicited_reserve];
         // A budget takes more than the whole for the whole.
         let mut from = from.into_iter().filter(|budget| bytes <= budget.total());
-        from.find_map(|budget| budget.try_take(bytes))
-            .map(Paid::Lane)
+        let unsolicited = from.find_map(|budget| budget.try_take(bytes))?;
+        Some(Permits {
+            unsolicited: Some(unsolicited),
+            ..Permits::new()
+        })
     }
 
     /// Memory for `len` bytes of the nexus' share and the lane's, if it is free.
@@ -170,7 +205,7 @@ impl NexusMemory {
         let bytes = capacity_for(len);
         let own = self.own.try_take(bytes)?;
         let lane = self.lane.try_take_bytes(bytes)?;
-        Some(smallvec![lane, Paid::Lane(own)])
+        Some(Permits::of_rest(Some(own), lane))
     }
 
     /// Waits for memory for `len` bytes: of the nexus' share and the lane's, or of its reserve.
@@ -179,7 +214,7 @@ impl NexusMemory {
         let shared = async {
             let own = self.own.take(bytes).await;
             let lane = self.lane.take_bytes(bytes).await;
-            smallvec![lane, Paid::Lane(own)]
+            Permits::of_rest(Some(own), lane)
         };
         if bytes > RESERVE_BYTES {
             return shared.await;
@@ -192,7 +227,7 @@ impl NexusMemory {
             reserve
                 .as_mut()
                 .poll(cx)
-                .map(|permit| smallvec![Paid::Lane(permit)])
+                .map(|permit| Permits::of_rest(None, Paid::Lane(permit)))
         })
         .await
     }

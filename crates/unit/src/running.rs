@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 
 use engine::sync::Notify;
 
+use crate::places::Places;
+
 /// Names a command of a nexus; its front chooses the number (SAM-5 4.8: command identifier).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u64);
@@ -26,8 +28,7 @@ struct Entry {
 /// The running I/Os of one nexus.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
-    entries: RefCell<Vec<Option<Entry>>>,
-    free: RefCell<Vec<usize>>,
+    entries: RefCell<Places<Entry>>,
     serial: Cell<u64>,
     /// An I/O has ended.
     ended: Notify,
@@ -38,13 +39,7 @@ impl Running {
     pub(crate) fn begin(&self, command: CommandId, lun: u32) -> RunningId {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
-        let mut entries = self.entries.borrow_mut();
-        let index = self.free.borrow_mut().pop().unwrap_or_else(|| {
-            entries.push(None);
-            entries.len() - 1
-        });
-        debug_assert!(entries[index].is_none(), "a free place is taken");
-        entries[index] = Some(Entry {
+        let index = self.entries.borrow_mut().enter(Entry {
             serial,
             lun,
             command,
@@ -54,32 +49,33 @@ impl Running {
 
     /// Notes that the volume has ended that I/O.
     pub(crate) fn end(&self, id: RunningId) {
-        let ended = self.entries.borrow_mut()[id.index].take();
+        let ended = self.entries.borrow_mut().leave(id.index);
         debug_assert!(
             ended.is_some_and(|entry| entry.serial == id.serial),
             "an I/O ends once"
         );
-        self.free.borrow_mut().push(id.index);
         self.ended.notify();
     }
 
     /// Whether any runs.
     pub(crate) fn is_any(&self) -> bool {
-        self.entries.borrow().iter().any(Option::is_some)
+        !self.entries.borrow().is_empty()
     }
 
     /// Whether one runs for `command` on `lun`.
     pub(crate) fn is_running(&self, command: CommandId, lun: u32) -> bool {
         let entries = self.entries.borrow();
-        let mut entries = entries.iter().flatten();
-        entries.any(|entry| entry.command == command && entry.lun == lun)
+        let mut entries = entries.iter();
+        entries.any(|(_, entry)| entry.command == command && entry.lun == lun)
     }
 
     /// The command and the LUN of all of them.
     pub(crate) fn at_work(&self) -> Vec<(CommandId, u32)> {
         let entries = self.entries.borrow();
-        let entries = entries.iter().flatten();
-        entries.map(|entry| (entry.command, entry.lun)).collect()
+        let entries = entries.iter();
+        entries
+            .map(|(_, entry)| (entry.command, entry.lun))
+            .collect()
     }
 
     /// Those for which `chosen(lun, command)` holds.
@@ -87,13 +83,10 @@ impl Running {
         let entries = self.entries.borrow();
         entries
             .iter()
-            .enumerate()
-            .filter_map(|(index, entry)| {
-                let entry = entry.as_ref()?;
-                chosen(entry.lun, entry.command).then_some(RunningId {
-                    index,
-                    serial: entry.serial,
-                })
+            .filter(|(_, entry)| chosen(entry.lun, entry.command))
+            .map(|(index, entry)| RunningId {
+                index,
+                serial: entry.serial,
             })
             .collect()
     }
@@ -104,9 +97,8 @@ impl Running {
             .wait_for(|| {
                 let entries = self.entries.borrow();
                 let still = ids.iter().any(|id| {
-                    entries[id.index]
-                        .as_ref()
-                        .is_some_and(|entry| entry.serial == id.serial)
+                    let entry = entries.get(id.index);
+                    entry.is_some_and(|entry| entry.serial == id.serial)
                 });
                 (!still).then_some(())
             })

@@ -220,9 +220,14 @@ impl Stats {
         bytes: u64,
         request: LaneFuture<'a, Result<T>>,
     ) -> LaneFuture<'a, Result<T>> {
+        let counters = &self.counters.0[kind as usize];
+        if let Some(answer) = request.as_ready() {
+            counters.record(answer.is_ok(), bytes, 0);
+            return request;
+        }
         LaneFuture::new(Counted {
             request,
-            counters: &self.counters.0[kind as usize],
+            counters,
             bytes,
             began: None,
             is_answered: false,

@@ -12,7 +12,7 @@ use engine::{
 };
 use sim::{
     Setup, Site, assert_occurred,
-    site::UNIT_BYTES,
+    site::{Spread, UNIT_BYTES},
     target_machine::{Networks, PORT},
     workload::random_time,
 };
@@ -136,6 +136,8 @@ struct Daemon {
     history: Rc<RefCell<History>>,
     index: usize,
     host: Host,
+    /// Of the machine; each uses each disk.
+    lanes: usize,
     cached: bool,
     takes_over: f64,
     ends_well: f64,
@@ -144,8 +146,8 @@ struct Daemon {
 impl Daemon {
     fn iscsi(&self, target: usize, isid: u16) -> IscsiConfig {
         let mut config = self.site.iscsi(target);
-        for path in &mut config.multipath.more {
-            path.isid = iscsi::Isid::random([1; 3], isid);
+        for (path, n) in config.multipath.more.iter_mut().zip(1..) {
+            path.isid = iscsi::Isid::random([n; 3], isid);
         }
         IscsiConfig {
             address: self.site.targets[target].host.addr(PORT),
@@ -207,10 +209,12 @@ impl Daemon {
     ) -> Result<SharedVolume> {
         let mut children = Vec::new();
         for target in 0..self.site.targets.len() {
-            let disk = IscsiDisk::open(self.iscsi(target, isid)).await?;
+            let lanes: Vec<_> = (0..self.lanes).map(|lane| self.host.lane(lane)).collect();
+            let disk = IscsiDisk::open_on(self.iscsi(target, isid), &lanes).await?;
             disks.push(disk.clone());
             let name = self.site.targets[target].iqn.clone();
-            children.push(Child { name, volume: disk });
+            let volume = Spread::over(disk).await;
+            children.push(Child { name, volume });
         }
         let claim = Claim::new(owner, children.len(), others, 0)?;
         let opened = Opened::claimed(&children, Some(UNIT_BYTES), &claim).await?;
@@ -311,11 +315,15 @@ struct Plan {
 
 /// The daemon of this number, which nothing happens to.
 fn daemon(site: &Rc<Site>, index: usize) -> Daemon {
+    let lanes = site.client_lanes();
     Daemon {
         site: site.clone(),
         history: Rc::default(),
         index,
-        host: site.world.host(["daemon-0", "daemon-1"][index]),
+        host: site
+            .world
+            .host_with_lanes(["daemon-0", "daemon-1"][index], lanes),
+        lanes,
         cached: false,
         takes_over: 0.0,
         ends_well: 0.0,

@@ -1,4 +1,4 @@
-//! A disk over two networks. One of them fails, also in one direction only, with writes in flight: nobody
+//! A disk over two networks, used from several lanes. One of them fails, also in one direction only, with writes in flight: nobody
 //! above notices, no write lands after a newer one was answered, and a flush covers both paths. When both
 //! fail, requests fail in time.
 
@@ -40,6 +40,7 @@ impl Met {
             paths.resent += counts.resent;
             paths.writes_resent += counts.writes_resent;
             paths.beside_first += counts.beside_first;
+            paths.beside_home += counts.beside_home;
         }
     }
 }
@@ -61,7 +62,8 @@ const FAILURES: [Failure; 4] = [
 ];
 
 fn setup(seed: u64, networks: Networks) -> Setup {
-    let mut setup = Setup::draw(seed).on(networks);
+    let (lanes, sessions) = [(1, 2), (2, 2), (2, 4), (3, 3)][seed as usize % 4];
+    let mut setup = Setup::draw(seed).on(networks).on_lanes(lanes, sessions);
     setup.world.net.split_probability = 0.05;
     setup
 }
@@ -132,6 +134,7 @@ fn assert_met(met: &Met, resets: bool) {
         ("writes sent again", paths.writes_resent),
         ("reads sent again", paths.resent - paths.writes_resent),
         ("commands over the second path", paths.beside_first),
+        ("commands of other lanes", paths.beside_home),
         match resets {
             true => ("logical unit resets", paths.resets),
             false => (
@@ -217,8 +220,8 @@ fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
 
 /// Power cuts between flushes, so that one that covers a single path is seen.
 #[test]
-fn a_flush_covers_what_went_over_every_path() {
-    let (mut flushed, mut beside_first) = (0, 0);
+fn a_flush_covers_what_went_over_every_path_and_from_every_lane() {
+    let (mut flushed, mut beside_first, mut beside_home) = (0, 0, 0);
     seeds(100, |seed| {
         let site = Site::new(seed, setup(seed, Networks::TwoOfOneGroup).volatile());
         site.run(async {
@@ -232,6 +235,7 @@ fn a_flush_covers_what_went_over_every_path() {
                 workload::flush(&site, &volume).await.expect("a flush");
                 flushed += 1;
                 beside_first += site.path_counts()[0].beside_first;
+                beside_home += site.path_counts()[0].beside_home;
                 for index in 0..site.targets.len() {
                     site.power_cut(index);
                     site.targets[index].restart();
@@ -245,6 +249,7 @@ fn a_flush_covers_what_went_over_every_path() {
     assert_occurred([
         ("flushes", flushed),
         ("commands over the second path", beside_first),
+        ("commands of other lanes", beside_home),
     ]);
 }
 

@@ -30,6 +30,15 @@ impl LaneHandle {
     }
 }
 
+impl PartialEq for LaneHandle {
+    /// Whether both reach one lane.
+    fn eq(&self, other: &LaneHandle) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for LaneHandle {}
+
 impl fmt::Debug for LaneHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LaneHandle({})", self.0.id.0)

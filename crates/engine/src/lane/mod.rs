@@ -85,6 +85,8 @@ pub(crate) struct LaneInner {
     pub(crate) shares: Shares,
     /// When the turn that runs now began.
     turn_began: Cell<Instant>,
+    /// What the clock said last.
+    last_known: Cell<Instant>,
     pauses: RefCell<Pauses>,
 }
 
@@ -94,6 +96,7 @@ thread_local! {
 
 /// Runs `f` with the current lane. Panics when this thread drives none: an I/O or a spawn outside
 /// of a lane is an error of the program, not of its input.
+#[inline]
 pub(crate) fn with<T>(f: impl FnOnce(&LaneInner) -> T) -> T {
     try_with(f).expect("this needs a running lane: call it from a future that a Lane drives")
 }
@@ -104,6 +107,7 @@ pub(crate) fn current() -> Rc<LaneInner> {
     lane.expect("this needs a running lane: call it from a future that a Lane drives")
 }
 
+#[inline]
 pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
     CURRENT
         .try_with(|current| current.borrow().as_deref().map(f))
@@ -138,6 +142,7 @@ impl Lane {
     pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, waiting: Waiting) -> Lane {
         Lane(Rc::new(LaneInner {
             turn_began: Cell::new(reactor.now()),
+            last_known: Cell::new(reactor.now()),
             inbox,
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -216,7 +221,13 @@ impl LaneInner {
     }
 
     pub(crate) fn now(&self) -> Instant {
-        self.reactor.borrow().now()
+        let now = self.reactor.borrow().now();
+        self.last_known.set(now);
+        now
+    }
+
+    pub(crate) fn last_known(&self) -> Instant {
+        self.last_known.get()
     }
 
     pub(crate) fn turn_began(&self) -> Instant {
@@ -315,10 +326,9 @@ impl LaneInner {
             self.poll_reactor(Wait::Until(deadline));
             self.inbox.wake_up();
         }
-        let pause_ns = self.now().since(began).as_nanos() as u64;
         self.pauses
             .borrow_mut()
-            .ended(pause_ns, clock::thread_cpu_ns);
+            .ended(began, self.now(), clock::thread_cpu_ns);
     }
 
     /// Looks for work without sleeping, for `look_ns`. True: found, or a timer is due.

@@ -49,7 +49,10 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let mut fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    if options.lock && options.write && is_block_device(&fd)? {
+        fd = alone(&fd, flags & !(libc::O_CREAT | libc::O_EXCL))?;
+    }
     if options.lock {
         let operation = if options.write {
             libc::LOCK_EX
@@ -68,7 +71,9 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         true => direct_io(&file)?,
         false => (1, None),
     };
-    let keeps_small = is_regular && !options.direct && !options.durable && is_ext4(&file);
+    let kind = kind_of(&file);
+    let is_ext4 = kind == Some(libc::EXT4_SUPER_MAGIC);
+    let keeps_small = is_regular && !options.direct && !options.durable && is_ext4;
     Ok(Opened {
         raw,
         keeper: Keeper::Fd(Arc::new(file.into())),
@@ -77,7 +82,31 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         io_align_bytes,
         atomic_write_bytes,
         write_max_bytes: keeps_small.then_some(FOLIO_MAX_BYTES),
+        waits: is_regular && kind.is_none_or(asks_somebody),
     })
+}
+
+fn is_block_device(fd: &OwnedFd) -> io::Result<bool> {
+    let kind = fs::metadata(own_path(fd.as_raw_fd()))?.file_type();
+    Ok(kind.is_block_device())
+}
+
+/// Opens the block device behind `fd` once more, as mkfs and mount do (open(2), O_EXCL): that fails while it is
+/// mounted, or a part of another device, or a partition of it is.
+fn alone(fd: &OwnedFd, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = std::ffi::CString::new(own_path(fd.as_raw_fd())).expect("no NUL byte");
+    // SAFETY: a NUL-terminated path that lives through the call.
+    let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_EXCL) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Leads to what is open as `raw`, wherever its path leads now.
+fn own_path(raw: RawFd) -> String {
+    format!("/proc/self/fd/{raw}")
 }
 
 /// The most that is written at once into ext4's page cache.
@@ -87,17 +116,36 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
 /// databases are no longer than this.
 const FOLIO_MAX_BYTES: usize = 16 << 10;
 
-fn is_ext4(file: &fs::File) -> bool {
+/// The file systems that ask a process or another machine: FUSE, virtiofs with it, NFS, SMB (three numbers), AFS,
+/// Coda, 9P, Ceph (statfs(2)).
+const ASKING: [u32; 9] = [
+    0x6573_5546,
+    0x0000_6969,
+    0x0000_517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x5346_414f,
+    0x7375_7245,
+    0x0102_1997,
+    0x00c3_6400,
+];
+
+fn asks_somebody(kind: libc::c_long) -> bool {
+    ASKING.contains(&(kind as u32))
+}
+
+/// The type of the file system that a file is in; `None`: it does not say.
+fn kind_of(file: &fs::File) -> Option<libc::c_long> {
     // SAFETY: statfs is plain data for which zero is valid.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor; `stat` lives through the call.
     let failed = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) };
-    failed == 0 && stat.f_type == libc::EXT4_SUPER_MAGIC
+    (failed == 0).then_some(stat.f_type)
 }
 
 /// Opens the file behind the descriptor `raw` once more: not by its path, which may lead elsewhere now.
 pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
-    let path = format!("/proc/self/fd/{raw}");
+    let path = own_path(raw);
     open(Path::new(&path), options).map_err(|error| {
         let message = format!("it cannot be opened a second time, by {path}: {error}");
         io::Error::other(message)

@@ -103,6 +103,7 @@ impl State {
             // Writes here land sector by sector.
             atomic_write_bytes: None,
             write_max_bytes: None,
+            waits: false,
         })
     }
 

@@ -4,7 +4,7 @@ use std::{cell::RefCell, pin::pin, rc::Rc};
 
 use engine::{
     spawn,
-    time::{Duration, now, sleep, sleep_until, timeout},
+    time::{Duration, last_known, now, sleep, sleep_until, timeout, turn_began},
 };
 
 use crate::site::{MS, Site, begin};
@@ -15,6 +15,7 @@ contract![
     a_timeout_drops_what_took_too_long,
     a_dropped_sleep_wakes_nobody,
     a_deadline_in_the_past_is_over,
+    the_time_last_known_is_that_of_the_turn_or_of_the_last_look,
 ];
 
 async fn a_sleep_never_ends_early(_: Site) {
@@ -83,4 +84,14 @@ async fn a_deadline_in_the_past_is_over(_: Site) {
     sleep(MS).await;
     sleep_until(before).await;
     sleep(Duration::ZERO).await;
+}
+
+async fn the_time_last_known_is_that_of_the_turn_or_of_the_last_look(_: Site) {
+    for _ in 0..3 {
+        sleep(MS).await;
+        assert!(last_known() >= turn_began());
+        let looked = now();
+        assert_eq!(last_known(), looked);
+        assert_eq!(last_known(), looked, "and nobody has looked since");
+    }
 }

@@ -41,9 +41,9 @@ impl Session {
 }
 
 fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
-    commands.insert(OpenCommand {
+    commands.insert(task, lun, |mark| OpenCommand {
         task,
-        mark: Mark::default(),
+        mark,
         lun,
         times: Times::at(Instant::default()),
         kind: None,

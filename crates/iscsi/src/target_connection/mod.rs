@@ -83,10 +83,6 @@ enum Owed {
 
 /// What has an identity of its own until it is answered.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "almost all are commands, and they are not boxed"
-)]
 enum Entry {
     Command(Task),
     Function {

@@ -133,6 +133,7 @@ impl TargetConnection {
                             TransmitData::None,
                             StatSn::Shown,
                             digests,
+                            None,
                         ));
                     }
                 }
@@ -151,14 +152,12 @@ impl TargetConnection {
             true => TransmitData::None,
             false => TransmitData::Inline(ready.data),
         };
-        let transmit = self.stamp(ready.header, data, ready.stat_sn, ready.digests);
-        if ready.header[0] == opcode::LOGOUT_RESPONSE && self.logout.is_some_and(|l| l.answered) {
+        let is_last = ready.header[0] == opcode::LOGOUT_RESPONSE;
+        let transmit = self.stamp(ready.header, data, ready.stat_sn, ready.digests, ready.ends);
+        if is_last && self.logout.is_some_and(|l| l.answered) {
             self.close(CloseReason::Logout);
         }
-        Transmit {
-            ends: ready.ends,
-            ..transmit
-        }
+        transmit
     }
 
     /// The next Data-In of an entry; `None` when it has none left.
@@ -203,7 +202,7 @@ impl TargetConnection {
         };
         let digests = self.parameters.digests;
         let Some(ending) = task.ending.as_ref().filter(|_| status && is_last) else {
-            let mut transmit = self.stamp(header.to_bytes(), data, StatSn::Shown, digests);
+            let mut transmit = self.stamp(header.to_bytes(), data, StatSn::Shown, digests, None);
             // Without the S bit the field is reserved (§11.7.4).
             let numbers: &mut pdu::Numbers = transmute_mut!(&mut transmit.header);
             numbers.stat_sn = 0.into();
@@ -214,11 +213,7 @@ impl TargetConnection {
         header.status = ending.status;
         header.residual_count = residual.into();
         self.remove(id);
-        let transmit = self.stamp(header.to_bytes(), data, StatSn::Taken, digests);
-        Some(Transmit {
-            ends: Some(id),
-            ..transmit
-        })
+        Some(self.stamp(header.to_bytes(), data, StatSn::Taken, digests, Some(id)))
     }
 
     fn send_response(&mut self, id: TaskId) -> Option<Transmit> {
@@ -253,11 +248,7 @@ impl TargetConnection {
             false => TransmitData::Inline(data),
         };
         let digests = self.parameters.digests;
-        let transmit = self.stamp(header.to_bytes(), data, StatSn::Taken, digests);
-        Some(Transmit {
-            ends: Some(id),
-            ..transmit
-        })
+        Some(self.stamp(header.to_bytes(), data, StatSn::Taken, digests, Some(id)))
     }
 
     fn stamp(
@@ -266,6 +257,7 @@ impl TargetConnection {
         data: TransmitData,
         stat_sn: StatSn,
         digests: Digests,
+        ends: Option<TaskId>,
     ) -> Transmit {
         let numbers: &mut pdu::Numbers = transmute_mut!(&mut header);
         numbers.stat_sn = self.stat_sn.into();
@@ -279,7 +271,7 @@ impl TargetConnection {
             header,
             data,
             digests,
-            ends: None,
+            ends,
         }
     }
 }

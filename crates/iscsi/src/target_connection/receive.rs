@@ -1,5 +1,7 @@
 //! What a target does with each PDU it receives: the login phase, then full feature phase.
 
+use std::collections::hash_map::Entry::Vacant;
+
 use super::event::{Cdb, CommandRequest, TargetEvent, TaskManagementRequest};
 use super::queue::{Outgoing, StatSn};
 use super::task::Task;
@@ -207,7 +209,7 @@ impl TargetConnection {
     fn insert(&mut self, bhs: &[u8; 48], entry: Entry) -> Option<TaskId> {
         let immediate = is_immediate(bhs);
         let tag = u32::from_be_bytes(pdu::Bhs::of(bhs).initiator_task_tag);
-        if tag == RESERVED_TAG || self.tags.contains_key(&tag) {
+        let (true, Vacant(place)) = (tag != RESERVED_TAG, self.tags.entry(tag)) else {
             let field = "Initiator Task Tag";
             let why = "a tag that no open task has was due";
             let error = Error::Field {
@@ -218,14 +220,14 @@ impl TargetConnection {
             };
             self.violation(bhs, error);
             return None;
-        }
+        };
         if immediate && self.immediate_open >= usize::from(self.config.immediate_max) {
             self.push_reject(reject_reason::IMMEDIATE_COMMAND_REJECT, bhs);
             return None;
         }
         // The window keeps the rest below the slab's size.
         let id = self.tasks.insert(entry)?;
-        self.tags.insert(tag, id);
+        place.insert(id);
         if immediate {
             self.immediate_open += 1;
         }

@@ -69,7 +69,8 @@ pub(super) struct Task {
     /// How far R2Ts have asked.
     solicited: u32,
     pub(super) r2t_sn: u32,
-    open: SmallVec<[OpenR2t; 4]>,
+    /// Most initiators take one at a time.
+    open: SmallVec<[OpenR2t; 1]>,
     pub(super) ending: Option<Ending>,
     /// A Data-Out was lost: what still comes is dropped.
     pub(super) failed: bool,

@@ -21,7 +21,10 @@ use engine::{Lane, LaneConfig};
 
 pub use floor::serve as serve_floor;
 pub use report::Report;
-pub(crate) use {report::host, usage::process_ns};
+pub(crate) use {
+    report::host,
+    usage::{family_ns, machine_ns, process_ns},
+};
 
 use crate::{
     Error, Result,

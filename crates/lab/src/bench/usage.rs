@@ -59,10 +59,21 @@ pub(crate) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 
+/// The same with that of the processes which it has started and which have ended.
+pub(crate) fn family_ns(pid: u32) -> u64 {
+    let stat = read(&format!("/proc/{pid}/stat"));
+    cpu_ns(&stat, UTIME) + cpu_ns(&stat, UTIME + 2)
+}
+
 /// CPU time of this process with all its threads, to the nanosecond.
 pub(super) fn this_process() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+/// Time that the cores of this machine were not idle, all together, in nanoseconds.
+pub(crate) fn machine_ns() -> u64 {
+    busy_ns("cpu ")
 }
 
 /// CPU time of each lane of a `sanstone` process, in nanoseconds: the first lane has the main
@@ -115,9 +126,12 @@ fn cpu_ns(stat: &str, field: usize) -> u64 {
 
 /// Time that a core was not idle, in nanoseconds: /proc/stat's fields but idle and iowait.
 fn core_busy_ns(core: usize) -> u64 {
+    busy_ns(&format!("cpu{core} "))
+}
+
+fn busy_ns(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let name = format!("cpu{core} ");
-    let Some(line) = text.lines().find(|line| line.starts_with(&name)) else {
+    let Some(line) = text.lines().find(|line| line.starts_with(name)) else {
         return 0;
     };
     let fields: Vec<u64> = line
@@ -141,6 +155,11 @@ mod tests {
     fn cpu_time_is_read_behind_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 20 3 500 60 20 0 2 0 9";
         assert_eq!(cpu_ns(stat, UTIME), 230_000_000);
+        assert_eq!(
+            cpu_ns(stat, UTIME + 2),
+            5_600_000_000,
+            "children that have ended"
+        );
         assert_eq!(cpu_ns("", UTIME), 0);
     }
 

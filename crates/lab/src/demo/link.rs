@@ -29,15 +29,15 @@ pub enum Link {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Machine {
     /// What each statement moved in the direction in which it moved more, in bytes a second.
-    pub(super) bytes_per_s: Vec<(&'static str, f64)>,
+    pub(super) bytes_per_s: Vec<(String, f64)>,
 }
 
 impl Machine {
     /// The statement that moved least, and how much.
-    fn slowest(&self) -> (&'static str, f64) {
-        let all = self.bytes_per_s.iter().copied();
+    fn slowest(&self) -> (String, f64) {
+        let all = self.bytes_per_s.iter().cloned();
         all.reduce(|a, b| if b.1 < a.1 { b } else { a })
-            .unwrap_or(("nothing", 0.0))
+            .unwrap_or(("nothing".into(), 0.0))
     }
 }
 
@@ -46,7 +46,7 @@ impl Machine {
 pub(super) struct Choice {
     pub(super) bits_per_s: Option<u64>,
     /// What was measured for it, if anything was.
-    measured: Option<(&'static str, f64)>,
+    measured: Option<(String, f64)>,
     too_much: bool,
 }
 
@@ -59,8 +59,8 @@ pub(super) fn choose(machine: &Machine, shares: usize) -> Choice {
     let chosen = fitting.unwrap_or(LINKS_BITS_PER_S[0]);
     Choice {
         bits_per_s: Some(chosen),
-        measured: Some(slowest),
         too_much: all_bytes_per_s(chosen) > PART_TOO_MUCH * slowest.1,
+        measured: Some(slowest),
     }
 }
 
@@ -81,7 +81,7 @@ impl Choice {
     /// What was chosen and on which measurement, in a line.
     pub(super) fn reason(&self) -> String {
         let link = self.link();
-        match self.measured {
+        match &self.measured {
             None => format!("{link}, as asked for"),
             Some((statement, bytes_per_s)) => format!(
                 "{link}, chosen: without a limit this machine moves {:.0} MB/s in the slowest \
@@ -93,7 +93,7 @@ impl Choice {
 
     /// What a reader must know before the figures.
     pub(super) fn note(&self, shares: usize) -> Option<String> {
-        let (_, bytes_per_s) = self.measured.filter(|_| self.too_much)?;
+        let (_, bytes_per_s) = self.measured.as_ref().filter(|_| self.too_much)?;
         let links = shares as f64 * LINKS_BITS_PER_S[0] as f64 / 8e6;
         Some(format!(
             "TOO MUCH FOR THIS MACHINE: {shares} links of {} carry {links:.0} MB/s, and without a \
@@ -111,7 +111,10 @@ mod tests {
     fn machine(megabytes_per_s: f64) -> Machine {
         let bytes_per_s = megabytes_per_s * 1e6;
         Machine {
-            bytes_per_s: vec![("scan", 2.0 * bytes_per_s), ("vacuum", bytes_per_s)],
+            bytes_per_s: vec![
+                ("scan".into(), 2.0 * bytes_per_s),
+                ("vacuum".into(), bytes_per_s),
+            ],
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
     drive_stats::Source,
     progress::Progress,
     report::RunReport,
-    statements::{Experiment, Survey, Traffic},
+    statements::{Experiment, Survey, Traffic, statements},
 };
 
 /// Rows that it is measured with: some 50 MiB, several times what the client's memory holds.
@@ -43,8 +43,9 @@ pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machin
         link_bits_per_s: None,
         source,
         settings: options.settings,
-        scan_runs: RUNS,
-        destructive_runs: RUNS,
+        statements: statements().map(|s| s.repeated(RUNS)).into(),
+        is_over: Box::new(|| false),
+        told: Box::new(|_| ()),
         image,
         notes: Vec::new(),
     }
@@ -53,7 +54,10 @@ pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machin
     let statements = set.into_iter().flat_map(|set| &set.statements);
     let bytes_per_s = statements.map(|statement| {
         let fastest = statement.runs.iter().map(moved_bytes_per_s);
-        (statement.statement.name, fastest.fold(0.0, f64::max))
+        (
+            statement.statement.name.clone(),
+            fastest.fold(0.0, f64::max),
+        )
     });
     Ok(Machine {
         bytes_per_s: bytes_per_s.collect(),

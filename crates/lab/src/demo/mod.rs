@@ -29,12 +29,10 @@ use crate::{
     progress::Progress,
     report::Report,
     sqlite::Settings,
-    statements::{Experiment, Survey},
+    statements::{Experiment, Kind, Statement, Survey, statements},
 };
 
-/// Timed runs of each scan, as in the paper.
-const SCAN_RUNS: u32 = 4;
-/// Timed runs of DELETE and VACUUM.
+/// Timed runs of DELETE and VACUUM; scans run as often as in the paper.
 const DESTRUCTIVE_RUNS: u32 = 3;
 
 /// What is to be run.
@@ -91,14 +89,22 @@ pub fn run(
         link_bits_per_s: choice.bits_per_s,
         source: options.source.clone(),
         settings: options.settings,
-        scan_runs: SCAN_RUNS,
-        destructive_runs: DESTRUCTIVE_RUNS,
+        statements: statements().map(repeated).into(),
+        is_over: Box::new(|| false),
+        told: Box::new(|_| ()),
         image,
         notes: notes(&plan, &choice),
     }
     .run(progress)?;
     report.settings.extend(conditions(options, &plan, &choice));
     Ok(report)
+}
+
+fn repeated(statement: Statement) -> Statement {
+    match statement.kind {
+        Kind::Scan => statement,
+        Kind::Delete | Kind::Vacuum => statement.repeated(DESTRUCTIVE_RUNS),
+    }
 }
 
 /// What a reader must know before the figures.

@@ -100,14 +100,6 @@ pub struct Month {
 }
 
 impl Month {
-    /// A month by year and number; a number beyond 1 to 12 counts as the nearest.
-    pub(crate) fn of(year: i32, month: u32) -> Self {
-        Self {
-            year,
-            month: month.clamp(1, 12),
-        }
-    }
-
     /// Its number of days, 28 to 31.
     pub fn days(self) -> u32 {
         match self.month {

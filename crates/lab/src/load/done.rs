@@ -2,7 +2,7 @@
 
 use engine::Duration;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a load has done.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Done {
 }
 
 /// A moment of a load, and what has happened since the one before.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub struct Point {
     /// Since the beginning, in milliseconds.
     pub at_ms: f64,
@@ -43,6 +43,11 @@ pub struct Point {
 }
 
 impl Done {
+    /// That of a load of which the times of single I/Os are not known.
+    pub(crate) fn without_times(elapsed: Duration) -> Done {
+        Done::of_latencies(elapsed, histogram())
+    }
+
     /// What is known where only latencies were measured.
     pub(crate) fn of_latencies(elapsed: Duration, latency_ns: Histogram<u64>) -> Done {
         Done {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Result,
     load::{Arrivals, Operation, Order, Spacing, Workload},
-    report::{Axis, Findings, Marks, Plot, Table, short},
+    report::{Axis, Findings, Marks, Plot, Score, Table, short},
 };
 
 /// A rate above this part of the most is not one that it can be held at.
@@ -138,6 +138,7 @@ impl Experiment for Effectiveness {
             advice: advice(&runs).into_iter().collect(),
             tables: vec![table(&runs, &whose)],
             plots: vec![plot(&runs)],
+            scores: runs.iter().map(score).collect(),
             figures: json!({ "runs": runs, "cpu_of": whose }),
             notes,
             ..Findings::default()
@@ -176,6 +177,15 @@ fn name(operation: Operation, rate_per_s: Option<f64>) -> String {
         None => format!("{what}, as many as it can do"),
         Some(rate_per_s) => format!("{what}, {} a second", short(rate_per_s)),
     }
+}
+
+/// What a history follows.
+fn score(run: &Run) -> Score {
+    let name = name(run.operation, run.rate_per_s);
+    Score::more(
+        format!("I/Os a second for 1 % of a processor, {name}"),
+        run.ios_per_percent,
+    )
 }
 
 fn answer(runs: &[Run], whose: &str) -> String {

@@ -12,7 +12,7 @@ use super::{Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, 
 use crate::{
     Result,
     load::{Arrivals, Lun, Order, Workload},
-    report::{Axis, Findings, Marks, Plot, Table, short},
+    report::{Axis, Findings, Marks, Plot, Score, Table, short},
 };
 
 /// Throughput within this part of the most is as good as the most.
@@ -76,7 +76,7 @@ impl Stream {
 }
 
 /// What one stream did with one file size and one transfer size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Cell {
     stream: Stream,
     file_bytes: u64,
@@ -107,13 +107,27 @@ impl Iozone {
         stream: Stream,
         (file, transfer): (Size, Size),
     ) -> Result<Option<Cell>> {
-        if stream == Stream::Write {
+        let name = format!("{} of {file} by {transfer}", stream.name());
+        runner.once(&name, |runner| {
+            self.measure(runner, &name, luns, stream, (file, transfer))
+        })
+    }
+
+    /// The same, with the flush of what was written.
+    fn measure(
+        &self,
+        runner: &mut Runner<'_>,
+        name: &str,
+        luns: &[Lun],
+        stream: Stream,
+        (file, transfer): (Size, Size),
+    ) -> Result<Option<Cell>> {
+        if stream == Stream::Write && !runner.is_stopped() {
             runner.discard(file.bytes());
         }
-        let name = format!("{} of {file} by {transfer}", stream.name());
         let workload = self.workload(stream, file, transfer);
         let time = self.time.duration();
-        let Some(step) = runner.load_at_once(&name, luns, &workload, time)? else {
+        let Some(step) = runner.load_at_once(name, luns, &workload, time)? else {
             return Ok(None);
         };
         let mut elapsed = step.done.elapsed;
@@ -179,6 +193,11 @@ impl Experiment for Iozone {
         let mut findings = Findings {
             answer: answer(&cells),
             advice: advice(&cells).into_iter().collect(),
+            scores: self
+                .streams
+                .iter()
+                .filter_map(|s| score(*s, &cells))
+                .collect(),
             figures: json!({ "cells": cells }),
             ..Findings::default()
         };
@@ -239,6 +258,18 @@ impl Experiment for Iozone {
         )?;
         check_time(self.time)
     }
+}
+
+/// What a history follows: the most that a stream did.
+fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
+    let of_stream = cells.iter().filter(|cell| cell.stream == stream);
+    let most = of_stream
+        .map(|cell| cell.megabytes_per_s)
+        .reduce(f64::max)?;
+    Some(Score::more(
+        format!("MB/s at the most, {}", stream.name()),
+        most,
+    ))
 }
 
 fn answer(cells: &[Cell]) -> String {

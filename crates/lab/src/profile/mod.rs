@@ -5,8 +5,11 @@
 mod commit;
 mod effectiveness;
 mod iozone;
+mod journal;
+mod oltp;
 mod queue;
 mod runner;
+mod sql_scan;
 #[cfg(test)]
 mod tests;
 
@@ -15,20 +18,25 @@ use std::{fmt::Display, ops::RangeInclusive, path::Path};
 use serde::Deserialize;
 use volume::config::{Size, Time};
 
+pub(crate) use journal::Journal;
 pub(crate) use runner::{Runner, Sample};
 
 use crate::{
     Error, Result,
+    drive_stats::Source,
     load::{Spacing, Workload},
+    progress::Progress,
     report::Findings,
 };
 
 /// The profiles that the program brings: their names and their texts.
-pub const BUILT_IN: [(&str, &str); 4] = [
+pub const BUILT_IN: [(&str, &str); 6] = [
     ("queue", include_str!("queue.toml")),
     ("iozone", include_str!("iozone.toml")),
     ("effectiveness", include_str!("effectiveness.toml")),
     ("commit", include_str!("commit.toml")),
+    ("sql-scan", include_str!("sql-scan.toml")),
+    ("oltp", include_str!("oltp.toml")),
 ];
 
 /// A profile, ready to run.
@@ -36,6 +44,8 @@ pub const BUILT_IN: [(&str, &str); 4] = [
 pub struct Profile {
     /// What it is called: its built-in name, or that of its file.
     pub name: String,
+    /// All that stands in it, for whoever asks whether two runs are of the same.
+    pub(crate) text: serde_json::Value,
     settings: Settings,
 }
 
@@ -46,6 +56,8 @@ enum Settings {
     Iozone(iozone::Iozone),
     Effectiveness(effectiveness::Effectiveness),
     Commit(commit::Commit),
+    SqlScan(sql_scan::SqlScan),
+    Oltp(oltp::Oltp),
 }
 
 /// What a profile needs of what it is run on.
@@ -73,12 +85,23 @@ pub(crate) struct Case {
 pub(crate) enum Work {
     Load(Workload),
     Commits(commit::Inserts),
+    Statements(sql_scan::Sweep),
 }
 
 /// What a kind of profile can do.
 pub(crate) trait Experiment {
     /// What it is about, in a sentence.
     fn about(&self) -> &str;
+
+    /// Looks at the data that it is to use, before anything is opened.
+    fn survey(&self, _progress: Progress) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether what it is run on is opened for it. If not, it gets [`Runner::beds`].
+    fn opens_volumes(&self) -> bool {
+        true
+    }
 
     /// What it needs.
     fn needs(&self) -> Needs;
@@ -135,9 +158,11 @@ impl Profile {
                 table.extend(replaced);
             }
         }
+        let text = serde_json::to_value(&table).unwrap_or_default();
         let settings = Settings::deserialize(table).map_err(wrong)?;
         let profile = Profile {
             name: name.to_owned(),
+            text,
             settings,
         };
         let check = profile.experiment().check();
@@ -152,6 +177,24 @@ impl Profile {
         Ok(profile)
     }
 
+    /// Uses this data in place of what the profile makes.
+    ///
+    /// # Errors
+    /// It uses none.
+    pub fn set_data(&mut self, source: Source) -> Result<()> {
+        self.text["data"] = format!("{source:?}").into();
+        match &mut self.settings {
+            Settings::SqlScan(sql_scan) => sql_scan.set_data(source),
+            _ => {
+                return Err(Error::Call(format!(
+                    "--data: the profile {} loads no rows; sql-scan does",
+                    self.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// What it is about, in a sentence.
     pub fn about(&self) -> &str {
         self.experiment().about()
@@ -163,6 +206,8 @@ impl Profile {
             Settings::Iozone(iozone) => iozone,
             Settings::Effectiveness(effectiveness) => effectiveness,
             Settings::Commit(commit) => commit,
+            Settings::SqlScan(sql_scan) => sql_scan,
+            Settings::Oltp(oltp) => oltp,
         }
     }
 }

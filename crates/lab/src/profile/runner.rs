@@ -5,15 +5,16 @@
 use std::{rc::Rc, time::Duration};
 
 use engine::Lane;
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{Case, Work};
+use super::{Case, Journal, Work};
 use crate::{
     Error, Result,
     fio::{self, FioSample},
-    load::{self, Done, Lun, Stop, Workload},
+    load::{self, Done, Lun, Point, Stop, Workload},
     machine::{Cpu, Watch, told_of_others},
+    oltp::Bed,
     progress::Stage,
     report::{Findings, Table, short},
     target::Target,
@@ -34,12 +35,16 @@ pub(crate) struct Runner<'a> {
     pub(crate) with_fio: bool,
     /// Reads are compared with what was written to the first so many bytes.
     pub(crate) verified: Option<u64>,
+    /// What it is run on by its name, for a profile that does not have it opened as volumes.
+    pub(crate) beds: Vec<(String, Bed)>,
+    /// What has been measured.
+    pub(crate) journal: Journal,
     beside: Vec<(String, Figures, FioSample)>,
     others: Vec<f64>,
 }
 
 /// What a load was like, in figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Figures {
     pub(crate) iops: f64,
     pub(crate) megabytes_per_s: f64,
@@ -63,6 +68,43 @@ pub(crate) struct Figures {
 pub(crate) struct Step {
     pub(crate) done: Done,
     pub(crate) figures: Figures,
+}
+
+/// The same, as the journal has it: without the times of single I/Os, of which the figures have been made.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Recorded {
+    figures: Figures,
+    elapsed_ns: u64,
+    ios: u64,
+    bytes: u64,
+    series: Vec<Point>,
+}
+
+impl From<&Step> for Recorded {
+    fn from(step: &Step) -> Recorded {
+        Recorded {
+            figures: step.figures.clone(),
+            elapsed_ns: step.done.elapsed.as_nanos() as u64,
+            ios: step.done.ios,
+            bytes: step.done.bytes,
+            series: step.done.series.clone(),
+        }
+    }
+}
+
+impl From<Recorded> for Step {
+    fn from(recorded: Recorded) -> Step {
+        let elapsed = Duration::from_nanos(recorded.elapsed_ns);
+        Step {
+            done: Done {
+                ios: recorded.ios,
+                bytes: recorded.bytes,
+                series: recorded.series,
+                ..Done::without_times(elapsed)
+            },
+            figures: recorded.figures,
+        }
+    }
 }
 
 /// How fast something went, for comparisons.
@@ -99,6 +141,8 @@ impl<'a> Runner<'a> {
             pid: None,
             with_fio: false,
             verified: None,
+            beds: Vec::new(),
+            journal: Journal::default(),
             beside: Vec::new(),
             others: Vec::new(),
         }
@@ -127,14 +171,63 @@ impl<'a> Runner<'a> {
         workload: &Workload,
         time: Duration,
     ) -> Result<Option<Step>> {
-        if workload.ios_max.is_none() && !self.is_stopped() {
-            self.generate(luns, workload, time / SETTLE)?;
-        }
-        self.load_at_once(name, luns, workload, time)
+        self.recorded(name, |runner| {
+            if workload.ios_max.is_none() && !runner.is_stopped() {
+                runner.generate(luns, workload, time / SETTLE)?;
+            }
+            runner.measure(name, luns, workload, time)
+        })
     }
 
     /// The same where the first I/O counts.
     pub(crate) fn load_at_once(
+        &mut self,
+        name: &str,
+        luns: &[Lun],
+        workload: &Workload,
+        time: Duration,
+    ) -> Result<Option<Step>> {
+        self.recorded(name, |runner| runner.measure(name, luns, workload, time))
+    }
+
+    fn recorded(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&mut Self) -> Result<Option<Step>>,
+    ) -> Result<Option<Step>> {
+        let mut fresh = None;
+        let recorded = self.once(name, |runner| {
+            fresh = work(runner)?;
+            Ok(fresh.as_ref().map(Recorded::from))
+        })?;
+        Ok(fresh.or_else(|| recorded.map(Step::from)))
+    }
+
+    /// What is called `name`, as an earlier run has measured it, or else as `work` does now.
+    pub(crate) fn once<T: DeserializeOwned + Serialize>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&mut Self) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        if self.journal.is_within {
+            return work(self);
+        }
+        let key = self.journal.key(name);
+        if let Some(known) = self.journal.recall(&key) {
+            self.stage.step();
+            return Ok(Some(known));
+        }
+        self.journal.is_within = true;
+        let made = work(self);
+        self.journal.is_within = false;
+        let made = made?;
+        if let Some(made) = &made {
+            self.journal.keep(&key, made);
+        }
+        Ok(made)
+    }
+
+    fn measure(
         &mut self,
         name: &str,
         luns: &[Lun],
@@ -176,6 +269,10 @@ impl<'a> Runner<'a> {
             Work::Commits(inserts) => {
                 self.stage.say(&name);
                 inserts.sample(self, target)
+            }
+            Work::Statements(sweep) => {
+                self.stage.say(&name);
+                sweep.sample(self, target)
             }
         }
     }
@@ -225,10 +322,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Completes what a profile has found with what is the same for all of them.
-    pub(crate) fn finish(&self, findings: &mut Findings) {
+    pub(crate) fn finish(&mut self, findings: &mut Findings) {
         findings
             .notes
             .extend(told_of_others(&self.others, self.pid.is_some()));
+        findings.steps = self.journal.steps();
+        findings.is_interrupted = self.is_stopped();
         if self.is_stopped() {
             let note = "interrupted: what had been measured by then is all there is";
             findings.notes.push(note.into());

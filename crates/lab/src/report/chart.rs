@@ -175,7 +175,7 @@ fn band(
         HEIGHT - TOP - BOTTOM,
     );
     // About 6.5 units a letter: a name that does not fit is in the band's title only.
-    let name = statement.statement.name;
+    let name = &statement.statement.name;
     if to - from > name.len() as f64 * 6.5 {
         let _ = write!(
             svg,

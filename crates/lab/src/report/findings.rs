@@ -1,7 +1,11 @@
 //! What a profile or a comparison has found, in the form that its table, its page and its JSON share: the
 //! answer in one sentence first, then what to do about it, then the figures.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,6 +35,44 @@ pub struct Findings {
     pub layers: Option<Layers>,
     /// Every sample.
     pub figures: Value,
+    /// What is followed over many runs.
+    pub scores: Vec<Score>,
+    /// What has been measured step by step, for a run that goes on where this one stopped.
+    pub steps: Value,
+    /// What the profile says, for the same.
+    pub settings: Value,
+    /// Whether the user has ended it early.
+    pub is_interrupted: bool,
+}
+
+/// A figure by which runs are compared over time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Score {
+    /// What it is, with its unit.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Whether more is better.
+    pub more_is_better: bool,
+}
+
+impl Score {
+    /// One of which more is better.
+    pub(crate) fn more(name: String, value: f64) -> Score {
+        Score {
+            name,
+            value,
+            more_is_better: true,
+        }
+    }
+
+    /// One of which less is better.
+    pub(crate) fn less(name: String, value: f64) -> Score {
+        Score {
+            more_is_better: false,
+            ..Score::more(name, value)
+        }
+    }
 }
 
 /// A table whose cells are written already.
@@ -177,6 +219,11 @@ impl Findings {
             "notes": self.notes,
             "machine": self.machine,
             "figures": self.figures,
+            "scores": self.scores,
+            "settings": self.settings,
+            "steps": self.steps,
+            "interrupted": self.is_interrupted,
+            "time": now(),
         });
         if let Some(layers) = &self.layers {
             json["total"] = json!(layers.total);
@@ -214,6 +261,12 @@ impl Findings {
         }
         out
     }
+}
+
+/// Now, in seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Columns as wide as they have to be, the first to the left, the others to the right.

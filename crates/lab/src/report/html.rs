@@ -134,7 +134,10 @@ fn bars(page: &mut String, report: &Report) {
              </span></h3>",
             escaped(&statement.statement.sql),
             statement.statement.weight,
-            times(statement.statement.paper_speedup()),
+            statement
+                .statement
+                .paper_speedup()
+                .map_or("–".into(), times),
         );
         for (place, set, statement) in all {
             let percent = |seconds: f64| 100.0 * seconds / longest;
@@ -235,7 +238,10 @@ fn tables(page: &mut String, report: &Report) {
                 statement.statement.weight,
                 statement.weighted_s(),
                 times(report.statement_speedup(set, index)),
-                times(statement.statement.paper_speedup()),
+                statement
+                    .statement
+                    .paper_speedup()
+                    .map_or("–".into(), times),
                 link_cells(report, set, statement),
             );
         }

@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 pub use findings::Findings;
-pub(crate) use findings::{Axis, Layer, Layers, Line, Marks, Plot, Table, Times};
+pub(crate) use findings::{Axis, Layer, Layers, Line, Marks, Plot, Score, Table, Times};
 pub use html::html;
 pub use json::json;
 pub use page::page;

@@ -78,7 +78,10 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
             statement.statement.weight,
             statement.weighted_s(),
             times(report.statement_speedup(set, index)),
-            times(statement.statement.paper_speedup()),
+            statement
+                .statement
+                .paper_speedup()
+                .map_or(String::new(), times),
         );
         let _ = write!(row, "  {}", links(report, set, statement));
         line(text, &row);

@@ -9,7 +9,6 @@ use super::{
     Kind, Statement,
     load::load,
     sampling::{SampledDisk, Sampler, Timed, Traffic},
-    statements,
 };
 use crate::{
     Error, Result,
@@ -49,14 +48,16 @@ pub struct Experiment {
     pub source: Source,
     /// The database's settings, the same for all.
     pub settings: Settings,
-    /// Timed runs of each scan: 4 in the paper.
-    pub scan_runs: u32,
-    /// Timed runs of DELETE and VACUUM, each pair on a fresh copy: 3 here.
-    pub destructive_runs: u32,
+    /// What is timed, how often. Each round of those that write begins on a fresh copy.
+    pub statements: Vec<Statement>,
     /// An empty file where the loaded database is kept for the fresh copies.
     pub image: File,
     /// Waits until nothing moves on the links; called before each timed run.
     pub settle: Box<dyn Fn()>,
+    /// Asked before each run: whether what has been measured by then shall be all.
+    pub is_over: Box<dyn Fn() -> bool>,
+    /// Called with what comes next: loading, then each run.
+    pub told: Box<dyn Fn(&str)>,
     /// Lines that the report begins with: what was chosen, what is wrong with this machine.
     pub notes: Vec<String>,
 }
@@ -104,6 +105,7 @@ impl Experiment {
         };
 
         let mut rows = self.source.open()?;
+        (self.told)("load the table");
         let stage = progress.stage("load the table", rows.expected);
         let database = first.store.database(&self.settings)?;
         let loaded = load(&database, &mut rows, &stage)?;
@@ -118,7 +120,8 @@ impl Experiment {
         restore_all(&image, &measured, Some(&stage))?;
         stage.done(&format!("{} MiB each", image.bytes() >> 20));
 
-        let statements = statements(loaded.month);
+        let of_month = |statement: Statement| statement.of_month(loaded.month);
+        let statements: Vec<Statement> = self.statements.into_iter().map(of_month).collect();
         for set_up in &mut measured {
             set_up.report.statements = statements
                 .iter()
@@ -130,13 +133,15 @@ impl Experiment {
             settings: self.settings,
             sampler,
             settle: self.settle,
+            is_over: self.is_over,
+            told: self.told,
             measured,
             answers: Vec::new(),
         };
         for (index, statement) in statements.iter().enumerate() {
             if statement.kind == Kind::Scan {
-                let stage = run.stage(progress, statement, self.scan_runs);
-                for _ in 0..self.scan_runs {
+                let stage = run.stage(progress, statement, statement.runs);
+                for _ in 0..statement.runs {
                     run.turn(index, statement, &stage)?;
                 }
                 stage.done("");
@@ -147,12 +152,17 @@ impl Experiment {
             .enumerate()
             .filter(|(_, s)| s.kind != Kind::Scan)
             .collect();
-        for round in 1..=self.destructive_runs {
+        let rounds = destructive.iter().map(|(_, statement)| statement.runs);
+        let rounds = rounds.max().unwrap_or(0);
+        for round in 1..=rounds {
+            if (run.is_over)() {
+                break;
+            }
             restore_all(&image, &run.measured, None)?;
-            for (index, statement) in &destructive {
+            for (index, statement) in destructive.iter().filter(|(_, s)| round <= s.runs) {
                 let stage = run.stage(progress, statement, 1);
                 run.turn(*index, statement, &stage)?;
-                stage.done(&format!("round {round} of {}", self.destructive_runs));
+                stage.done(&format!("round {round} of {rounds}"));
             }
         }
         Ok(Report {
@@ -195,6 +205,8 @@ struct Turns {
     settings: Settings,
     sampler: Rc<Sampler>,
     settle: Box<dyn Fn()>,
+    is_over: Box<dyn Fn() -> bool>,
+    told: Box<dyn Fn(&str)>,
     measured: Vec<Measured>,
     /// What each statement answered, by its index.
     answers: Vec<(usize, Answer)>,
@@ -208,10 +220,14 @@ impl Turns {
         )
     }
 
-    /// Runs a statement once on each set-up.
+    /// Runs a statement once on each set-up, unless it is over.
     fn turn(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
         for set_up in &mut self.measured {
+            if (self.is_over)() {
+                return Ok(());
+            }
             stage.say(&set_up.report.name);
+            (self.told)(&format!("{}: {}", set_up.report.name, statement.name));
             let database = set_up.store.database(&self.settings)?;
             // Reads the schema, which every statement needs and none is to pay for.
             database.execute("SELECT count(*) FROM sqlite_schema")?;
@@ -223,6 +239,9 @@ impl Turns {
                 traffic,
                 samples,
             } = self.sampler.end();
+            if answer.is_err() && (self.is_over)() {
+                return Ok(());
+            }
             let answer = answer?;
             if statement.kind == Kind::Delete && answer.changed == 0 {
                 return Err(Error::Meaningless(format!(

@@ -66,7 +66,8 @@ pub(super) fn full_month(first: Date, last: Date) -> Result<Month> {
     })
 }
 
-fn create_table(schema: &Schema) -> String {
+/// The statement that creates the table.
+pub(super) fn create_table(schema: &Schema) -> String {
     let column = |name: String| match name.as_str() {
         "date" | "serial_number" | "model" => format!("{name} TEXT"),
         _ => format!("{name} INTEGER"),

@@ -3,6 +3,7 @@
 //! of "An Investigation in to iSCSI performance optimization for Virtualized Sequential SQL
 //! Database operations", whose figures are kept here to stand beside ours.
 
+mod check;
 mod experiment;
 mod load;
 mod sampling;
@@ -10,11 +11,15 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::check;
 pub use experiment::{Experiment, SetUp, Share};
 pub use sampling::{Sample, Traffic};
 pub use survey::Survey;
 
 use crate::drive_stats::Month;
+
+/// Stands in a statement for the month that is deleted, as `2017-01`.
+const MONTH: &str = "{month}";
 
 /// How a statement is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,37 +32,53 @@ pub enum Kind {
     Vacuum,
 }
 
-/// One of the five statements.
+/// A statement that is timed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
     /// A short name without spaces.
-    pub name: &'static str,
-    /// What SQLite runs.
+    pub name: String,
+    /// What SQLite runs; `{month}` in it stands for the data's first full month.
     pub sql: String,
     /// How it is run.
     pub kind: Kind,
     /// Its weight in the score.
     pub weight: f64,
-    /// The paper's averages in seconds: one share (4 KiB blocks), two shares striped (1 MiB).
-    pub paper_s: [f64; 2],
+    /// How often it runs.
+    pub runs: u32,
+    /// The paper's averages in seconds, if it has this statement: one share (4 KiB blocks), two shares
+    /// striped (1 MiB).
+    pub paper_s: Option<[f64; 2]>,
 }
 
 impl Statement {
     /// What the paper gained with two shares.
-    pub fn paper_speedup(&self) -> f64 {
-        self.paper_s[0] / self.paper_s[1]
+    pub fn paper_speedup(&self) -> Option<f64> {
+        self.paper_s.map(|[one, two]| one / two)
+    }
+
+    /// The same, run so often.
+    #[must_use]
+    pub fn repeated(self, runs: u32) -> Statement {
+        Statement { runs, ..self }
+    }
+
+    /// The same for data whose first full month is `month`.
+    fn of_month(self, month: Month) -> Statement {
+        let sql = self.sql.replace(MONTH, &month.to_string());
+        Statement { sql, ..self }
     }
 }
 
-/// The five statements in the paper's order; `month` is the one that is deleted. `VACUUM` stands
-/// for `OPTIMIZE TABLE`: both rewrite the table without its holes.
-pub fn statements(month: Month) -> [Statement; 5] {
-    let statement = |name, sql: &str, kind, weight, paper_s| Statement {
-        name,
+/// The five statements in the paper's order, run as often as there. `VACUUM` stands for `OPTIMIZE TABLE`:
+/// both rewrite the table without its holes.
+pub fn statements() -> [Statement; 5] {
+    let statement = |name: &str, sql: &str, kind, weight, paper_s| Statement {
+        name: name.into(),
         sql: sql.into(),
         kind,
         weight,
-        paper_s,
+        runs: if kind == Kind::Scan { 4 } else { 1 },
+        paper_s: Some(paper_s),
     };
     [
         statement(
@@ -77,7 +98,7 @@ pub fn statements(month: Month) -> [Statement; 5] {
         ),
         statement(
             "delete-month",
-            &format!("DELETE FROM drive_stats WHERE date LIKE '{month}-%';"),
+            "DELETE FROM drive_stats WHERE date LIKE '{month}-%';",
             Kind::Delete,
             0.2,
             [174.6, 158.8],
@@ -106,12 +127,8 @@ pub fn score_s(weights_and_averages_s: impl IntoIterator<Item = (f64, f64)>) -> 
 
 /// The paper's scores in seconds: one share, two shares striped.
 pub fn paper_scores_s() -> [f64; 2] {
-    let month = Month::of(2017, 1);
     [0, 1].map(|column| {
-        score_s(
-            statements(month)
-                .iter()
-                .map(|s| (s.weight, s.paper_s[column])),
-        )
+        let of_paper = statements().map(|s| (s.weight, s.paper_s.map_or(0.0, |s| s[column])));
+        score_s(of_paper)
     })
 }

@@ -9,6 +9,7 @@
 //!
 //! Everything here is arithmetic on its arguments: the same samples give the same answer.
 
+mod changes;
 mod median;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod tests;
 use engine::random::SplitMix64;
 use serde::Serialize;
 
+pub(crate) use changes::{Change, RUNS_MIN, changes};
 pub(crate) use median::{Median, SAMPLES_MIN};
 
 /// Resamples of the bootstrap.

@@ -122,3 +122,78 @@ fn what_is_no_measurement_is_left_out() {
     assert_eq!((compared.pairs, compared.ratio), (2, 2.0));
     assert!(Comparison::of(&[], &[]).ratio.is_nan());
 }
+
+/// A series that is `ratio` times as much from run `at` on.
+fn series(
+    random: &mut SplitMix64,
+    runs: usize,
+    at: usize,
+    ratio: f64,
+    noise: impl Fn(&mut SplitMix64) -> f64,
+) -> Vec<f64> {
+    let level = |run: usize| if run < at { 100.0 } else { 100.0 * ratio };
+    (0..runs)
+        .map(|run| level(run) * noise(random).exp())
+        .collect()
+}
+
+#[test]
+fn a_history_without_a_change_gives_no_false_alarm() {
+    let ordinary: fn(&mut SplitMix64) -> f64 = |random| NOISE * normal(random);
+    let heavy: fn(&mut SplitMix64) -> f64 =
+        |random| NOISE * normal(random) / normal(random).abs().max(0.1);
+    for (runs, trials, noise) in [
+        (RUNS_MIN, 200, ordinary),
+        (16, 200, ordinary),
+        (16, 200, heavy),
+    ] {
+        let mut random = SplitMix64::new(runs as u64);
+        let alarm =
+            |_: &usize| !changes(&series(&mut random, runs, runs, 1.0, noise), 0.05).is_empty();
+        let alarms = (0..trials).filter(alarm).count();
+        // 5 %, and what 200 tosses lie above it in one of a thousand cases.
+        assert!(
+            alarms <= trials / 20 + 10,
+            "{alarms} of {trials} with {runs} runs"
+        );
+    }
+}
+
+#[test]
+fn a_change_of_a_tenth_is_found_where_it_is() {
+    let mut random = SplitMix64::new(5);
+    let noise = |random: &mut SplitMix64| NOISE * normal(random);
+    let is_found = |_: &usize| {
+        let found = changes(&series(&mut random, 24, 15, 0.9, noise), 0.05);
+        found.first().is_some_and(|change| {
+            let ratio = change.after / change.before;
+            change.at.abs_diff(15) <= 1 && (0.85..0.95).contains(&ratio)
+        })
+    };
+    let found = (0..100).filter(is_found).count();
+    assert!(found >= 90, "{found} of 100");
+}
+
+#[test]
+fn two_changes_are_both_found_and_a_wild_run_is_none() {
+    let mut values: Vec<f64> = (0..30).map(|run| 100.0 + f64::from(run * 7 % 5)).collect();
+    values[4] = 300.0;
+    assert_eq!(changes(&values, 0.05), []);
+    values[12..].iter_mut().for_each(|value| *value *= 2.0);
+    values[20..].iter_mut().for_each(|value| *value *= 1.5);
+    let at: Vec<usize> = changes(&values, 0.05)
+        .iter()
+        .map(|change| change.at)
+        .collect();
+    assert_eq!(at, [12, 20]);
+    // As few runs as there may be, and a change beyond doubt.
+    let few = [1.0, 1.01, 1.02, 1.03, 2.0, 2.01, 2.02, 2.03];
+    assert_eq!(
+        changes(&few, 0.05)
+            .iter()
+            .map(|change| change.at)
+            .collect::<Vec<_>>(),
+        [4]
+    );
+    assert_eq!(changes(&[1.0; 20], 0.05), []);
+}

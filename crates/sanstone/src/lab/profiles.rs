@@ -9,6 +9,8 @@ use std::{
 use ::lab::{
     Configured, On,
     compare::{self, compare},
+    drive_stats::Source,
+    history::history,
     load::Stop,
     profile::{BUILT_IN, Profile},
     progress::Progress,
@@ -18,6 +20,7 @@ use ::lab::{
 use anyhow::Context;
 use clap::Args;
 use node::Config;
+use serde_json::Value;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag,
@@ -34,6 +37,20 @@ use crate::{
 /// The exit code of a program that SIGINT has ended.
 const INTERRUPTED: i32 = 130;
 
+/// `sanstone lab history`.
+#[derive(Args)]
+pub(crate) struct HistoryCall {
+    /// The JSON files of the runs, in their order.
+    #[arg(required = true, value_name = "FILE")]
+    runs: Vec<PathBuf>,
+    /// Write all figures to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report, one HTML page, to this file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
 /// What both calls have.
 #[derive(Args)]
 struct Common {
@@ -46,6 +63,12 @@ struct Common {
     /// Write to things that hold data: all of it may be lost.
     #[arg(long)]
     overwrite: bool,
+    /// Load Backblaze's daily CSV files, plain or .gz, in the order of their days; for sql-scan.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    data: Vec<PathBuf>,
+    /// Extend the data to this many days by ageing the drives of the last file.
+    #[arg(long, value_name = "N", requires = "data")]
+    days: Option<u32>,
     /// Write all figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -71,6 +94,9 @@ pub(crate) struct RunCall {
     /// Run each load by fio as well, on the same file or device.
     #[arg(long, value_name = "TOOL", value_parser = ["fio"])]
     with: Option<String>,
+    /// Go on where the run that wrote the file of --json was interrupted, if it was.
+    #[arg(long, requires = "json", conflicts_with = "with")]
+    resume: bool,
 }
 
 /// `sanstone lab compare`.
@@ -98,7 +124,7 @@ pub(crate) struct ProfilesCall {
 }
 
 pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
-    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    let profile = call.common.profile(&call.profile)?;
     if let Some(pid) = call.pid {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             let message = format!("--pid {pid}: there is no such process");
@@ -110,15 +136,53 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         overwrite: call.common.overwrite,
         pid: call.pid,
         with_fio: call.with.is_some(),
+        binary: std::env::current_exe().context("finding our own binary")?,
+        resume: call.earlier()?,
     };
     call.common.keep_apart(&options.on)?;
+    let answer = options
+        .resume
+        .as_ref()
+        .map(|json| run::finished(json, &profile));
+    if let Some(answer) = answer.transpose().map_err(refused)?.flatten() {
+        log::say("this run was finished before: remove the file of --json to repeat it");
+        return Ok(output::print(answer + "\n")?);
+    }
     call.common.carry_out(|configured, stop, progress| {
         run::run(&profile, &options, configured, stop, progress)
     })
 }
 
+impl RunCall {
+    /// The JSON of the run that is to go on, if there is one.
+    fn earlier(&self) -> Result<Option<Value>, Failure> {
+        let path = self.common.json.as_ref().filter(|_| self.resume);
+        let text = path.map(std::fs::read_to_string);
+        match text {
+            Some(Ok(text)) if !text.trim().is_empty() => {
+                let json = serde_json::from_str(&text);
+                json.map(Some).map_err(|error| {
+                    let path = self.common.json.as_deref().unwrap_or(Path::new(""));
+                    Failure::Wrong(format!(
+                        "--resume: {}: {error}; name the file of an interrupted run by --json",
+                        path.display()
+                    ))
+                })
+            }
+            // The first run begins with no file, or with one that nothing was written to.
+            _ => Ok(None),
+        }
+    }
+}
+
+pub(crate) fn tell_history(call: &HistoryCall) -> Result<(), Failure> {
+    let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
+    let findings = history(&call.runs).map_err(refused)?;
+    tell(&findings, open(&call.json)?, open(&call.report)?)
+}
+
 pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
-    let profile = Profile::load(&call.profile, call.common.quick).map_err(refused)?;
+    let profile = call.common.profile(&call.profile)?;
     let options = compare::Options {
         a: call.a.clone(),
         b: call.b.clone(),
@@ -184,6 +248,20 @@ impl Common {
         Ok(())
     }
 
+    /// The profile of this name or file, with the data that is named.
+    fn profile(&self, name: &str) -> Result<Profile, Failure> {
+        let mut profile = Profile::load(name, self.quick).map_err(refused)?;
+        if !self.data.is_empty() {
+            let source = Source::Files {
+                paths: self.data.clone(),
+                days: self.days,
+                seed: 1,
+            };
+            profile.set_data(source).map_err(refused)?;
+        }
+        Ok(profile)
+    }
+
     /// Opens what is written to, reads the configuration, lets SIGINT end the work early, and tells what was
     /// found.
     fn carry_out(
@@ -197,6 +275,7 @@ impl Common {
         descriptors::raise(0);
         let stop = stopped_by_signals()?;
         let progress = Progress::for_stderr();
+        let path = self.config.clone().unwrap_or_default();
         let found = match &config {
             None => work(None, &stop, progress),
             Some(config) => {
@@ -205,6 +284,7 @@ impl Common {
                     graph.map_err(|error| ::lab::Error::Call(error.to_string()))
                 };
                 let configured = Configured {
+                    path: &path,
                     names: config.volume_names().cloned().collect(),
                     graph: &graph,
                     located: &|error| config.located(error).to_string(),

@@ -24,7 +24,7 @@ struct Line {
 
 /// A part of it; it goes back when dropped, on whatever lane.
 #[derive(Debug)]
-pub struct CommonPermit {
+pub(crate) struct CommonPermit {
     memory: Arc<CommonMemory>,
     amount: usize,
 }

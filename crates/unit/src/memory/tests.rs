@@ -13,12 +13,15 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-impl Paid {
+impl Permits {
+    /// The memory that they pay for, in bytes.
     fn amount(&self) -> usize {
-        match self {
+        let unsolicited = self.unsolicited.as_ref().map_or(0, Permit::amount);
+        let memory = self.memory.as_ref().map_or(0, |memory| match memory {
             Paid::Lane(permit) => permit.amount(),
             Paid::Common(permit) => permit.amount(),
-        }
+        });
+        unsolicited + memory
     }
 }
 
@@ -33,7 +36,7 @@ fn what_is_counted_is_what_buffers_take() {
     let lane = only_lane(4 * MIB, MIB);
     let session = NexusMemory::new(&lane);
     let permits = now(session.take(33 << 10)).expect("there is room");
-    assert_eq!(permits[0].amount(), 64 << 10);
+    assert_eq!(permits.amount(), 64 << 10);
     assert_eq!(
         session.take_at_once(1).expect("there is room").amount(),
         4096
@@ -54,7 +57,7 @@ fn a_session_goes_on_when_others_hold_all() {
         held.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
         unasked.extend(std::iter::from_fn(|| hog.take_at_once(64 << 10)));
     }
-    let total: usize = held.iter().map(|permits| permits[0].amount()).sum();
+    let total: usize = held.iter().map(|permits| permits.amount()).sum();
     assert!(total <= 2 * MIB + 4 * RESERVE_BYTES, "{total}");
     let session = NexusMemory::new(&lane);
     for _ in 0..3 {
@@ -88,16 +91,9 @@ fn many_lanes_together_hold_no_more_than_there_is() {
         for session in &nexuses {
             // Beside the reserve, which is the session's own.
             held.extend(std::iter::from_fn(|| session.try_take(len)).take(4096));
-            held.extend(
-                std::iter::from_fn(|| session.take_at_once(len.min(64 << 10)))
-                    .take(4096)
-                    .map(|paid| smallvec![paid]),
-            );
+            held.extend(std::iter::from_fn(|| session.take_at_once(len.min(64 << 10))).take(4096));
         }
-        let total: usize = held
-            .iter()
-            .map(|permits: &Permits| permits[0].amount())
-            .sum();
+        let total: usize = held.iter().map(|permits: &Permits| permits.amount()).sum();
         let reserves = nexuses.len() * RESERVE_BYTES;
         assert!(total <= memory + reserves, "{total} in pieces of {len}");
         assert!(!held.is_empty());
@@ -113,4 +109,18 @@ fn many_lanes_together_hold_no_more_than_there_is() {
     );
     drop(first);
     assert!(second.as_mut().poll(&mut cx).is_ready());
+}
+
+#[test]
+fn what_came_unasked_is_paid_for_until_the_rest_has_gone_too() {
+    let lane = only_lane(4 * MIB, MIB);
+    let session = NexusMemory::new(&lane);
+    let left = || (lane.unsolicited.left(), lane.transfers.left());
+    let (unsolicited, transfers) = left();
+    let mut permits = session.take_at_once(4096).expect("there is room");
+    permits.pay_rest(now(session.take(64 << 10)).expect("there is room"));
+    assert_eq!(permits.amount(), 68 << 10);
+    assert_eq!(left(), (unsolicited - 4096, transfers - (64 << 10)));
+    drop(permits);
+    assert_eq!(left(), (unsolicited, transfers));
 }

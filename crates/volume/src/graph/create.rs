@@ -11,6 +11,7 @@ use crate::{
         Kind, Node, What,
         stripe::{CreateOptions, claim_all, create, give_up, look, settings::Family},
     },
+    part,
     values::ConfigError,
 };
 
@@ -45,9 +46,11 @@ impl Graph {
             return Err(ConfigError::new(node.span.clone(), message));
         };
         let mut children = Vec::new();
+        let lanes = self.context.lanes_from(home);
         for (index, child) in family.of.get_ref().iter().enumerate() {
             let path = format!("{name}/{}/{index}", family.kind());
-            children.push(self.open_node(child, &path, home).await?);
+            let lanes = part::rotated(&lanes, index);
+            children.push(self.open_node(child, &path, &lanes).await?);
         }
         let told = |error: crate::Error| ConfigError::new(family.of.span(), error.to_string());
         let children = family.named(&children).await.map_err(told)?;

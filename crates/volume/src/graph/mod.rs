@@ -3,8 +3,9 @@
 //! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
 //! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
 //! `file`, `stats`, a `stripe` of such) have an instance on every lane. Others (`cache`, `throttle`, `iscsi`,
-//! `fault`) have one instance, on the home lane that was named when the tree was opened; other lanes reach it
-//! by messages. This and all else that differs
+//! `fault`) have one instance, on a home lane; other lanes reach it by messages. The home of a tree is named when
+//! it is opened, and the children of a node with several have theirs on the lanes from there on, so that they share
+//! the work. This and all else that differs
 //! between kinds is in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
 //! open `Part`.
 
@@ -29,7 +30,7 @@ use crate::{
         Kind, Node, Volumes, What,
         file::{Grown, OpenFiles},
     },
-    part::{Context, Opening, Part},
+    part::{self, Context, Opening, Part},
     stats::{NodeReport, StatsHandle},
     values::ConfigError,
 };
@@ -112,6 +113,11 @@ impl Graph {
         self.context.owner = owner;
     }
 
+    /// Spreads what is opened from now on over these lanes, which run as long as it is open.
+    pub fn set_lanes(&mut self, lanes: &[LaneHandle]) {
+        self.context.lanes = lanes.to_vec();
+    }
+
     /// What reaches into the layers that are open.
     pub fn handles(&self) -> &Handles {
         &self.context.handles
@@ -134,7 +140,8 @@ impl Graph {
     }
 
     /// Opens the volume called `name`, or gives it again if it is open. What needs a home gets
-    /// `home`, which must be running, and may be the current lane.
+    /// `home`, which must be running, and may be the current lane; children beside the first get the
+    /// lanes after it, of those in [`Graph::set_lanes`].
     ///
     /// # Errors
     /// What keeps it from opening, with the place in the configuration.
@@ -143,7 +150,8 @@ impl Graph {
         name: &str,
         home: &LaneHandle,
     ) -> std::result::Result<Tree, ConfigError> {
-        let part = self.open_named(name, &Node::named(name), home).await?;
+        let lanes = self.context.lanes_from(home);
+        let part = self.open_named(name, &Node::named(name), &lanes).await?;
         Ok(Tree {
             name: name.into(),
             part,
@@ -252,27 +260,28 @@ impl Graph {
         .collect()
     }
 
-    /// Opens `node`, which is at `path` in the graph.
+    /// Opens `node`, which is at `path` in the graph, on `lanes`, of which the first is its home.
     fn open_node<'a>(
         &'a mut self,
         node: &'a Node,
         path: &'a str,
-        home: &'a LaneHandle,
+        lanes: &'a [LaneHandle],
     ) -> LaneFuture<'a, std::result::Result<Arc<Part>, ConfigError>> {
         LaneFuture::new(async move {
             let kind = match &node.what {
-                What::Named(name) => return self.open_named(name, node, home).await,
+                What::Named(name) => return self.open_named(name, node, lanes).await,
                 What::Inline(kind) => kind,
             };
             let path = format!("{path}/{}", kind.name());
             let mut children = Vec::new();
-            for (child, child_path) in child_paths(kind, &path) {
-                children.push(self.open_node(child, &child_path, home).await?);
+            for (index, (child, child_path)) in child_paths(kind, &path).enumerate() {
+                let lanes = part::rotated(lanes, index);
+                children.push(self.open_node(child, &child_path, &lanes).await?);
             }
             let settings = kind.settings();
             let opening = Opening {
                 context: &mut self.context,
-                home,
+                lanes,
                 path: path.clone(),
                 children,
             };
@@ -293,13 +302,13 @@ impl Graph {
         &mut self,
         name: &str,
         reference: &Node,
-        home: &LaneHandle,
+        lanes: &[LaneHandle],
     ) -> std::result::Result<Arc<Part>, ConfigError> {
         if let Some(part) = self.named.get(name).and_then(Weak::upgrade) {
             return Ok(part);
         }
         let node = self.volumes.find(name, reference)?.clone();
-        let part = self.open_node(&node, name, home).await?;
+        let part = self.open_node(&node, name, lanes).await?;
         self.named.insert(name.to_owned(), Arc::downgrade(&part));
         Ok(part)
     }

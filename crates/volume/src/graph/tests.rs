@@ -120,6 +120,42 @@ fn every_tree_takes_atomic_writes_that_its_leaf_takes_at_home_and_from_another_l
 }
 
 #[test]
+fn the_children_of_a_stripe_live_on_lanes_in_turn_from_the_home_of_the_tree_on() {
+    let scratch = Scratch::new();
+    let others = [OtherLane::start(), OtherLane::start()];
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let child = |n| {
+        format!(
+            "{{ throttle = {{ rate = \"40Gbit/s\", of = {{ file = {{ path = \"{n}\", size = \"2MiB\" }} }} }} }}"
+        )
+    };
+    let children: Vec<_> = (0..4).map(child).collect();
+    let text = format!("db.stripe = {{ of = [{}] }}", children.join(", "));
+    let lanes = [&others[0].handle, &lane.handle(), &others[1].handle].map(Clone::clone);
+    lane.block_on(async {
+        let mut graph = graph(&text, scratch.path());
+        graph.set_lanes(&lanes);
+        let new = NewStripe {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            force: false,
+        };
+        let created = graph.create_stripe("db", &lanes[1], &new).await;
+        created.expect("blank files");
+        let tree = graph.open("db", &lanes[1]).await.expect("a stripe");
+        let homes: Vec<_> = tree
+            .part
+            .children()
+            .iter()
+            .map(|part| part.home())
+            .collect();
+        assert_eq!(homes, [1, 2, 0, 1].map(|lane| Some(&lanes[lane])));
+        drop(tree);
+        graph.close().await;
+    });
+}
+
+#[test]
 fn lanes_share_what_a_tree_holds() {
     let scratch = Scratch::new();
     let (a, b) = (OtherLane::start(), OtherLane::start());

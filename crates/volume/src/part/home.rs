@@ -1,60 +1,39 @@
 //! Volumes with one home. What a cache, a link or an iSCSI session knows lives on one lane; users
 //! on other lanes have a [`Remote`], which sends each request there and waits for its answer.
 //!
-//! A lane's homed volumes are in a table of its thread, under numbers that are used once in the
-//! process. Payload crosses as a [`Buf`](engine::Buf): the same memory if it is not shared, else one copy.
+//! Payload crosses as a [`Buf`](engine::Buf): the same memory if it is not shared, else one copy.
 
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    future::Future,
-    rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{future::Future, rc::Rc, sync::Arc};
 
 use engine::{LaneFuture, LaneHandle, Payload};
 
-use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume,
-};
-
-thread_local! {
-    static HERE: RefCell<HashMap<u64, SharedVolume>> = RefCell::default();
-}
+use super::Resident;
+use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
 
 /// A volume that lives on one lane; it goes when this is dropped, anywhere.
 #[derive(Debug)]
-pub(super) struct Home {
-    number: u64,
-    lane: LaneHandle,
+pub(crate) struct Home {
+    volume: Arc<Resident<SharedVolume>>,
     shape: Shape,
     atomic_writes: Option<AtomicWrites>,
 }
 
 impl Home {
     /// Runs `make` on `lane` and keeps what it gives there.
-    pub(super) async fn settle(
+    pub(crate) async fn settle(
         lane: &LaneHandle,
         make: impl FnOnce() -> LaneFuture<'static, Result<SharedVolume>> + Send + 'static,
     ) -> Result<Arc<Self>> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (shape, atomic_writes) = lane
-            .call(move || async move {
+        let make = move || {
+            LaneFuture::new(async move {
                 let volume = make().await?;
                 let looks = (volume.shape().clone(), volume.atomic_writes());
-                HERE.with(|here| here.borrow_mut().insert(number, volume));
-                Ok(looks)
+                Ok((volume, looks))
             })
-            .await
-            .unwrap_or_else(|| Err(lane_ended()))?;
+        };
+        let (volume, (shape, atomic_writes)) = Resident::settle(lane, make).await?;
         Ok(Arc::new(Home {
-            number,
-            lane: lane.clone(),
+            volume,
             shape,
             atomic_writes,
         }))
@@ -64,45 +43,23 @@ impl Home {
         &self.shape
     }
 
+    #[cfg(test)]
+    pub(super) fn lane(&self) -> &LaneHandle {
+        self.volume.lane()
+    }
+
+    /// Whether it lives on the current lane.
+    pub(super) fn is_here(&self) -> bool {
+        self.volume.lane().is_current()
+    }
+
     /// The volume itself on its own lane, elsewhere a remote of it.
-    pub(super) fn on_lane(self: &Arc<Self>) -> Result<SharedVolume> {
-        if self.lane.is_current() {
-            here(self.number)
-        } else {
-            Ok(Rc::new(Remote(self.clone())))
+    pub(crate) fn on_lane(self: &Arc<Self>) -> Result<SharedVolume> {
+        match self.is_here() {
+            true => self.volume.here(),
+            false => Ok(Rc::new(Remote(self.clone()))),
         }
     }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let number = self.number;
-        if self.lane.is_current() {
-            drop(leave(number));
-        } else {
-            self.lane.spawn(move || {
-                drop(leave(number));
-                std::future::ready(())
-            });
-        }
-    }
-}
-
-fn leave(number: u64) -> Option<SharedVolume> {
-    HERE.try_with(|here| here.borrow_mut().remove(&number))
-        .ok()?
-}
-
-fn here(number: u64) -> Result<SharedVolume> {
-    HERE.with(|here| here.borrow().get(&number).cloned())
-        .ok_or_else(|| Error::new(ErrorKind::Unreachable, "the volume has been closed"))
-}
-
-fn lane_ended() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the lane on which the volume lives has ended",
-    )
 }
 
 /// A volume that lives on another lane.
@@ -120,10 +77,7 @@ impl Remote {
         T: Send + 'static,
         F: Future<Output = Result<T>> + 'static,
     {
-        let number = self.0.number;
-        let make = move || async move { request(here(number)?).await };
-        let answer = self.0.lane.call(make).await;
-        answer.unwrap_or_else(|| Err(lane_ended()))
+        self.0.volume.call(request).await
     }
 }
 

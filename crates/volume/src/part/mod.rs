@@ -6,17 +6,20 @@ mod by_type;
 mod handles;
 mod home;
 mod opening;
+mod resident;
 
 use std::{
     fmt,
     rc::Rc,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
-use self::home::Home;
 use crate::{
     Result, Shape, SharedVolume,
     stats::{Stats, StatsHandle},
@@ -25,7 +28,9 @@ use crate::{
 pub use self::handles::Handles;
 pub(crate) use self::{
     by_type::ByType,
-    opening::{Context, Opening},
+    home::Home,
+    opening::{Context, Opening, rotated},
+    resident::Resident,
 };
 
 /// A name that a volume has itself, whatever the configuration calls it.
@@ -44,6 +49,10 @@ type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + S
 pub(crate) struct Part {
     shape: Shape,
     place: Place,
+    /// Ways to a volume that has a home which begin on other lanes.
+    branches: OnceLock<Vec<Arc<Home>>>,
+    /// How many lanes without a way of their own have asked for one.
+    dealt: AtomicUsize,
     /// The name that it has itself.
     carried: OnceLock<Carried>,
     /// Set where others may write to its own blocks at any time.
@@ -81,6 +90,8 @@ impl Part {
                 let volume = make();
                 LaneFuture::new(async { Ok(volume) })
             })),
+            branches: OnceLock::new(),
+            dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
             children: Vec::new(),
@@ -103,6 +114,8 @@ impl Part {
         Ok(Arc::new(Part {
             shape: first.shape().clone(),
             place: Place::EveryLane(Box::new(instance)),
+            branches: OnceLock::new(),
+            dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
             children,
@@ -127,11 +140,28 @@ impl Part {
         Ok(Arc::new(Part {
             shape: home.shape().clone(),
             place: Place::Home(home),
+            branches: OnceLock::new(),
+            dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             shared: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
         }))
+    }
+
+    /// Gives other lanes ways of their own to the volume.
+    pub(crate) fn branch(&self, branches: Vec<Arc<Home>>) {
+        let _ = self.branches.set(branches);
+    }
+
+    /// The current lane's way to the volume at `home`; lanes without one share in all there are.
+    fn way<'a>(&'a self, home: &'a Arc<Home>) -> &'a Arc<Home> {
+        let branches = self.branches.get().map_or(&[][..], Vec::as_slice);
+        let ways = || std::iter::once(home).chain(branches);
+        ways().find(|way| way.is_here()).unwrap_or_else(|| {
+            let turn = self.dealt.fetch_add(1, Relaxed) % ways().count();
+            ways().nth(turn).unwrap_or(home)
+        })
     }
 
     pub(crate) fn shape(&self) -> &Shape {
@@ -164,6 +194,21 @@ impl Part {
             && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
     }
 
+    /// The lane that it lives on, if that is one.
+    #[cfg(test)]
+    pub(crate) fn home(&self) -> Option<&LaneHandle> {
+        match &self.place {
+            Place::EveryLane(_) => None,
+            Place::Home(home) => Some(home.lane()),
+        }
+    }
+
+    /// What it is made of.
+    #[cfg(test)]
+    pub(crate) fn children(&self) -> &[Arc<Part>] {
+        &self.children
+    }
+
     pub(crate) fn counters(&self) -> &StatsHandle {
         &self.counters
     }
@@ -172,7 +217,7 @@ impl Part {
     pub(crate) async fn on_lane(&self) -> Result<SharedVolume> {
         let volume = match &self.place {
             Place::EveryLane(instance) => instance().await?,
-            Place::Home(home) => home.on_lane()?,
+            Place::Home(home) => self.way(home).on_lane()?,
         };
         Ok(Rc::new(Stats::new(volume, &self.counters)))
     }

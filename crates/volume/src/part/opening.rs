@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct Context {
     /// What relative paths start from.
     pub(crate) base: PathBuf,
+    /// Where volumes may live.
+    pub(crate) lanes: Vec<LaneHandle>,
     /// Who claims the children of stripes.
     pub(crate) owner: Owner,
     /// What to do about other owners of a stripe's children.
@@ -39,7 +41,8 @@ pub(crate) struct Context {
 /// shared between threads; `at_home` makes one instance, which the other lanes reach by messages.
 pub(crate) struct Opening<'a> {
     pub(crate) context: &'a mut Context,
-    pub(crate) home: &'a LaneHandle,
+    /// Its home, and then the others that may take a part of its work.
+    pub(crate) lanes: &'a [LaneHandle],
     /// The kinds from the volume's name on.
     pub(crate) path: String,
     /// What it is made of.
@@ -132,7 +135,7 @@ impl Opening<'_> {
         + Send
         + 'static,
     ) -> Result<Arc<Part>> {
-        Part::at_home(self.home, self.children.clone(), make).await
+        Part::at_home(&self.lanes[0], self.children.clone(), make).await
     }
 
     /// As [`Opening::at_home`], over the only child.
@@ -150,6 +153,7 @@ impl Context {
     pub(crate) fn new(base: &Path) -> Context {
         Context {
             base: base.to_owned(),
+            lanes: Vec::new(),
             owner: Owner::passing("a program that will not come back"),
             others: Others::Refuse,
             may_make: true,
@@ -159,12 +163,27 @@ impl Context {
         }
     }
 
+    /// The lanes from `home` on, which is the first also where it is none of them.
+    pub(crate) fn lanes_from(&self, home: &LaneHandle) -> Vec<LaneHandle> {
+        match self.lanes.iter().position(|lane| lane == home) {
+            Some(at) => rotated(&self.lanes, at),
+            None => vec![home.clone()],
+        }
+    }
+
     /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_unix_s = now.unwrap_or_default().as_secs();
         Claim::new(&self.owner, children, self.others, since_unix_s)
     }
+}
+
+/// The lanes from this one on, and then those before it.
+pub(crate) fn rotated(lanes: &[LaneHandle], first: usize) -> Vec<LaneHandle> {
+    let mut rotated = lanes.to_vec();
+    rotated.rotate_left(first % lanes.len());
+    rotated
 }
 
 fn only(mut volumes: Vec<SharedVolume>) -> Result<SharedVolume> {

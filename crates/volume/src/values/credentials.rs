@@ -115,6 +115,16 @@ impl ChapAlgorithm {
 }
 
 impl Credentials {
+    /// Those that a command line names: where they stand is no place in a configuration.
+    pub fn in_file(user: String, secret_file: PathBuf) -> Spanned<Credentials> {
+        let credentials = Credentials {
+            user: Spanned::new(0..0, user),
+            secret_file: Some(Spanned::new(0..0, secret_file)),
+            credential: None,
+        };
+        Spanned::new(0..0, credentials)
+    }
+
     fn read(&self, base: &Path) -> Result<iscsi::ChapAccount, ConfigError> {
         let (path, span) = match (&self.secret_file, &self.credential) {
             (Some(file), None) => (base.join(file.get_ref()), file.span()),

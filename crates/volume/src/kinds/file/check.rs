@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use libc::{major, minor};
+
 use super::FileOptions;
 
 /// What a path leads to, whatever the path.
@@ -94,7 +96,12 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
     }
     if !found.is_file() {
         // A device says how long it is only when it is opened.
-        return Ok(());
+        return match mounted_at(found.rdev()).filter(|_| !options.read_only) {
+            Some(directory) => wrong(format!(
+                "{shown} is mounted at {directory}; unmount it, or name another device"
+            )),
+            None => Ok(()),
+        };
     }
     match size {
         None if found.len() == 0 => wrong(format!(
@@ -113,4 +120,16 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
         )),
         _ => Ok(()),
     }
+}
+
+/// Where the block device with this number is mounted (proc_pid_mountinfo(5)).
+fn mounted_at(device: u64) -> Option<String> {
+    let number = format!("{}:{}", major(device), minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let is_it = fields.next() == Some(number.as_str());
+        let directory = fields.nth(1)?;
+        is_it.then(|| directory.to_owned())
+    })
 }

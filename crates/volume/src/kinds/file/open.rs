@@ -247,8 +247,10 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
             // A process that was killed with I/O in flight keeps its lock until the kernel has
             // taken its ring apart.
             Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock
-                    && time::now() - begun < LOCKED_LIMIT =>
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy
+                ) && time::now() - begun < LOCKED_LIMIT =>
             {
                 time::sleep(Duration::from_millis(20)).await;
             }
@@ -293,6 +295,11 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
         }
         io::ErrorKind::WouldBlock => {
             "another process has it locked; stop that one, or serve another file".to_owned()
+        }
+        io::ErrorKind::ResourceBusy => {
+            "it is in use: mounted, a part of another device (LVM, RAID), or \
+             open for another program alone; unmount or release it, or name another device"
+                .to_owned()
         }
         io::ErrorKind::PermissionDenied => {
             format!("{error}; give this user the right, or set read_only = true")

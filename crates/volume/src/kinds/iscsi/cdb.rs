@@ -38,6 +38,12 @@ pub(super) fn test_unit_ready() -> Cdb {
     cdb([opcode::TEST_UNIT_READY, 0, 0, 0, 0, 0])
 }
 
+/// REPORT LUNS (SPC-4 6.33): all but the well-known ones.
+pub(super) fn report_luns(allocation_len: u32) -> Cdb {
+    let [a, b, c, d] = allocation_len.to_be_bytes();
+    cdb([opcode::REPORT_LUNS, 0, 0, 0, 0, 0, a, b, c, d, 0, 0])
+}
+
 /// INQUIRY for the standard data, or for a page of vital product data (SPC-4 6.6).
 pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
     cdb([

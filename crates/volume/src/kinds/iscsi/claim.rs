@@ -85,6 +85,14 @@ impl Unit {
     /// Claims the disk, and watches the claim from then on; `is_volatile`: its cache is.
     pub(super) async fn claim(self: &Rc<Unit>, claim: &Claim, is_volatile: bool) -> Result<()> {
         self.claimed.is_volatile.set(is_volatile);
+        self.claimed.is_new.set(true);
+        let claimed = self.claim_all(claim).await;
+        self.claimed.is_new.set(false);
+        self.paths.notify();
+        claimed
+    }
+
+    async fn claim_all(self: &Rc<Unit>, claim: &Claim) -> Result<()> {
         // A session that works, and no unit attention that is older than we are.
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
             .await?;
@@ -347,6 +355,8 @@ impl Unit {
             if nexus.is_over() {
                 return Ok(());
             }
+            // Other lanes hear of it, too.
+            self.paths.notify();
             if self.claimed.is_shaken() {
                 match self.establish(nexus).await {
                     Err(error) if !nexus.is_over() => return Err(error),
@@ -381,6 +391,7 @@ impl Unit {
                     }
                     claim.proved(at);
                     self.claimed.answered.set(shakes);
+                    self.paths.notify();
                     return Ok(());
                 }
                 // The reservation is ours and this port is not registered, if we came in by another

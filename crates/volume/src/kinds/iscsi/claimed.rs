@@ -19,6 +19,8 @@ pub(super) struct Claimed {
     /// Somebody establishes it right now; others wait for the outcome.
     establishing: Cell<bool>,
     established: Notify,
+    /// It is being established for the first time, on one session after the other.
+    pub(super) is_new: Cell<bool>,
     /// Whether a write needs FUA to last.
     pub(super) is_volatile: Cell<bool>,
 }
@@ -46,6 +48,17 @@ impl Claimed {
             self.shakes.set(self.shakes.get() + 1);
         }
         is_claimed
+    }
+
+    /// The claim, if there is one.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        let held = self.held.borrow();
+        held.as_ref().map(|held| held.claim.clone())
+    }
+
+    /// Whether it has to be established, for the first time or again.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.is_shaken() || self.is_new.get()
     }
 
     /// Whether it has to be established again.

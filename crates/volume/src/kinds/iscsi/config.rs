@@ -52,6 +52,9 @@ pub struct Multipath {
     pub source: Option<Source>,
     /// The others.
     pub more: Vec<PathConfig>,
+    /// How many of these, the last ones, are there for speed alone: the disk is used without those that
+    /// the target refuses.
+    pub spare: usize,
     /// Which of those that can be used a command takes.
     pub policy: Policy,
     /// The congestion control of their connections, by the kernel's name.

@@ -4,33 +4,34 @@
 //! Sending a write again is safe: [`recovery`](super::recovery) sees to it that the lost one can do no
 //! harm any more, and nothing else of this volume was ordered with it.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
-use engine::{Buf, LaneFuture, Payload, task};
+use engine::{Buf, LaneFuture, LaneHandle, Payload};
 
 use super::{
+    branch::{AtHome, Command, Trouble},
     cdb::{self, Cdb},
     config::IscsiConfig,
+    facts::Facts,
     identity::DiskIdentity,
-    inquiry::{self, Facts},
+    inquiry, lanes,
     paths::PathCounts,
     session::{Data, Reply},
+    transfer::{self, Way, whole},
     unit::Unit,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
+    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback, part::Home,
 };
 
-/// How many commands a request has at the target at once: one that takes short ones only does not
-/// make a long request take more memory.
-const PARTS_AT_ONCE_MAX: usize = 64;
 /// How many UNMAPs make a discard, which need not discard everything.
 const UNMAPS_MAX: usize = 1024;
 
 /// A disk on a remote target.
 pub struct IscsiDisk {
     pub(super) unit: Rc<Unit>,
-    facts: Facts,
+    pub(super) facts: Arc<Facts>,
 }
 
 impl IscsiDisk {
@@ -39,12 +40,20 @@ impl IscsiDisk {
     /// # Errors
     /// When the target cannot be reached, refuses us, or has no such disk.
     pub async fn open(config: IscsiConfig) -> Result<Rc<IscsiDisk>> {
+        IscsiDisk::open_on(config, &[]).await
+    }
+
+    /// As [`IscsiDisk::open`], with its sessions `on` these lanes in turn, of which the first is the current one.
+    ///
+    /// # Errors
+    /// As [`IscsiDisk::open`].
+    pub async fn open_on(config: IscsiConfig, on: &[LaneHandle]) -> Result<Rc<IscsiDisk>> {
         let what = format!(
             "{} LUN {} at {}",
             config.target_name, config.lun, config.address
         );
         let opened = async {
-            let unit = Unit::new(config);
+            let unit = Unit::new(config, on);
             let opened = async {
                 unit.open_first().await?;
                 let facts = inquiry::ask(&unit).await?;
@@ -55,7 +64,13 @@ impl IscsiDisk {
                 Ok(facts)
             };
             match opened.await {
-                Ok(facts) => Ok(Rc::new(IscsiDisk { unit, facts })),
+                Ok(facts) => {
+                    let facts = Arc::new(facts);
+                    let disk = Rc::new(IscsiDisk { unit, facts });
+                    let weak = Rc::downgrade(&disk);
+                    lanes::branch_out(&disk.unit, weak, &disk.facts, on).await?;
+                    Ok(disk)
+                }
                 Err(error) => {
                     unit.paths.end(&error);
                     Err(error)
@@ -69,13 +84,16 @@ impl IscsiDisk {
     pub fn digests(&self) -> iscsi::frame::Digests {
         let nexus = self.unit.paths.live().next();
         nexus
-            .map(|nexus| nexus.session().digests())
+            .map(|nexus| nexus.link().digests())
             .unwrap_or_default()
     }
 
     /// What has happened to its paths.
     pub fn path_counts(&self) -> PathCounts {
-        *self.unit.paths.counts.borrow()
+        let mut counts = *self.unit.paths.counts.borrow();
+        counts.beside_home = self.unit.doors.commands();
+        counts.beside_first += counts.beside_home;
+        counts
     }
 
     /// How many of its sessions can be used now.
@@ -96,70 +114,70 @@ impl IscsiDisk {
             tracing::warn!(target_name, %error, "the claim was not given up");
         }
         self.unit.paths.rest(true);
-        let live: Vec<_> = self.unit.paths.live().collect();
-        let logouts = live.iter().map(|nexus| Box::pin(nexus.session().logout()));
-        task::join_all(logouts).await;
+        self.unit.closed_doors(|| true).await;
+        self.unit.paths.log_out().await;
     }
 
-    /// Sends a command until it has succeeded, failed for good, or its time is up.
-    async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
-        self.unit.run(cdb, data, &mut self.unit.patience()).await
+    /// The disk as the lanes beside its home lane reach it that have sessions of their own.
+    pub(crate) async fn branches(&self) -> Result<Vec<Arc<Home>>> {
+        let mut homes = Vec::new();
+        for branch in self.unit.doors.branches() {
+            let lane = branch.lane().clone();
+            let make = move || LaneFuture::new(async move { Ok(branch.here()? as SharedVolume) });
+            homes.push(Home::settle(&lane, make).await?);
+        }
+        Ok(homes)
     }
 
-    /// A write has ended that is durable only after a flush.
+    /// The disk as other lanes reach it that have sessions of their own, asked from this one.
+    ///
+    /// # Errors
+    /// When one of the lanes has ended.
+    pub async fn from_branches(&self) -> Result<Vec<SharedVolume>> {
+        let branches = self.branches().await?;
+        branches.iter().map(Home::on_lane).collect()
+    }
+
+    /// A write of any kind that is durable only after a flush has ended.
     fn wrote(&self, result: Result<Reply>) -> Result<()> {
         if self.facts.shape.volatile_cache {
             self.unit.unflushed.wrote(result.is_ok());
         }
         result.map(drop)
     }
+}
 
-    fn check_write(&self, at: u64, len: u64) -> Result<()> {
-        self.facts.shape.check_write(at, len)?;
+impl Way for IscsiDisk {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn check_unflushed(&self) -> Result<()> {
         self.unit.unflushed.check()
     }
 
-    fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
-        let block = u64::from(self.facts.shape.block_size_bytes);
-        (at / block, (len / block) as u32)
+    async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+        self.unit.run(cdb, data, &mut self.unit.patience()).await
     }
 
-    /// The parts of a range that one command can carry: offset from its start, length.
-    fn parts(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let longest = self.facts.transfer_max_bytes;
-        (0..len)
-            .step_by(longest)
-            .map(move |start| (start, longest.min(len - start)))
-    }
-
-    async fn read_part(&self, at: u64, len: usize) -> Result<Payload> {
-        let (lba, blocks) = self.blocks(at, len as u64);
-        let data = self.run(&cdb::read(lba, blocks), Data::In(len)).await?.data;
-        if data.len() != len {
-            let message = format!("the target sent {} of {len} bytes", data.len());
-            return Err(Error::new(ErrorKind::Protocol, message));
-        }
-        Ok(data)
-    }
-
-    async fn write_part(&self, at: u64, data: Payload, fua: bool) -> Result<()> {
+    async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()> {
         let len = data.len();
-        let (lba, blocks) = self.blocks(at, len as u64);
-        let written = self
-            .run(&cdb::write(lba, blocks, fua), Data::Out(data))
-            .await;
-        // GOOD with an underflow: the rest was not written (RFC 7143 §11.4.5.1).
-        let written = match written {
-            Ok(reply) if reply.transferred != len => {
-                let message = format!("the target took {} of {len} bytes", reply.transferred);
-                Err(Error::new(ErrorKind::Protocol, message))
-            }
-            written => written,
-        };
-        match fua && written.is_ok() {
-            true => Ok(()),
-            false => self.wrote(written),
+        let written = whole(self.run(cdb, Data::Out(data)).await, len);
+        if is_volatile {
+            self.unit.unflushed.wrote(written.is_ok());
         }
+        written
+    }
+}
+
+impl AtHome for IscsiDisk {
+    fn go_on(
+        self: Rc<Self>,
+        index: usize,
+        trouble: Option<Trouble>,
+        command: Command,
+    ) -> LaneFuture<'static, Result<Reply>> {
+        LaneFuture::new(async move { self.unit.go_on(index, trouble, command).await })
     }
 }
 
@@ -177,44 +195,11 @@ impl Volume for IscsiDisk {
     }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        LaneFuture::new(async move {
-            self.facts.shape.check(at, len as u64)?;
-            if len <= self.facts.transfer_max_bytes {
-                return self.read_part(at, len).await;
-            }
-            let mut parts = self.parts(len);
-            let mut whole = Payload::new();
-            while whole.len() < len {
-                let some = parts.by_ref().take(PARTS_AT_ONCE_MAX);
-                let some = some
-                    .map(|(start, len)| LaneFuture::new(self.read_part(at + start as u64, len)));
-                for part in task::join_all(some).await {
-                    whole.append(part?);
-                }
-            }
-            Ok(whole)
-        })
+        transfer::read(self, at, len)
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move {
-            self.check_write(at, data.len() as u64)?;
-            let fua = durability == Durability::Fua && self.facts.shape.volatile_cache;
-            if data.len() <= self.facts.transfer_max_bytes {
-                return self.write_part(at, data, fua).await;
-            }
-            let mut parts = self.parts(data.len()).peekable();
-            while parts.peek().is_some() {
-                let some = parts.by_ref().take(PARTS_AT_ONCE_MAX);
-                let some = some.map(|(start, len)| {
-                    let part = data.slice(start..start + len);
-                    LaneFuture::new(self.write_part(at + start as u64, part, fua))
-                });
-                let written = task::join_all(some).await;
-                written.into_iter().collect::<Result<()>>()?;
-            }
-            Ok(())
-        })
+        transfer::write(self, at, data, durability)
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
@@ -231,6 +216,7 @@ impl Volume for IscsiDisk {
                 }
                 unflushed.flushed(covers);
             }
+            self.unit.judged().await;
             unflushed.check()
         })
     }
@@ -250,11 +236,11 @@ impl Volume for IscsiDisk {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.check_write(at, len)?;
+            transfer::check_write(self, at, len)?;
             if self.facts.unmap_max_blocks == 0 {
                 return Ok(());
             }
-            let (mut lba, blocks) = self.blocks(at, len);
+            let (mut lba, blocks) = self.facts.blocks(at, len);
             let mut left = u64::from(blocks);
             for _ in 0..UNMAPS_MAX {
                 let count = left.min(self.facts.unmap_max_blocks) as u32;
@@ -293,7 +279,7 @@ impl Volume for IscsiDisk {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.check_write(at, len)?;
+            transfer::check_write(self, at, len)?;
             let block = u64::from(self.facts.shape.block_size_bytes);
             let same_max = self.facts.write_same_max_blocks;
             let transfer_max = self.facts.transfer_max_bytes as u64;

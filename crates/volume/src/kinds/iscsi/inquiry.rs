@@ -5,6 +5,7 @@ use engine::Payload;
 
 use super::{
     cdb::{self, Cdb},
+    facts::Facts,
     identity::DiskIdentity,
     patience::Patience,
     session::Data,
@@ -19,22 +20,12 @@ const TRANSFER_LIMIT_BYTES: u64 = 4 << 20;
 /// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
 const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
 
+/// The device type of a disk (SPC-4 6.6.2).
+pub(super) const DIRECT_ACCESS: u8 = 0;
+
 /// Why a target keeps even a registrant out.
 const OTHER_NAME: &str = "another initiator has reserved the disk; or this one has, before it was killed, and the \
      target is LIO, which lets no other session of the same name in: there, write another `initiator` for this volume";
-
-/// What a disk has answered.
-pub(super) struct Facts {
-    pub(super) shape: Shape,
-    pub(super) identity: DiskIdentity,
-    pub(super) transfer_max_bytes: usize,
-    /// The longest UNMAP; 0: it has none.
-    pub(super) unmap_max_blocks: u64,
-    /// The longest WRITE SAME; 0: it has none.
-    pub(super) write_same_max_blocks: u64,
-    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
-    pub(super) zeroes_may_unmap: bool,
-}
 
 /// Asks for everything that the shape tells.
 ///
@@ -59,7 +50,6 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
     let test = cdb::test_unit_ready();
     unit.run(&test, Data::None, patience).await?;
     let inquiry = read(unit, &cdb::inquiry(None, 96), 96, patience).await?;
-    const DIRECT_ACCESS: u8 = 0;
     let config = unit.config();
     if inquiry.first() != Some(&DIRECT_ACCESS) {
         let message = format!("there is no disk at LUN {}", config.lun);
@@ -92,7 +82,12 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
 }
 
 /// What a command brings.
-async fn read(unit: &Unit, cdb: &Cdb, len: usize, patience: &mut Patience) -> Result<Vec<u8>> {
+pub(super) async fn read(
+    unit: &Unit,
+    cdb: &Cdb,
+    len: usize,
+    patience: &mut Patience,
+) -> Result<Vec<u8>> {
     let reply = unit.run(cdb, Data::In(len), patience).await;
     reply.map(|reply| Payload::to_vec(&reply.data))
 }
@@ -114,7 +109,12 @@ async fn read_if_known(
 }
 
 /// A page of vital product data; empty: the disk has none.
-async fn page(unit: &Unit, code: u8, len: u8, patience: &mut Patience) -> Result<Vec<u8>> {
+pub(super) async fn page(
+    unit: &Unit,
+    code: u8,
+    len: u8,
+    patience: &mut Patience,
+) -> Result<Vec<u8>> {
     let inquiry = cdb::inquiry(Some(code), len);
     let mut page = read_if_known(unit, &inquiry, len.into(), patience).await?;
     if page.get(1) != Some(&code) {
@@ -123,7 +123,7 @@ async fn page(unit: &Unit, code: u8, len: u8, patience: &mut Patience) -> Result
     Ok(page)
 }
 
-async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
+pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
     let long = read_if_known(unit, &cdb::read_capacity_16(32), 32, patience).await?;
     if let Some(capacity) = Capacity::parse_16(&long) {
         return capacity;

@@ -6,10 +6,11 @@ use std::{
     cell::Cell,
     net::{IpAddr, SocketAddr},
     rc::Rc,
+    sync::Arc,
 };
 
 use engine::{Duration, Instant, blocking::look_up, time};
-use iscsi::{Authentication, InitiatorConfig};
+use iscsi::{Authentication, Chap, InitiatorConfig};
 
 use super::{
     IscsiConfig, PathConfig,
@@ -24,7 +25,7 @@ const REDIRECTIONS_MAX: usize = 4;
 const PORT: u16 = 3260;
 
 /// Where the target is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Portal {
     configured: SocketAddr,
     /// Where it has gone for good.
@@ -122,15 +123,18 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
     initiator.isid = path.isid;
     initiator.operational.header_digest = config.header_digest;
     initiator.operational.data_digest = config.data_digest;
-    if let Some(chap) = &config.chap {
-        let mut challenge = [0; Authentication::RANDOM_LEN];
-        engine::random::fill(&mut challenge).map_err(|error| {
-            let message = format!("no random bytes for a challenge: {error}");
-            Error::new(ErrorKind::Unreachable, message)
-        })?;
-        initiator.authentication = Some(Authentication::new(chap.clone(), challenge));
-    }
+    initiator.authentication = config.chap.as_ref().map(authentication).transpose()?;
     Ok(initiator)
+}
+
+/// How one login proves who we are.
+pub(super) fn authentication(chap: &Arc<Chap>) -> Result<Authentication> {
+    let mut challenge = [0; Authentication::RANDOM_LEN];
+    engine::random::fill(&mut challenge).map_err(|error| {
+        let message = format!("no random bytes for a challenge: {error}");
+        Error::new(ErrorKind::Unreachable, message)
+    })?;
+    Ok(Authentication::new(chap.clone(), challenge))
 }
 
 /// The address that a TargetAddress names (RFC 7143 §13.8), which may be that of a host's name.

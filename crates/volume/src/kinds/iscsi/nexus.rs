@@ -1,29 +1,31 @@
 //! One I_T nexus with a logical unit: a session from its login to its end, without a second try.
 //! Whoever made it named its initiator port, and what its loss means is [`paths`](super::paths)'s.
 
-use std::{cell::Cell, rc::Rc};
+use std::cell::Cell;
 
-use engine::{Duration, Instant, sync::Notify, time};
+use engine::{Instant, time};
 use iscsi::LunField;
 
 use super::{
     cdb::Cdb,
-    session::{Data, Port, Reply, Session},
+    config::Policy,
+    in_flight::InFlight,
+    link::Link,
+    session::{Data, Port, Reply},
 };
 use crate::{Error, Result};
 
-/// How much of the last answer's time goes into the mean, as a power of two.
-const LATENCY_SHIFT: u32 = 3;
-
 /// A way to one logical unit that ends once.
 pub(super) struct Nexus {
-    session: Rc<Session>,
+    link: Link,
     lun: LunField,
     /// The number of its path.
     path: usize,
     /// Nothing was sent on it but what makes it fit for use.
     is_new: Cell<bool>,
-    /// While it was new the target has said that it has restarted, at some time before.
+    /// What the target tells on it of a restart may be known from another one.
+    catches_up: Cell<bool>,
+    /// While it was new, or caught up, the target has said that it has restarted, at some time before.
     told_of_restart: Cell<bool>,
     /// A reset of ours is to be told by a unit attention.
     expects_reset: Cell<bool>,
@@ -31,9 +33,7 @@ pub(super) struct Nexus {
     lost_at: Cell<Option<Instant>>,
     /// What becomes of writes that were in flight at its loss.
     past: Cell<Past>,
-    outstanding: Cell<u32>,
-    idle: Notify,
-    latency: Cell<Duration>,
+    in_flight: InFlight,
 }
 
 /// What becomes of writes that were in flight when a nexus was lost.
@@ -48,24 +48,23 @@ pub(super) enum Past {
 }
 
 impl Nexus {
-    pub(super) fn new(session: Rc<Session>, lun: LunField, path: usize) -> Nexus {
+    pub(super) fn new(link: Link, lun: LunField, path: usize) -> Nexus {
         Nexus {
-            session,
+            link,
             lun,
             path,
             is_new: Cell::new(true),
+            catches_up: Cell::new(false),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
             lost_at: Cell::new(None),
             past: Cell::new(Past::Open),
-            outstanding: Cell::new(0),
-            idle: Notify::new(),
-            latency: Cell::new(Duration::ZERO),
+            in_flight: InFlight::default(),
         }
     }
 
-    pub(super) fn session(&self) -> &Rc<Session> {
-        &self.session
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 
     pub(super) fn path(&self) -> usize {
@@ -73,7 +72,7 @@ impl Nexus {
     }
 
     pub(super) fn port(&self) -> Port {
-        self.session.port()
+        self.link.port()
     }
 
     /// Sends a command once.
@@ -81,8 +80,8 @@ impl Nexus {
     /// # Errors
     /// When the session ends before the answer, or the target did not execute it.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
-        let running = Running::begin(self);
-        let replied = self.session.execute(self.lun, cdb, data).await;
+        let running = self.in_flight.begin();
+        let replied = self.link.execute(self.lun, cdb, data).await;
         if replied.is_ok() {
             running.answered();
         }
@@ -91,21 +90,21 @@ impl Nexus {
 
     /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
-        self.session.reset_logical_unit(self.lun).await
+        self.link.reset_logical_unit(self.lun).await
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.session.is_over()
+        self.link.is_over()
     }
 
     /// Whether requests may be sent on it: it is not over, and not asked to be.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.is_over() && !self.session.is_asked_to_log_out()
+        !self.is_over() && !self.link.is_asked_to_log_out()
     }
 
     /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
     pub(super) fn haunts(&self) -> bool {
-        self.is_over() && self.session.has_left_writes() && self.past.get() == Past::Open
+        self.is_over() && self.link.has_left_writes() && self.past.get() == Past::Open
     }
 
     pub(super) fn settle_past(&self, past: Past) {
@@ -114,7 +113,7 @@ impl Nexus {
 
     /// Whether the target could not be made to forget its writes.
     pub(super) fn is_unfenced(&self) -> bool {
-        self.past.get() == Past::Unfenced && self.session.has_left_writes()
+        self.past.get() == Past::Unfenced && self.link.has_left_writes()
     }
 
     pub(super) fn lost_at(&self) -> Option<Instant> {
@@ -127,7 +126,16 @@ impl Nexus {
     }
 
     pub(super) fn end(&self, error: Error) {
-        self.session.end(error);
+        self.link.end(error);
+    }
+
+    /// Ends it if commands are in flight on it.
+    pub(super) async fn end_if_busy(&self, error: Error) {
+        match self.link.there() {
+            None if self.outstanding() > 0 => self.end(error),
+            None => {}
+            Some(distant) => distant.end_if_busy(error).await,
+        }
     }
 
     pub(super) fn is_new(&self) -> bool {
@@ -137,6 +145,22 @@ impl Nexus {
     /// From now on requests may be sent on it.
     pub(super) fn goes_into_use(&self) {
         self.is_new.set(false);
+    }
+
+    /// A restart was told on another nexus, and this one may tell of it, too.
+    pub(super) fn catch_up(&self) {
+        self.catches_up.set(true);
+        self.told_of_restart.set(false);
+    }
+
+    /// It has told what it had to tell.
+    pub(super) fn has_caught_up(&self) {
+        self.catches_up.set(false);
+    }
+
+    /// Whether a restart that it tells of may be an old story.
+    pub(super) fn tells_old_stories(&self) -> bool {
+        self.is_new.get() || self.catches_up.get()
     }
 
     pub(super) fn hear_of_restart(&self) {
@@ -158,49 +182,19 @@ impl Nexus {
 
     /// Commands that are not answered.
     pub(super) fn outstanding(&self) -> u32 {
-        self.outstanding.get()
+        self.in_flight.count()
     }
 
     /// Waits until every command was answered.
     pub(super) async fn idle(&self) {
-        let is_idle = || (self.outstanding.get() == 0).then_some(());
-        self.idle.wait_for(is_idle).await;
-    }
-
-    /// What an answer takes, of late.
-    pub(super) fn latency(&self) -> Duration {
-        self.latency.get()
-    }
-}
-
-/// A command on its way.
-struct Running<'a> {
-    nexus: &'a Nexus,
-    began: Instant,
-}
-
-impl<'a> Running<'a> {
-    fn begin(nexus: &'a Nexus) -> Running<'a> {
-        nexus.outstanding.set(nexus.outstanding.get() + 1);
-        Running {
-            nexus,
-            began: time::turn_began(),
+        self.in_flight.idle().await;
+        if let Some(distant) = self.link.there() {
+            distant.idle().await;
         }
     }
 
-    fn answered(&self) {
-        let (took, mean) = (time::turn_began() - self.began, self.nexus.latency.get());
-        let mean = mean - mean / (1 << LATENCY_SHIFT) + took / (1 << LATENCY_SHIFT);
-        self.nexus.latency.set(mean);
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let left = self.nexus.outstanding.get() - 1;
-        self.nexus.outstanding.set(left);
-        if left == 0 {
-            self.nexus.idle.notify();
-        }
+    /// Of several it is taken if this is least.
+    pub(super) fn load(&self, policy: Policy) -> u64 {
+        self.in_flight.load(policy)
     }
 }

@@ -18,6 +18,8 @@ use crate::{
 
 /// The most sessions with one disk.
 const SESSIONS_MAX: usize = 16;
+/// The most sessions with one disk that has more lanes, unless it is told otherwise.
+const SESSIONS_DEFAULT_MAX: usize = 4;
 /// The longest name of a network interface, in bytes (IFNAMSIZ less its end).
 const INTERFACE_BYTES_MAX: usize = 15;
 
@@ -141,17 +143,23 @@ impl SessionSettings<'_> {
         }
     }
 
-    /// How many sessions there are: at least one for each path.
-    fn session_count(&self, paths: usize) -> usize {
-        let asked = self.sessions.map_or(1, |count| *count.get_ref());
+    /// How many sessions there are: at least one for each path, and, unless their number is given, one
+    /// for each of so many lanes.
+    fn session_count(&self, paths: usize, lanes: usize) -> usize {
+        let lanes = lanes.min(SESSIONS_DEFAULT_MAX);
+        let asked = self.sessions.map_or(lanes, |count| *count.get_ref());
         asked.max(paths)
     }
 
-    /// All sessions, dealt out over the paths in turn; the first one first.
+    /// All sessions of a disk that so many lanes use, dealt out over the paths in turn; the first one first.
     ///
     /// # Errors
     /// When a portal's name cannot be looked up within `limit`.
-    pub(super) async fn resolve(&self, limit: Duration) -> Result<(PathConfig, Multipath)> {
+    pub(super) async fn resolve(
+        &self,
+        lanes: usize,
+        limit: Duration,
+    ) -> Result<(PathConfig, Multipath)> {
         let mut ways = Vec::new();
         for path in self.written_paths() {
             let Portal { host, port } = &path.portal;
@@ -164,7 +172,8 @@ impl SessionSettings<'_> {
             })?;
             ways.push((address, path.source()));
         }
-        let count = self.session_count(ways.len());
+        let count = self.session_count(ways.len(), lanes);
+        let wanted = self.session_count(ways.len(), 1);
         let mut sessions = ways.into_iter().cycle().take(count);
         let session = |(address, source)| PathConfig {
             address,
@@ -176,6 +185,7 @@ impl SessionSettings<'_> {
         let multipath = Multipath {
             source: first.source.clone(),
             more: sessions.map(session).collect(),
+            spare: count - wanted,
             policy: self.policy,
             congestion: self.congestion.map(str::to_owned),
             user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
@@ -243,11 +253,40 @@ mod tests {
     }
 
     fn sessions(more: &str) -> Vec<PathConfig> {
+        sessions_on(1, more).0
+    }
+
+    /// The sessions of a disk that so many lanes use, and how many it may do without.
+    fn sessions_on(lanes: usize, more: &str) -> (Vec<PathConfig>, usize) {
         let settings = parsed(more).expect("it can be meant");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
-        let sessions = lane.block_on(settings.session_settings().resolve(Duration::from_secs(1)));
+        let session_settings = settings.session_settings();
+        let sessions = lane.block_on(session_settings.resolve(lanes, Duration::from_secs(1)));
         let (first, multipath) = sessions.expect("addresses are not looked up");
-        std::iter::once(first).chain(multipath.more).collect()
+        let spare = multipath.spare;
+        let all = std::iter::once(first).chain(multipath.more);
+        (all.collect(), spare)
+    }
+
+    #[test]
+    fn there_is_a_session_for_each_lane_up_to_four_unless_it_is_told_otherwise() {
+        let paths = "paths = [{ portal = \"127.0.0.2\" }, { portal = \"127.0.0.3\" }]";
+        for (lanes, more, count, spare) in [
+            (1, "", 1, 0),
+            (2, "", 2, 1),
+            (64, "", 4, 3),
+            (1, paths, 2, 0),
+            (4, paths, 4, 2),
+            (4, "sessions = 1", 1, 0),
+            (2, "sessions = 16", 16, 0),
+        ] {
+            let (sessions, can_spare) = sessions_on(lanes, more);
+            assert_eq!(
+                (sessions.len(), can_spare),
+                (count, spare),
+                "{lanes} {more}"
+            );
+        }
     }
 
     #[test]

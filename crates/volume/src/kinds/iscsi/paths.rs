@@ -9,16 +9,16 @@ use std::{
     rc::Rc,
 };
 
-use engine::{Duration, Instant, sync::Notify, time};
+use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
 use iscsi::LunField;
 
 use super::{
     access::Access,
-    config::{IscsiConfig, PathConfig, Policy},
+    config::{IscsiConfig, PathConfig},
+    link::{Distant, Link},
     login::Portal,
-    nexus::Nexus,
+    nexus::{Nexus, Past},
     patience::{Pace, Patience},
-    session::Session,
     status::SessionStatus,
 };
 use crate::{Error, ErrorKind, Result};
@@ -26,13 +26,21 @@ use crate::{Error, ErrorKind, Result};
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
     pub(super) config: PathConfig,
-    portal: Portal,
+    portal: RefCell<Portal>,
+    /// Where its sessions are, unless that is the home lane.
+    lane: Option<LaneHandle>,
+    /// The disk is used without it if the target refuses it.
+    pub(super) is_spare: bool,
+    /// It was refused.
+    pub(super) is_given_up: Cell<bool>,
     /// How the target lets it be used.
     pub(super) access: Cell<Access>,
     /// The target port group that it reaches, once the target has said it.
     pub(super) port_group: Cell<Option<u16>>,
     /// The last one, which may be lost.
     nexus: RefCell<Option<Rc<Nexus>>>,
+    /// The one before, of which another lane may still tell.
+    former: RefCell<Option<Rc<Nexus>>>,
     pub(super) pace: RefCell<Pace>,
     /// Why there is none, if there is none.
     error: RefCell<Option<Error>>,
@@ -61,6 +69,8 @@ pub struct PathCounts {
     pub writes_resent: u64,
     /// Commands that another path has taken than the first one.
     pub beside_first: u64,
+    /// Of these, those that a lane beside the home lane has sent by itself.
+    pub beside_home: u64,
 }
 
 /// All paths to a logical unit.
@@ -76,7 +86,9 @@ pub(super) struct Paths {
     attempts: Cell<u64>,
     /// Nobody uses the disk any more: what is lost stays so.
     is_at_rest: Cell<bool>,
-    changed: Notify,
+    /// Writes may still happen that the target could not be made to forget.
+    has_unfenced: Cell<bool>,
+    changed: Rc<Notify>,
     status: OnceCell<SessionStatus>,
     pub(super) counts: RefCell<PathCounts>,
 }
@@ -88,6 +100,7 @@ impl Path {
         if let Some(before) = self.nexus.replace(Some(nexus.clone())) {
             let message = "another session has taken its place";
             before.end(Error::new(ErrorKind::Unreachable, message));
+            self.former.replace(Some(before));
         }
     }
 
@@ -117,7 +130,7 @@ impl Path {
     /// Why it cannot be used.
     pub(super) fn error(&self) -> Option<Error> {
         let nexus = self.nexus.borrow();
-        let lost = || nexus.as_ref().and_then(|nexus| nexus.session().error());
+        let lost = || Some(nexus.as_ref()?.link().end_now()?.error);
         self.error.borrow().clone().or_else(lost)
     }
 
@@ -128,14 +141,43 @@ impl Path {
     }
 }
 
+/// On which of `lanes` a session is, where sessions are dealt out over so many ways: in turn, and so that
+/// each lane gets each way when there are enough.
+fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
+    if lanes < 2 {
+        return 0;
+    }
+    let (mut divisor, mut rest) = (ways, lanes);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    let period = ways / divisor * lanes;
+    (session + session / period) % lanes
+}
+
 impl Paths {
-    pub(super) fn new(config: IscsiConfig) -> Paths {
-        let all = config.paths().into_iter().map(|config| Path {
-            portal: Portal::new(config.address),
+    /// Those of `config`, on `lanes` in turn, the current one first.
+    pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
+        let configs = config.paths();
+        let way = |path: &PathConfig| (path.address, path.source.clone());
+        let first = way(&configs[0]);
+        // They are dealt out in turn.
+        let again = configs.iter().skip(1).position(|path| way(path) == first);
+        let ways = again.map_or(configs.len(), |skipped| skipped + 1);
+        let wanted = configs.len() - config.multipath.spare.min(configs.len() - 1);
+        let all = configs.into_iter().enumerate().map(|(index, config)| Path {
+            portal: RefCell::new(Portal::new(config.address)),
+            lane: match lane_of(index, ways, lanes.len()) {
+                0 => None,
+                lane => Some(lanes[lane].clone()),
+            },
+            is_spare: index >= wanted,
+            is_given_up: Cell::new(false),
             access: Cell::default(),
             port_group: Cell::new(None),
             config,
             nexus: RefCell::default(),
+            former: RefCell::default(),
             pace: RefCell::new(Pace::begin()),
             error: RefCell::default(),
             loss_is_told: Cell::new(false),
@@ -150,7 +192,8 @@ impl Paths {
             freezes: Cell::new(0),
             attempts: Cell::new(0),
             is_at_rest: Cell::new(false),
-            changed: Notify::new(),
+            has_unfenced: Cell::new(false),
+            changed: Rc::default(),
             status: OnceCell::new(),
             counts: RefCell::default(),
         }
@@ -179,10 +222,25 @@ impl Paths {
     }
 
     /// Logs in on the path, at its portal or where that sends us.
-    pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Rc<Session>> {
-        path.portal
-            .log_in(&self.config, &path.config, deadline)
-            .await
+    pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
+        let portal = path.portal.borrow().clone();
+        let who = (&self.config, &path.config);
+        let (link, portal) = match &path.lane {
+            None => {
+                let session = portal.log_in(who.0, who.1, deadline).await?;
+                (Link::Here(session), portal)
+            }
+            Some(lane) => Link::log_in_on(lane, portal, who, self.lun, deadline).await?,
+        };
+        path.portal.replace(portal);
+        Ok(link)
+    }
+
+    /// Which of the paths it is.
+    pub(super) fn index_of(&self, path: &Path) -> usize {
+        let is_it = |other: &Path| std::ptr::eq(other, path);
+        let index = self.all.iter().position(is_it);
+        index.expect("it is one of them")
     }
 
     /// Logs in with the initiator port of `path` where `other` goes.
@@ -191,13 +249,14 @@ impl Paths {
         path: &Path,
         other: &Path,
         deadline: Instant,
-    ) -> Result<Rc<Session>> {
+    ) -> Result<Link> {
         let borrowed = PathConfig {
             isid: path.config.isid,
             ..other.config.clone()
         };
         let portal = Portal::new(other.config.address);
-        portal.log_in(&self.config, &borrowed, deadline).await
+        let session = portal.log_in(&self.config, &borrowed, deadline).await?;
+        Ok(Link::Here(session))
     }
 
     /// Uses `nexus` from now on.
@@ -219,7 +278,7 @@ impl Paths {
 
     fn tell_in_use(&self, nexus: &Nexus) {
         if let Some(status) = self.status.get() {
-            status.logged_in(nexus.session().port().address());
+            status.logged_in(nexus.port().address());
         }
     }
 
@@ -249,19 +308,78 @@ impl Paths {
         self.changed.notify();
     }
 
+    /// What is notified then.
+    pub(super) fn changed(&self) -> Rc<Notify> {
+        self.changed.clone()
+    }
+
+    /// Whether nothing keeps commands back.
+    pub(super) fn is_well(&self) -> bool {
+        self.freezes.get() == 0 && !self.is_at_rest() && !self.is_haunted()
+    }
+
+    /// The sessions on other lanes.
+    pub(super) fn there(&self) -> Vec<Rc<Distant>> {
+        let live = self.live();
+        live.filter_map(|nexus| nexus.link().there().cloned())
+            .collect()
+    }
+
+    /// Of these, the ones that are in use and that nothing better stands beside.
+    pub(super) fn best_there(&self) -> Vec<Rc<Distant>> {
+        let usable = || {
+            self.all
+                .iter()
+                .filter_map(|path| Some((path, path.usable()?)))
+        };
+        let best = usable().map(|(path, _)| path.access.get()).min();
+        let best =
+            usable().filter(|(path, nexus)| Some(path.access.get()) == best && !nexus.is_new());
+        best.filter_map(|(_, nexus)| nexus.link().there().cloned())
+            .collect()
+    }
+
+    /// The nexus, perhaps a former one, whose session on another lane has this number.
+    pub(super) fn find_there(&self, number: u64) -> Option<Rc<Nexus>> {
+        let is_it = |nexus: &Rc<Nexus>| nexus.link().there().is_some_and(|d| d.number() == number);
+        let mut known = self.all.iter().flat_map(|path| [&path.nexus, &path.former]);
+        known.find_map(|nexus| nexus.borrow().clone().filter(is_it))
+    }
+
+    /// Gives up on what lost nexuses may still write.
+    pub(super) fn leave_unfenced(&self, ghosts: impl Iterator<Item = Rc<Nexus>>) {
+        ghosts.for_each(|lost| lost.settle_past(Past::Unfenced));
+        self.has_unfenced.set(true);
+        self.changed.notify();
+    }
+
+    pub(super) fn has_unfenced(&self) -> bool {
+        self.has_unfenced.get()
+    }
+
     /// Keeps all commands back while the guard lives.
     pub(super) fn freeze(&self) -> Frozen<'_> {
         self.freezes.set(self.freezes.get() + 1);
+        self.changed.notify();
         Frozen(self)
     }
 
     /// Lets lost paths be, or not.
     pub(super) fn rest(&self, is_at_rest: bool) {
         self.is_at_rest.set(is_at_rest);
+        self.changed.notify();
     }
 
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_at_rest.get()
+    }
+
+    /// Asks the target to end the sessions that there are.
+    pub(super) async fn log_out(&self) {
+        self.rest(true);
+        let live: Vec<_> = self.live().collect();
+        let logouts = live.iter().map(|nexus| Box::pin(nexus.link().logout()));
+        task::join_all(logouts).await;
     }
 
     /// Ends what there is.
@@ -290,15 +408,10 @@ impl Paths {
         let (count, first) = (self.all.len(), self.turn.get());
         let candidates = (0..count).map(|n| &self.all[(first + n) % count]);
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
-        let load = |nexus: &Rc<Nexus>| match self.config.multipath.policy {
-            Policy::RoundRobin => 0,
-            Policy::LeastOutstanding => u64::from(nexus.outstanding()),
-            Policy::LowestLatency => {
-                let latency = nexus.latency().as_nanos() as u64;
-                latency.saturating_mul(u64::from(nexus.outstanding()) + 1)
-            }
-        };
-        let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, load(nexus)))?;
+        let policy = self.config.multipath.policy;
+        // Those of other lanes are theirs, unless there is no other.
+        let rank = |nexus: &Nexus| (nexus.link().there().is_some(), nexus.load(policy));
+        let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, rank(nexus)))?;
         self.turn.set((chosen.path() + 1) % count);
         let beside = u64::from(chosen.path() != 0);
         self.counts.borrow_mut().beside_first += beside;
@@ -326,7 +439,8 @@ impl Paths {
         });
         let changed = time::timeout(limit, changed).await;
         changed.ok_or_else(|| self.late(writes))?;
-        let are_refused = !self.can_pick(writes) && self.all.iter().all(Path::is_refused);
+        let mut all = self.all.iter();
+        let are_refused = !self.can_pick(writes) && all.all(Path::is_refused);
         match are_refused {
             true => Err(self.why()),
             false => Ok(()),
@@ -389,5 +503,26 @@ impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         self.0.freezes.set(self.0.freezes.get() - 1);
         self.0.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_lane_gets_every_way_when_there_are_enough_sessions() {
+        for ways in 1..5 {
+            for lanes in 1..7 {
+                let of = |session| (session % ways, lane_of(session, ways, lanes));
+                let all: HashSet<_> = (0..ways * lanes).map(of).collect();
+                assert_eq!(all.len(), ways * lanes, "{ways} {lanes}");
+                let first: HashSet<_> = (0..lanes).map(|session| of(session).1).collect();
+                assert_eq!(first.len(), lanes, "{ways} {lanes}");
+            }
+        }
+        assert_eq!(lane_of(3, 2, 0), 0);
     }
 }

@@ -20,7 +20,9 @@ use super::{
     cdb,
     claim::Told,
     identity::DiskIdentity,
+    link::Link,
     nexus::{Nexus, Past},
+    own::End,
     paths::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
@@ -70,6 +72,17 @@ impl Unit {
             if path.leads_elsewhere.get() {
                 return Err(error.context(format_args!("the path by {}", path.config.address)));
             }
+            if path.is_spare && error.kind() == ErrorKind::Configuration {
+                let target_name = &self.config().target_name;
+                tracing::warn!(
+                    target_name,
+                    %error,
+                    "the target takes no further session; write `sessions` as many as it takes"
+                );
+                path.is_given_up.set(true);
+                self.paths.attempted(path, Some(error));
+                return Ok(());
+            }
             self.told_lost(path, &error);
             self.paths.attempted(path, Some(error));
             Ok(())
@@ -87,7 +100,8 @@ impl Unit {
     pub(super) fn bring_back(&self) {
         self.paths.rest(false);
         for (index, path) in self.paths.all().iter().enumerate() {
-            if path.live().is_none() && !path.is_recovering.replace(true) {
+            let is_wanted = path.live().is_none() && !path.is_given_up.get();
+            if is_wanted && !path.is_recovering.replace(true) {
                 spawn(recover(self.me.clone(), index));
             }
         }
@@ -111,6 +125,11 @@ impl Unit {
             let (target_name, address) = (&self.config().target_name, path.config.address);
             tracing::warn!(target_name, %address, %error, "a path is refused; it is tried again now and then");
         }
+        self.try_less_often(path);
+    }
+
+    /// Nobody misses the path while there is another one.
+    fn try_less_often(&self, path: &Path) {
         if self.paths.usable().next().is_some() {
             path.pace.borrow_mut().refused();
         }
@@ -144,15 +163,14 @@ impl Unit {
     /// Logs in on `path` within `limit` and takes it into use, once we know what the target has to say
     /// and nothing of the nexus before is at work any more.
     async fn bring_up(&self, path: &Path, limit: Duration) -> Result<()> {
-        let session = self.paths.log_in(path, time::now() + limit).await?;
-        let unused = Unused(Some(session.clone()));
-        let index = self
-            .paths
-            .all()
-            .iter()
-            .position(|other| std::ptr::eq(other, path));
-        let index = index.expect("it is one of them");
-        let nexus = Rc::new(Nexus::new(session.clone(), self.paths.lun(), index));
+        let link = self.paths.log_in(path, time::now() + limit).await?;
+        let unused = match &link {
+            Link::Here(session) => Some(Unused(Some(session.clone()))),
+            // It ends when nobody has it.
+            Link::There(_) => None,
+        };
+        let index = self.paths.index_of(path);
+        let nexus = Rc::new(Nexus::new(link, self.paths.lun(), index));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
             lost.settle_past(Past::Over);
@@ -176,21 +194,21 @@ impl Unit {
             false => Ok(()),
         });
         if let Err(error) = wanted {
-            session.logout().await;
+            nexus.link().logout().await;
             return Err(error);
         }
-        unused.take();
+        unused.map(Unused::take);
         match path.access.get() {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
         }
         let unit = self.me.clone();
         spawn(async move {
-            nexus.session().asked_to_log_out().await;
+            nexus.link().asked_to_log_out().await;
             if let (false, Some(unit)) = (nexus.is_over(), unit.upgrade()) {
                 unit.leave(&nexus).await;
             }
-            let error = nexus.session().over().await;
+            let End { error, .. } = nexus.link().over().await;
             if let Some(unit) = unit.upgrade() {
                 unit.lost(&nexus, &error);
             }
@@ -201,6 +219,8 @@ impl Unit {
     /// Logs out on `nexus`, as the target asks, which may be about to stop. What was written and is not durable
     /// yet is flushed before: a restart would not say that it was kept.
     async fn leave(&self, nexus: &Nexus) {
+        // Nobody sends anything on it any more.
+        self.paths.notify();
         let path = &self.paths.all()[nexus.path()];
         if !path.loss_is_told.replace(true) {
             let (target_name, address) = (&self.config().target_name, path.config.address);
@@ -225,7 +245,7 @@ impl Unit {
                 }
             }
         }
-        nexus.session().logout().await;
+        nexus.link().logout().await;
     }
 
     /// Makes a new nexus fit for use.
@@ -273,14 +293,54 @@ impl Unit {
     /// one has heard of it, and what was lost by it is known.
     async fn is_vouched_for(&self) -> bool {
         for other in self.paths.usable() {
-            let command = cdb::test_unit_ready();
-            let asked = other.execute(&command, Data::None);
-            if let Some(Ok(reply)) = time::timeout(VOUCH_MAX, asked).await {
-                let _ = self.judge(&other, &reply);
+            if self.has_answered(&other).await {
                 return true;
             }
         }
         false
+    }
+
+    /// Each session tells of the restart that `told` has told of, an idle one perhaps much later. They are
+    /// asked now, so that none of them counts as another restart by then. Until it is known flushes wait.
+    pub(super) fn hear_others(&self, told: &Nexus) {
+        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
+        let others: Vec<_> = self.paths.usable().filter(is_other).collect();
+        let told = self.paths.all()[told.path()].last();
+        let Some(told) = told.filter(|_| !others.is_empty()) else {
+            return;
+        };
+        others.iter().for_each(|other| other.catch_up());
+        // What it tells while it vouches for the others is not told to them in turn.
+        told.catch_up();
+        self.doors.judging.set(self.doors.judging.get() + 1);
+        let (unit, covered) = (self.me.clone(), self.unflushed.covered());
+        spawn(async move {
+            let Some(this) = unit.upgrade() else { return };
+            let asked = others
+                .iter()
+                .map(|other| Box::pin(this.has_answered(other)));
+            engine::task::join_all(asked).await;
+            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
+            let is_known = !have_heard || this.has_answered(&told).await;
+            if !is_known || told.has_heard_of_restart() {
+                this.tell_losses(this.unflushed.restarted(&covered));
+            }
+            others.iter().for_each(|other| other.has_caught_up());
+            told.has_caught_up();
+            this.doors.judging.set(this.doors.judging.get() - 1);
+            this.paths.notify();
+        });
+    }
+
+    /// Asks `nexus` what it has to tell; says whether there was an answer in time.
+    async fn has_answered(&self, nexus: &Nexus) -> bool {
+        let command = cdb::test_unit_ready();
+        let asked = nexus.execute(&command, Data::None);
+        let answered = time::timeout(VOUCH_MAX, asked).await;
+        if let Some(Ok(reply)) = &answered {
+            let _ = self.judge(nexus, reply);
+        }
+        matches!(answered, Some(Ok(_)))
     }
 
     /// Refuses a path to another disk.
@@ -363,8 +423,7 @@ impl Unit {
             consequence,
             "the session is at another portal group now, where LOGICAL UNIT RESET has failed"
         );
-        ghosts().for_each(|lost| lost.settle_past(Past::Unfenced));
-        self.paths.notify();
+        self.paths.leave_unfenced(ghosts());
         Ok(())
     }
 
@@ -380,7 +439,11 @@ impl Unit {
             return Ok(true);
         };
         time::sleep_until(lost_at + QUIET).await;
-        if time::timeout(DRAIN_MAX, nexus.idle()).await.is_none() {
+        let drained = async {
+            self.closed_doors(|| true).await;
+            nexus.idle().await;
+        };
+        if time::timeout(DRAIN_MAX, drained).await.is_none() {
             let message = "commands are in flight where the reset was to be sent";
             return Err(Error::new(ErrorKind::TimedOut, message));
         }
@@ -398,13 +461,13 @@ impl Unit {
             lost.settle_past(Past::Over);
         }
         nexus.expect_reset();
-        for other in self.paths.live().filter(|other| !Rc::ptr_eq(other, nexus)) {
+        let others: Vec<_> = self.paths.live().collect();
+        for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
             other.expect_reset();
-            if other.outstanding() > 0 {
-                // Ended without an answer, or not there yet when it came.
-                let message = "its commands may have ended with our LOGICAL UNIT RESET";
-                other.end(Error::new(ErrorKind::Unreachable, message));
-            }
+            // Ended without an answer, or not there yet when it came.
+            let message = "its commands may have ended with our LOGICAL UNIT RESET";
+            let error = Error::new(ErrorKind::Unreachable, message);
+            other.end_if_busy(error).await;
         }
         self.hear(nexus).await?;
         Ok(true)
@@ -534,6 +597,9 @@ async fn recover(unit: Weak<Unit>, index: usize) {
         }
         if let Some(error) = &failed {
             this.told_refused(path, error);
+            if path.is_spare && path.last().is_none() {
+                this.try_less_often(path);
+            }
         }
         this.paths.attempted(path, failed);
         if is_back {

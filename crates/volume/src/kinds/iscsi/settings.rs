@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{LaneFuture, time};
+use engine::{LaneFuture, LaneHandle, time};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -35,7 +35,8 @@ pub struct Iscsi {
     pub url: Spanned<IscsiUrl>,
     /// The ways to the disk; without any, the portal of the URL.
     pub paths: Option<Spanned<Vec<PathSettings>>>,
-    /// How many sessions there are, over all paths; one for each when not given.
+    /// How many sessions there are, over all paths; one for each, and for each lane up to four, when not
+    /// given.
     pub sessions: Option<Spanned<usize>>,
     /// Which of them a command takes.
     #[serde(default)]
@@ -98,12 +99,12 @@ impl Iscsi {
         }
     }
 
-    /// The configuration of the session; secrets' files are relative to `base`. Looks the host's name up,
-    /// for as long as a connection may take.
-    async fn resolve(&self, base: &Path) -> Result<IscsiConfig> {
+    /// The configuration of the sessions of a disk that so many lanes use; secrets' files are relative to
+    /// `base`. Looks the host's name up, for as long as a connection may take.
+    async fn resolve(&self, base: &Path, lanes: usize) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
-        let (first, multipath) = self.session_settings().resolve(limit).await?;
+        let (first, multipath) = self.session_settings().resolve(lanes, limit).await?;
         let chap = self
             .chap()
             .read(base)
@@ -142,12 +143,16 @@ impl Iscsi {
 }
 
 /// Opens the disk, again and again for as long as it may be waited for.
-async fn open(config: IscsiConfig, wait_at_start: Duration) -> Result<Rc<IscsiDisk>> {
+async fn open(
+    config: IscsiConfig,
+    lanes: &[LaneHandle],
+    wait_at_start: Duration,
+) -> Result<Rc<IscsiDisk>> {
     const PAUSE: Duration = Duration::from_secs(1);
     let deadline = time::now() + wait_at_start;
     let mut is_told = false;
     loop {
-        let error = match IscsiDisk::open(config.clone()).await {
+        let error = match IscsiDisk::open_on(config.clone(), lanes).await {
             Ok(disk) => return Ok(disk),
             Err(error) => error,
         };
@@ -166,22 +171,25 @@ async fn open(config: IscsiConfig, wait_at_start: Duration) -> Result<Rc<IscsiDi
 impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
-            let config = self.resolve(opening.base()).await?;
+            let lanes = opening.lanes.to_vec();
+            let config = self.resolve(opening.base(), lanes.len()).await?;
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
-            let identity = Arc::new(OnceLock::new());
-            let told = identity.clone();
+            let found = Arc::new(OnceLock::new());
+            let told = found.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
-                        let disk = open(config, wait_at_start).await?;
+                        let disk = open(config, &lanes, wait_at_start).await?;
                         disk.unit.paths.report_to(&status);
-                        let _ = told.set(disk.identity().clone());
+                        let branches = disk.branches().await?;
+                        let _ = told.set((disk.identity().clone(), branches));
                         Ok(disk as _)
                     })
                 })
                 .await?;
-            let identity = identity.get().cloned().unwrap_or_default();
+            let (identity, branches) = found.get().cloned().unwrap_or_default();
+            part.branch(branches);
             if let Some(name) = identity.worldwide_name() {
                 part.carry(Carried::Remote(name));
             }

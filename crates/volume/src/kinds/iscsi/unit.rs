@@ -10,13 +10,14 @@ use std::{
     rc::{Rc, Weak},
 };
 
-use engine::{LaneFuture, sync::Budget};
+use engine::{LaneFuture, LaneHandle, sync::Budget};
 use scsi::Status;
 
 use super::{
     cdb::{self, Cdb},
     claimed::Claimed,
     config::IscsiConfig,
+    doors::Doors,
     identity::DiskIdentity,
     nexus::Nexus,
     paths::Paths,
@@ -39,6 +40,10 @@ pub(super) struct Unit {
     pub(super) paths: Paths,
     pub(super) unflushed: Unflushed,
     pub(super) claimed: Claimed,
+    /// Other lanes' use of it.
+    pub(super) doors: Doors,
+    /// How often the target has been seen to have restarted.
+    restarts: Cell<u64>,
     /// Its block size in bytes, and its length, once they are known.
     pub(super) extent: OnceCell<(u32, Len)>,
     /// Which disk it is, once that is known: every path has to lead to it.
@@ -70,12 +75,15 @@ pub(super) struct Capacity {
 }
 
 impl Unit {
-    pub(super) fn new(config: IscsiConfig) -> Rc<Unit> {
+    /// One whose sessions are on `lanes` in turn, the current one first.
+    pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<Unit> {
         Rc::new_cyclic(|me| Unit {
             me: me.clone(),
-            paths: Paths::new(config),
+            paths: Paths::new(config, lanes),
             unflushed: Unflushed::new(),
             claimed: Claimed::default(),
+            doors: Doors::default(),
+            restarts: Cell::new(0),
             extent: OnceCell::new(),
             identity: OnceCell::new(),
             access_is_asked: Cell::new(false),
@@ -115,13 +123,21 @@ impl Unit {
                     continue;
                 }
             }
+            let restarts = self.restarts.get();
             let sent = nexus.execute(cdb, data.clone()).await;
+            // What was written before a restart that is known already counted as lost, or not at all.
+            let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
             match sent {
-                Ok(reply) if Unit::is_good(&reply) => return Ok(reply),
+                Ok(reply) if reply.is_good() && stands => return Ok(reply),
                 // In a frame of its own, to keep that of a command that succeeds small.
                 sent => LaneFuture::new(self.failed(&nexus, sent, cdb, patience)).await?,
             }
         }
+    }
+
+    /// Whether something has to be seen to before the next command: how long the disk is, or whose.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.may_have_grown.get() || self.claimed.is_unsettled()
     }
 
     /// A nexus to speak to the target on.
@@ -151,6 +167,8 @@ impl Unit {
     /// whether it is known; if not, it is worth another look.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
         self.look_at_capacity(nexus).await;
+        // Other lanes waited for it.
+        self.paths.notify();
         // Last: whatever is answered may shake the claim, and then the command must not be sent.
         match self.steady_claim(nexus).await {
             Ok(()) => Ok(nexus.takes_requests()),
@@ -166,7 +184,7 @@ impl Unit {
     ///
     /// # Errors
     /// When it has failed for good, or `patience` is at its end.
-    async fn failed(
+    pub(super) async fn failed(
         &self,
         nexus: &Rc<Nexus>,
         sent: Result<Reply>,
@@ -202,12 +220,14 @@ impl Unit {
     async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
         let writes = cdb.changes_medium();
         while writes && nexus.haunts() {
-            self.wait(true, patience).await?;
+            if let Err(error) = self.wait(true, patience).await {
+                // Whoever is told may write again, on any lane.
+                self.closed_doors(|| nexus.haunts()).await;
+                return Err(error);
+            }
         }
         if writes && nexus.is_unfenced() {
-            let message = "the session was lost with the write in flight, which the \
-                           target could not be made to forget: it is not sent again";
-            return Err(Error::new(ErrorKind::Unreachable, message));
+            return Err(Unit::unfenced());
         }
         let mut counts = self.paths.counts.borrow_mut();
         counts.resent += 1;
@@ -217,7 +237,14 @@ impl Unit {
 
     /// The target has restarted, which may have lost what it had acknowledged.
     pub(super) fn restarted(&self) {
-        if self.unflushed.restarted() {
+        self.restarts.set(self.restarts.get() + 1);
+        let covered = self.unflushed.covered();
+        self.tell_losses(self.unflushed.restarted(&covered));
+        self.judge_lanes(covered);
+    }
+
+    pub(super) fn tell_losses(&self, are_lost: bool) {
+        if are_lost {
             tracing::error!(
                 target_name = self.config().target_name,
                 "the target has restarted, or failed, with unflushed writes: they may be lost"
@@ -225,16 +252,10 @@ impl Unit {
         }
     }
 
-    fn is_good(reply: &Reply) -> bool {
-        const GOOD: u8 = Status::Good as u8;
-        const CONDITION_MET: u8 = Status::ConditionMet as u8;
-        matches!(reply.status, GOOD | CONDITION_MET)
-    }
-
     /// What a reply on `nexus` asks us to do. A restart and another length take effect at once; a restart
-    /// that a new nexus is told of may be an old story, which is for whoever takes it into use.
+    /// that may be an old story is for whoever takes the nexus into use, or has it catch up.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
-        if Unit::is_good(reply) {
+        if reply.is_good() {
             return None;
         }
         // The reset is told by a unit attention of its own, which is no restart: that would have
@@ -250,6 +271,7 @@ impl Unit {
                 // One whose length is not known yet is going to be asked anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
+                    self.paths.notify();
                 }
                 if sense.tells_of_access() {
                     self.look_at_access();
@@ -276,9 +298,12 @@ impl Unit {
             }
         };
         if verdict.0 == Verdict::Restarted {
-            match nexus.is_new() {
+            match nexus.tells_old_stories() {
                 true => nexus.hear_of_restart(),
-                false => self.restarted(),
+                false => {
+                    self.restarted();
+                    self.hear_others(nexus);
+                }
             }
         }
         Some(verdict)

@@ -33,7 +33,7 @@ use engine::{
     Buf, LaneFuture, Payload, Slice,
     buf::Lender,
     cost,
-    share::{PIECE_BYTES, spend},
+    share::{PIECE_BYTES, charge, spend, try_spend},
 };
 use smallvec::SmallVec;
 
@@ -293,14 +293,13 @@ impl Region {
         clear(end_whole, end - end_whole);
     }
 
-    /// What writing a piece of `len` bytes at `at` costs, in bytes moved.
-    fn write_cost(&self, at: usize, len: usize) -> usize {
+    /// Pays for what the first write to a large page costs beside the copy.
+    fn touch(&self, at: usize) {
         let large = &self.large[at / PAGE_BYTES / LARGE_PAGES];
-        if large.load(Ordering::Relaxed) {
-            return len;
+        if !large.load(Ordering::Relaxed) {
+            large.store(true, Ordering::Relaxed);
+            charge(LARGE_PAGE_COST_BYTES);
         }
-        large.store(true, Ordering::Relaxed);
-        len + LARGE_PAGE_COST_BYTES
     }
 
     /// Gives whole pages back to the system, after which they are zero; not when any is lent.
@@ -462,73 +461,105 @@ impl Ram {
     fn region(&self) -> &Region {
         &self.home.region
     }
+
+    /// Lends the `len` bytes at `at`; `None` when some of them are aside.
+    fn lend(&self, at: usize, len: usize) -> Option<Payload> {
+        let region = self.region();
+        region.lend(at, len).then(|| {
+            region.fetch(at, len);
+            self.home.read_last.set((at, len));
+            let lender = self.home.clone();
+            // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
+            // they are until it gets them back.
+            unsafe { Slice::lent(region.at_home(at), len, lender) }.into()
+        })
+    }
+
+    /// Copies `data`, which are for `at`, into one part after the other.
+    fn copier<'a>(&self, at: usize, data: &'a Payload) -> impl FnMut(usize, &mut [u8]) + use<'a> {
+        // Who compares before it writes has it all in the CPU's cache, and stores past the cache would
+        // have to push it out first.
+        let is_cached = self.home.read_last.get() == (at, data.len());
+        let copy = match is_cached {
+            true => <[u8]>::copy_from_slice,
+            false => past_cache::copy,
+        };
+        let mut slices = data.slices().iter();
+        let mut left: &[u8] = &[];
+        move |_, part| {
+            // One walk over the slices, whatever their boundaries are.
+            let mut done = 0;
+            while done < part.len() {
+                if left.is_empty() {
+                    left = slices
+                        .next()
+                        .expect("the slices are as long as the payload");
+                }
+                let n = left.len().min(part.len() - done);
+                copy(&mut part[done..done + n], &left[..n]);
+                (left, done) = (&left[n..], done + n);
+            }
+        }
+    }
 }
 
+/// What needs no wait, which is nearly always, is done at once and takes no memory of its own.
 impl Volume for Ram {
     fn shape(&self) -> &Shape {
         &self.region().shape
     }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        if let Err(error) = self.region().shape.check(at, len as u64) {
+            return LaneFuture::ready(Err(error));
+        }
+        let at = at as usize;
+        let cost = pages_of(at, len).len() * PAGE_COST_BYTES;
+        if try_spend(cost) {
+            if let Some(lent) = self.lend(at, len) {
+                return LaneFuture::ready(Ok(lent));
+            }
+        }
         LaneFuture::new(async move {
-            let region = self.region();
-            region.shape.check(at, len as u64)?;
-            let at = at as usize;
-            spend(pages_of(at, len).len() * PAGE_COST_BYTES).await;
-            if region.lend(at, len) {
-                region.fetch(at, len);
-                self.home.read_last.set((at, len));
-                let lender = self.home.clone();
-                // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
-                // they are until it gets them back.
-                return Ok(unsafe { Slice::lent(region.at_home(at), len, lender) }.into());
+            spend(cost).await;
+            if let Some(lent) = self.lend(at, len) {
+                return Ok(lent);
             }
             let mut buf = Buf::new(len);
             for (piece, len) in pieces(at, len) {
                 spend(len).await;
-                region.copy(piece, &mut buf[piece - at..piece - at + len]);
+                self.region()
+                    .copy(piece, &mut buf[piece - at..piece - at + len]);
             }
             Ok(buf.into())
         })
     }
 
     fn write(&self, at: u64, data: Payload, _durability: Durability) -> LaneFuture<'_, Result<()>> {
+        let (region, len) = (self.region(), data.len());
+        if let Err(error) = region.shape.check_write(at, len as u64) {
+            return LaneFuture::ready(Err(error));
+        }
+        let at = at as usize;
+        cost::count_copied(len);
+        if len <= PIECE_BYTES && try_spend(len) {
+            region.touch(at);
+            region.change(at, len, true, self.copier(at, &data));
+            return LaneFuture::ready(Ok(()));
+        }
         LaneFuture::new(async move {
-            self.region().shape.check_write(at, data.len() as u64)?;
-            cost::count_copied(data.len());
-            // Who compares before it writes has it all in the CPU's cache, and stores past the cache would
-            // have to push it out first.
-            let is_cached = self.home.read_last.get() == (at as usize, data.len());
-            let copy = match is_cached {
-                true => <[u8]>::copy_from_slice,
-                false => past_cache::copy,
-            };
-            let mut slices = data.slices().iter();
-            let mut left: &[u8] = &[];
-            let mut copy_next = |_, part: &mut [u8]| {
-                // One walk over the slices, whatever their boundaries are.
-                let mut done = 0;
-                while done < part.len() {
-                    if left.is_empty() {
-                        left = slices
-                            .next()
-                            .expect("the slices are as long as the payload");
-                    }
-                    let n = left.len().min(part.len() - done);
-                    copy(&mut part[done..done + n], &left[..n]);
-                    (left, done) = (&left[n..], done + n);
-                }
-            };
-            for (at, len) in pieces(at as usize, data.len()) {
-                spend(self.region().write_cost(at, len)).await;
-                self.region().change(at, len, true, &mut copy_next);
+            let mut copy = self.copier(at, &data);
+            for (at, len) in pieces(at, len) {
+                spend(len).await;
+                region.touch(at);
+                region.change(at, len, true, &mut copy);
             }
             Ok(())
         })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+        LaneFuture::ready(Ok(()))
     }
 
     /// Nobody else can reach the memory of this process.

@@ -18,7 +18,10 @@ use engine::{
     sync::Notify,
     time,
 };
-use iscsi::{Direction, InitiatorConfig, InitiatorConnection, LunField, TaskId, TaskResult};
+use iscsi::{
+    Direction, InitiatorConfig, InitiatorConnection, LunField, TargetRecord, TaskId, TaskResult,
+};
+use scsi::Status;
 
 use super::{
     cdb::Cdb,
@@ -52,6 +55,15 @@ pub(super) struct Reply {
     pub(super) transferred: usize,
 }
 
+impl Reply {
+    /// Whether the command has done what it was to do.
+    pub(super) fn is_good(&self) -> bool {
+        const GOOD: u8 = Status::Good as u8;
+        const CONDITION_MET: u8 = Status::ConditionMet as u8;
+        matches!(self.status, GOOD | CONDITION_MET)
+    }
+}
+
 /// Time limits of a session.
 #[derive(Clone, Debug)]
 pub(super) struct Timeouts {
@@ -81,6 +93,8 @@ pub(super) struct Session {
     /// Where the target has sent us, if that ended it.
     redirection: RefCell<Option<Redirection>>,
     port: Cell<Port>,
+    /// What SendTargets has found, until whoever asked has taken it.
+    found: RefCell<Option<Result<Vec<TargetRecord>>>>,
     /// The response to a task management function of ours.
     answered: Cell<Option<(TaskId, u8)>>,
     /// The session ended while the target had writes of it.
@@ -165,6 +179,7 @@ impl Session {
                 address,
                 group: None,
             }),
+            found: RefCell::default(),
             answered: Cell::new(None),
             left_writes: Cell::new(false),
             is_asked_to_log_out: Cell::new(false),
@@ -296,6 +311,19 @@ impl Session {
         let limit = self.timeouts.request;
         time::timeout(limit, answer).await.unwrap_or_else(|| {
             let message = format!("the target has not answered a reset within {limit:?}");
+            Err(Error::new(ErrorKind::TimedOut, message))
+        })
+    }
+
+    /// Asks which targets there are (SendTargets).
+    pub(super) async fn discover(&self) -> Result<Vec<TargetRecord>> {
+        self.machine.borrow_mut().discover().map_err(protocol)?;
+        self.transmit.notify();
+        let take = || self.found.take().or_else(|| self.error().map(Err));
+        let limit = self.timeouts.request;
+        let found = time::timeout(limit, self.changed.wait_for(take)).await;
+        found.unwrap_or_else(|| {
+            let message = format!("the target has not listed its targets within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, message))
         })
     }

@@ -9,7 +9,7 @@ use iscsi_stream::Receiver;
 use smallvec::SmallVec;
 
 use super::{Port, Session, broken};
-use crate::{Result, kinds::iscsi::ended};
+use crate::{Error, ErrorKind, Result, kinds::iscsi::ended};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// PDUs that are received in one turn of the lane.
@@ -80,6 +80,16 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
             }
             InitiatorEvent::TaskManagementDone { task, response } => {
                 session.answered.set(Some((task, response)));
+                session.changed.notify();
+            }
+            InitiatorEvent::Targets(targets) => {
+                session.found.replace(Some(Ok(targets)));
+                session.changed.notify();
+            }
+            InitiatorEvent::Rejected { reason } => {
+                let message = format!("the target rejects the request (reason {reason:02x}h)");
+                let refused = Error::new(ErrorKind::Protocol, message);
+                session.found.replace(Some(Err(refused)));
                 session.changed.notify();
             }
             InitiatorEvent::AsyncMessage {

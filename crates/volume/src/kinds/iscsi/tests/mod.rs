@@ -2,6 +2,7 @@
 
 mod answers;
 mod claims;
+mod lanes;
 mod loss;
 mod paths;
 

@@ -1,7 +1,14 @@
 //! `sanstone attach`: opens one volume and shows it to this machine, until SIGTERM or SIGINT, or until its
 //! front has nothing to serve any more. A second signal ends it at once.
 
-use std::{future::pending, path::PathBuf, pin::pin};
+mod file_system;
+mod users;
+
+use std::{
+    future::pending,
+    path::{Path, PathBuf},
+    pin::pin,
+};
 
 use clap::Args;
 use engine::{
@@ -20,6 +27,7 @@ use crate::{
     log,
     signals::{self, Told},
 };
+use file_system::{MountOptions, MountPoint};
 
 /// `sanstone attach`.
 #[derive(Args)]
@@ -31,6 +39,8 @@ pub(crate) struct AttachCall {
     volume: String,
     #[command(flatten)]
     to: To,
+    #[command(flatten)]
+    mount: MountOptions,
     #[command(flatten)]
     tls: TlsOptions,
     /// Take no writes.
@@ -150,6 +160,14 @@ impl Front {
         }
     }
 
+    /// The file, if it is one.
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Front::Fuse(front) => Some(front.path()),
+            Front::Nbd(_) => None,
+        }
+    }
+
     /// Finishes what was accepted.
     async fn stop(self) {
         match self {
@@ -188,17 +206,15 @@ async fn attach(
     flusher: rustix::io::Result<()>,
 ) -> Result<(), Failure> {
     let door = call.to.take().await?;
+    let mount_point = call.mount.take()?;
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let started = match Front::start(call, door, tls, &volume).await {
         Ok(front) => {
             warn_of_standstill(flusher);
-            attend(&front, &volume, told).await;
-            tracing::info!(
-                "stopping: finishing what was accepted; a second SIGTERM or SIGINT ends at once"
-            );
+            let served = serve(&front, mount_point, &volume, told).await;
             front.stop().await;
-            Ok(())
+            served
         }
         Err(failure) => Err(failure),
     };
@@ -207,6 +223,27 @@ async fn attach(
     started?;
     flushed?;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Mounts the file system, if that is wanted, and unmounts it when all is to stop.
+async fn serve(
+    front: &Front,
+    mount_point: Option<MountPoint>,
+    volume: &Attachment,
+    told: &Receiver<Told>,
+) -> Result<(), Failure> {
+    let mounted = match mount_point.zip(front.file()) {
+        Some((point, file)) => Some(point.mount(file).await?),
+        None => None,
+    };
+    attend(front, volume, told).await;
+    tracing::info!(
+        "stopping: finishing what was accepted; a second SIGTERM or SIGINT ends at once"
+    );
+    if let Some(file_system) = mounted {
+        file_system.unmount().await;
+    }
     Ok(())
 }
 

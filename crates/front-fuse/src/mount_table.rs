@@ -1,0 +1,90 @@
+//! What is mounted where, as this process sees it (`/proc/self/mountinfo`).
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
+};
+
+/// A mount of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is.
+    pub point: PathBuf,
+    /// The type of its file system.
+    pub kind: String,
+    /// What is mounted: a device, or a name.
+    pub source: PathBuf,
+}
+
+/// All mounts, what was mounted last first.
+///
+/// # Errors
+/// What the system says.
+pub fn mounts() -> io::Result<Vec<Mount>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let lines = table.rsplit(|byte| *byte == b'\n');
+    Ok(lines.filter_map(parse).collect())
+}
+
+/// What is seen at `path`, if something is mounted on it.
+///
+/// # Errors
+/// What the system says.
+pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
+    let mut mounts = mounts()?.into_iter();
+    Ok(mounts.find(|mount| mount.point == path))
+}
+
+/// A line of mountinfo: `ID PARENT DEVICE ROOT POINT OPTIONS … - TYPE SOURCE …`.
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let point = unescaped(words.nth(4)?);
+    let mut words = words.skip_while(|word| *word != b"-").skip(1);
+    Some(Mount {
+        point,
+        kind: String::from_utf8_lossy(words.next()?).into_owned(),
+        source: unescaped(words.next()?),
+    })
+}
+
+/// A path of the table, in which spaces and more are octal numbers.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut left = text;
+    while let Some((first, rest)) = left.split_first() {
+        let octal = rest.get(..3).filter(|_| *first == b'\\');
+        let value = octal.and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        bytes.push(value.unwrap_or(*first));
+        left = match value {
+            Some(_) => &rest[3..],
+            None => rest,
+        };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_mount_point_may_have_any_name() {
+        let path = unescaped(b"/a\\040b/\\134c\\011\\");
+        assert_eq!(path.as_os_str().as_bytes(), b"/a b/\\c\t\\");
+        let line = b"36 35 0:40 / /a\\040b rw,nosuid shared:1 - fuse.x san\\040stone rw,fd=3";
+        let expected = Mount {
+            point: "/a b".into(),
+            kind: "fuse.x".to_owned(),
+            source: "san stone".into(),
+        };
+        assert_eq!(parse(line), Some(expected));
+        assert_eq!(parse(b"36 35"), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! `lab history`: a series of runs of one profile, and where it changed. For each figure that the profile follows
+//! the runs are cut where they differ most, and again on both sides, as long as chance does not explain it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    Error, Result,
+    report::{Axis, Findings, Line, Marks, Plot, Table, short},
+    statistics::{Change, RUNS_MIN, changes},
+};
+
+/// More runs are more than anybody looks at, and the test takes the square of their number.
+const RUNS_MAX: usize = 1000;
+
+/// The chance that anything is called a change where nothing is, over all figures together.
+const FALSE_ALARMS: f64 = 0.05;
+
+/// One figure in all runs.
+struct Series {
+    name: String,
+    more_is_better: bool,
+    values: Vec<f64>,
+}
+
+/// What the files, each the JSON of a run, say in their order.
+///
+/// # Errors
+/// A file that is no run, or is of another profile; too few of them.
+pub fn history(paths: &[PathBuf]) -> Result<Findings> {
+    if !(RUNS_MIN..=RUNS_MAX).contains(&paths.len()) {
+        return Err(Error::Call(format!(
+            "{} runs are no history in which a change can be told from chance: name {RUNS_MIN} to {RUNS_MAX} \
+             files, each from a run with --json",
+            paths.len()
+        )));
+    }
+    let runs: Vec<Value> = paths.iter().map(|path| read(path)).collect::<Result<_>>()?;
+    let first = &runs[0];
+    for (path, run) in paths.iter().zip(&runs) {
+        for what in ["profile", "on"] {
+            if run[what] != first[what] {
+                return Err(Error::Call(format!(
+                    "{}: its {what} is {}, that of {} is {}: one history is of one profile on one thing",
+                    path.display(),
+                    run[what],
+                    paths[0].display(),
+                    first[what]
+                )));
+            }
+        }
+    }
+    let series = series(&runs);
+    if series.is_empty() {
+        return Err(Error::Call(format!(
+            "{}: there is no figure that all runs have",
+            paths[0].display()
+        )));
+    }
+    let names: Vec<String> = paths.iter().map(|path| name(path)).collect();
+    Ok(findings(first, &names, &runs, &series))
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    let wrong = |what: &str| Error::Call(format!("{}: {what}", path.display()));
+    let run: Value = serde_json::from_str(&text).map_err(|error| {
+        wrong(&format!(
+            "no JSON of a run: {error}; write one by lab run --json"
+        ))
+    })?;
+    match run["profile"].is_string() && run["figures"].is_object() {
+        true if run["interrupted"] == true => Err(wrong(
+            "this run was interrupted: finish it by --resume, or leave it out",
+        )),
+        true => Ok(run),
+        false => Err(wrong("no run of lab run --json")),
+    }
+}
+
+/// The figures that every run has.
+fn series(runs: &[Value]) -> Vec<Series> {
+    let of_each: Vec<BTreeMap<String, (f64, bool)>> = runs.iter().map(scores).collect();
+    let names = of_each.first().map(|first| first.keys().cloned());
+    let all = names.into_iter().flatten().filter_map(|name| {
+        let values = of_each
+            .iter()
+            .map(|of| of.get(&name).map(|(value, _)| *value));
+        let values: Vec<f64> = values.collect::<Option<_>>()?;
+        let (_, more_is_better) = of_each[0][&name];
+        Some(Series {
+            name,
+            more_is_better,
+            values,
+        })
+    });
+    all.collect()
+}
+
+/// What a run is followed by: its scores, and where its profile shows layers, their total.
+fn scores(run: &Value) -> BTreeMap<String, (f64, bool)> {
+    let mut all = BTreeMap::new();
+    for score in run["scores"].as_array().into_iter().flatten() {
+        if let (Some(name), Some(value)) = (score["name"].as_str(), score["value"].as_f64()) {
+            all.insert(name.to_owned(), (value, score["more_is_better"] == true));
+        }
+    }
+    let told = [
+        ("/total/p50_us", "µs at the median", false),
+        ("/total/p99_us", "µs at the 99th percentile", false),
+        ("/figures/knee/iops", "I/Os a second at the knee", true),
+        ("/figures/throughput/ratio", "ratio of throughputs", true),
+    ];
+    for (place, name, more_is_better) in told {
+        if let Some(value) = run.pointer(place).and_then(Value::as_f64) {
+            all.insert(name.to_owned(), (value, more_is_better));
+        }
+    }
+    all.retain(|_, (value, _)| *value > 0.0 && value.is_finite());
+    all
+}
+
+fn name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    stem.to_string_lossy().into_owned()
+}
+
+fn findings(first: &Value, names: &[String], runs: &[Value], series: &[Series]) -> Findings {
+    let chance = FALSE_ALARMS / series.len() as f64;
+    let found: Vec<Vec<Change>> = series.iter().map(|s| changes(&s.values, chance)).collect();
+    let mut table = Table::new(
+        "Where it changed",
+        "The first run after each change, the medians of the runs before and after it up to the next ones, and the \
+         chance that runs of equals would look so. All figures together: a false alarm in 5 % of all histories at \
+         the most.",
+        &["figure", "since", "before", "after", "ratio", "", "chance"],
+    );
+    let mut advice = Vec::new();
+    for (series, changes) in series.iter().zip(&found) {
+        for change in changes {
+            let ratio = change.after / change.before;
+            let verdict = match (ratio > 1.0) == series.more_is_better {
+                true => "better",
+                false => "worse",
+            };
+            let since = &names[change.at];
+            table.rows.push(vec![
+                series.name.clone(),
+                since.clone(),
+                short(change.before),
+                short(change.after),
+                format!("{ratio:.2}×"),
+                verdict.into(),
+                short(change.chance),
+            ]);
+            if verdict == "worse" {
+                advice.push(format!(
+                    "{} became {ratio:.2}× at {since}: look at what changed after {}",
+                    series.name,
+                    names[change.at - 1]
+                ));
+            }
+        }
+    }
+    let answer = match table.rows.len() {
+        0 => format!("No change found in {} runs.", runs.len()),
+        1 => format!(
+            "{} became {} at {}.",
+            table.rows[0][0], table.rows[0][4], table.rows[0][1]
+        ),
+        several => format!(
+            "{several} changes found in {} runs; the table says where.",
+            runs.len()
+        ),
+    };
+    let mut notes = Vec::new();
+    for what in ["machine", "settings"] {
+        let other = runs.iter().position(|run| run[what] != first[what]);
+        if let Some(other) = other {
+            notes.push(format!(
+                "{}: its {what} differs from that of {}",
+                names[other], names[0]
+            ));
+        }
+    }
+    let figures: Vec<Value> = series
+        .iter()
+        .zip(&found)
+        .map(|(series, changes)| {
+            json!({
+                "name": series.name, "values": series.values, "more_is_better": series.more_is_better,
+                "changes": changes,
+            })
+        })
+        .collect();
+    let on = first["on"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
+    Findings {
+        profile: format!(
+            "history of {}",
+            first["profile"].as_str().unwrap_or_default()
+        ),
+        on: on.map(str::to_owned).collect(),
+        about: "Runs in the order of the call, and where they changed".into(),
+        answer,
+        advice,
+        notes,
+        tables: vec![table],
+        plots: series.iter().map(plot).collect(),
+        figures: json!({ "runs": names, "series": figures }),
+        ..Findings::default()
+    }
+}
+
+fn plot(series: &Series) -> Plot {
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: false,
+    };
+    let points = (1_u32..)
+        .zip(&series.values)
+        .map(|(n, value)| (f64::from(n), *value));
+    Plot {
+        title: series.name.clone(),
+        about: "Each run, in the order of the call.".into(),
+        x: axis("runs"),
+        y: axis(&series.name),
+        marks: Marks::Lines(vec![Line {
+            name: series.name.clone(),
+            points: points.collect(),
+        }]),
+    }
+}

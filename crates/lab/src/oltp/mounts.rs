@@ -1,0 +1,103 @@
+//! A mount namespace of our own (mount_namespaces(7)): what is mounted in it nobody else sees, and it goes with the last
+//! process in it, however that ends. A `cat` keeps it, which ends when our end of its input closes.
+
+use std::{
+    io::Write,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::programs::{program, run};
+use crate::{Error, Result};
+
+/// The namespace.
+pub(crate) struct Namespace {
+    keeper: Child,
+}
+
+/// How long whoever was ended may still hold a file system.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
+
+impl Namespace {
+    /// A new one. It needs root.
+    pub(crate) fn new() -> Result<Namespace> {
+        let wanted = "a file system on a volume, a file or a device";
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Call(format!(
+                "{wanted} is mounted, which needs root: run it as root, or name a directory by --on"
+            )));
+        }
+        for (name, package) in [("losetup", "mount"), ("mkfs.ext4", "e2fsprogs")] {
+            program(name, package, wanted)?;
+        }
+        let unshare = program("unshare", "util-linux", wanted)?;
+        let mut keeper = Command::new(unshare)
+            .args(["--mount", "--propagation", "private", "--", "cat"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::Target(format!("unshare: {error}")))?;
+        // What it gives back says that it is there, with its namespace.
+        let mut answer = [0];
+        let (stdin, stdout) = (keeper.stdin.as_mut(), keeper.stdout.as_mut());
+        let there = stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok())
+            && stdout.is_some_and(|stdout| std::io::Read::read_exact(stdout, &mut answer).is_ok());
+        let namespace = Namespace { keeper };
+        match there {
+            true => Ok(namespace),
+            false => Err(Error::Target(
+                "no mount namespace of our own: does this container allow unshare(1)?".into(),
+            )),
+        }
+    }
+
+    /// A command that runs the program whose name and arguments follow in it.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        let of = format!("--mount=/proc/{}/ns/mnt", self.keeper.id());
+        command.arg(of).arg("--");
+        command
+    }
+
+    /// Makes a file system on a file or device and mounts it at `at`; gives the device that it is on.
+    pub(super) fn mount_new(&self, on: &Path, at: &Path) -> Result<PathBuf> {
+        let is_file = |path: &Path| run(self.command().arg("test").arg("-f").arg(path)).is_ok();
+        let device = match is_file(on) {
+            false => on.to_owned(),
+            true => {
+                let mut losetup = self.command();
+                losetup.args(["losetup", "--find", "--show", "--direct-io=on"]);
+                PathBuf::from(run(losetup.arg(on))?.trim())
+            }
+        };
+        let mounted = run(self.command().args(["mkfs.ext4", "-q", "-F"]).arg(&device))
+            .and_then(|_| run(self.command().arg("mount").arg(&device).arg(at)));
+        if device != on {
+            // A loop device that is mounted goes when it no longer is.
+            run(self.command().args(["losetup", "--detach"]).arg(&device))?;
+        }
+        mounted.map(|_| device)
+    }
+
+    /// Takes a mount away.
+    pub(super) fn unmount(&self, at: &Path) {
+        let deadline = Instant::now() + UNMOUNT_LIMIT;
+        while let Err(error) = run(self.command().arg("umount").arg(at)) {
+            if !error.to_string().contains("busy") || Instant::now() > deadline {
+                break;
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}

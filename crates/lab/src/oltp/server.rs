@@ -1,0 +1,235 @@
+//! MariaDB and PostgreSQL, each with durable commits and its data in a directory that it is given.
+
+use std::{
+    fs,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use serde::Deserialize;
+
+use super::{
+    child::{Child, dying_with_us},
+    programs::{find, program, run},
+    stack::Stack,
+};
+use crate::{Error, Result, machine};
+
+/// How long it may take to start; as long as a slow disk takes.
+const START_LIMIT: Duration = Duration::from_secs(300);
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Mariadb,
+    Postgresql,
+}
+
+/// A running server.
+pub(crate) struct Server {
+    kind: Kind,
+    child: Child,
+    run_in: PathBuf,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Mariadb => "MariaDB",
+            Kind::Postgresql => "PostgreSQL",
+        }
+    }
+
+    /// Whether all that it needs is on this machine.
+    ///
+    /// # Errors
+    /// What is not, and its package.
+    pub(crate) fn check(self) -> Result<()> {
+        match self {
+            Kind::Mariadb => {
+                for name in ["mariadbd", "mariadb-install-db"] {
+                    self.program(name)?;
+                }
+                program("mariadb", "mariadb-client", &self.wanted()).map(drop)
+            }
+            Kind::Postgresql => {
+                for name in ["postgres", "initdb", "createdb", "psql"] {
+                    self.program(name)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn wanted(self) -> String {
+        let (this, other) = match self {
+            Kind::Mariadb => ("mariadb", "postgresql"),
+            Kind::Postgresql => ("postgresql", "mariadb"),
+        };
+        format!("database = \"{this}\" (\"{other}\" is the other one)")
+    }
+
+    fn program(self, name: &str) -> Result<PathBuf> {
+        match self {
+            Kind::Mariadb => program(name, "mariadb-server-core", &self.wanted()),
+            Kind::Postgresql => {
+                // Debian keeps those of each version in a directory.
+                let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+                let mut found = versions
+                    .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
+                    .filter(|path| path.is_file());
+                let found = found.next().or_else(|| find(name));
+                found.map_or_else(|| program(name, "postgresql", &self.wanted()), Ok)
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Makes an empty database on `stack` and starts it with so much memory for pages.
+    pub(crate) fn create(kind: Kind, stack: &Stack, memory_bytes: u64) -> Result<Server> {
+        let is_root = rustix::process::geteuid().is_root();
+        let (data, run_in) = (stack.data().join("database"), stack.directory().join("run"));
+        for directory in [&data, &run_in] {
+            let mut make = stack.command();
+            make.args(["install", "-d", "-m", "700"]);
+            if is_root {
+                // Neither of them runs as root.
+                make.args(["-o", "65534", "-g", "65534"]);
+            }
+            run(make.arg(directory))?;
+        }
+        let command = |name: &str| -> Result<Command> {
+            let mut command = dying_with_us(stack.command(), &kind.program(name)?, is_root);
+            // The temporary directory of this program may be for its user alone.
+            command.env("TMPDIR", &run_in);
+            Ok(command)
+        };
+        let mut server = match kind {
+            Kind::Mariadb => {
+                let mut install = command("mariadb-install-db")?;
+                install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
+                install.args(["--skip-test-db", "--innodb-log-file-size=32M"]);
+                run(install.arg(format!("--datadir={}", data.display())))?;
+                let mut start = command("mariadbd")?;
+                start.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
+                // Each commit is durable before it is acknowledged: the default, and what this is about.
+                start.args([
+                    "--innodb-flush-log-at-trx-commit=1",
+                    "--innodb-log-file-size=32M",
+                ]);
+                start.arg(format!("--innodb-buffer-pool-size={memory_bytes}"));
+                start.arg(format!("--datadir={}", data.display()));
+                start.arg(format!("--socket={}", run_in.join("socket").display()));
+                start.arg(format!("--pid-file={}", run_in.join("pid").display()));
+                start
+            }
+            Kind::Postgresql => {
+                let mut init = command("initdb")?;
+                init.args(["-U", "postgres", "-A", "trust", "-D"]);
+                run(init.arg(&data))?;
+                let mut start = command("postgres")?;
+                start.arg("-D").arg(&data).args(["-c", "listen_addresses="]);
+                start.args(["-c", &format!("shared_buffers={}kB", memory_bytes >> 10)]);
+                let sockets = format!("unix_socket_directories={}", run_in.display());
+                start.args(["-c", &sockets]);
+                start
+            }
+        };
+        let log = stack.directory().join("server.log");
+        let mut server = Server {
+            kind,
+            child: Child::start(kind.name(), &mut server, &log)?,
+            run_in,
+        };
+        let socket = match kind {
+            Kind::Mariadb => server.run_in.join("socket"),
+            Kind::Postgresql => server.run_in.join(".s.PGSQL.5432"),
+        };
+        server
+            .child
+            .wait_until(START_LIMIT, |_| UnixStream::connect(&socket).is_ok())?;
+        server.create_database()?;
+        Ok(server)
+    }
+
+    fn create_database(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Mariadb => {
+                let client = program("mariadb", "mariadb-client", &self.kind.wanted())?;
+                let mut create = Command::new(client);
+                create.args(["--no-defaults", "--user=root"]);
+                create.arg(format!("--socket={}", self.run_in.join("socket").display()));
+                run(create.args(["-e", "CREATE DATABASE bench"])).map(drop)
+            }
+            Kind::Postgresql => {
+                let reach = |name: &str| -> Result<Command> {
+                    let mut command = Command::new(self.kind.program(name)?);
+                    command.arg("-h").arg(&self.run_in).args(["-U", "postgres"]);
+                    Ok(command)
+                };
+                let mut ask = reach("psql")?;
+                ask.args(["-X", "-c", "SELECT 1", "postgres"]);
+                let mut create = reach("createdb")?;
+                // It takes connections before it answers.
+                let ask = std::cell::RefCell::new(ask);
+                self.child
+                    .wait_until(START_LIMIT, |_| run(&mut ask.borrow_mut()).is_ok())?;
+                run(create.arg("bench")).map(drop)
+            }
+        }
+    }
+
+    /// How sysbench reaches it.
+    pub(super) fn sysbench(&self) -> Vec<String> {
+        let run_in = self.run_in.display();
+        match self.kind {
+            Kind::Mariadb => vec![
+                "--db-driver=mysql".into(),
+                "--mysql-user=root".into(),
+                "--mysql-db=bench".into(),
+                format!("--mysql-socket={run_in}/socket"),
+            ],
+            Kind::Postgresql => vec![
+                "--db-driver=pgsql".into(),
+                "--pgsql-user=postgres".into(),
+                "--pgsql-db=bench".into(),
+                format!("--pgsql-host={run_in}"),
+            ],
+        }
+    }
+
+    /// Processor time that it has used, with what it has started and what has ended, in nanoseconds.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        machine::family_ns(self.child.pid())
+    }
+
+    /// Lets it stand still while others are measured: what it still has to write must not count for them.
+    pub(crate) fn pause(&self) {
+        self.child.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) {
+        self.child.signal(Signal::CONT);
+    }
+
+    /// Why it is of no use, with what it said last.
+    pub(crate) fn failed(&self, error: &Error) -> Error {
+        self.child.failed(&error.to_string())
+    }
+}
+
+/// Lets the server's user into a directory.
+pub(super) fn open_to_all(directory: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let permissions = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory, permissions).map_err(|source| Error::File {
+        path: directory.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,124 @@
+//! The load: sysbench's `oltp_read_write`, a fixed number of transactions.
+
+use std::{path::PathBuf, process::Command};
+
+use super::{
+    child::{Child, dying_with_us},
+    programs::program,
+    server::Server,
+    stack::Stack,
+};
+use crate::{Result, load::Stop};
+
+/// How it is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Sysbench {
+    program: PathBuf,
+    /// Tables, rows of each, connections.
+    tables: u32,
+    rows: u64,
+    threads: u32,
+}
+
+/// What it said of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ran {
+    pub(crate) transactions: u64,
+    pub(crate) seconds: f64,
+    pub(crate) p99_ms: f64,
+}
+
+impl Sysbench {
+    pub(crate) fn new(tables: u32, rows: u64, threads: u32) -> Result<Sysbench> {
+        Ok(Sysbench {
+            program: program("sysbench", "sysbench", "the profile oltp")?,
+            tables,
+            rows,
+            threads,
+        })
+    }
+
+    fn command(&self, server: &Server) -> Command {
+        let mut env = Command::new("env");
+        // Nothing of the user's account comes in between.
+        env.args(["-u", "MYSQL_HOST", "-u", "PGHOST"]);
+        let mut command = dying_with_us(env, &self.program, false);
+        command.arg("oltp_read_write").args(server.sysbench());
+        command.arg(format!("--tables={}", self.tables));
+        command.arg(format!("--table-size={}", self.rows));
+        command.args(["--rand-type=uniform", "--percentile=99"]);
+        command.arg(format!("--threads={}", self.threads));
+        command
+    }
+
+    /// Makes the tables; less of them if the user asks to end.
+    pub(crate) fn prepare(&self, server: &Server, stack: &Stack, stop: &Stop) -> Result<()> {
+        let log = stack.directory().join("prepare.log");
+        let mut child = Child::start("sysbench", self.command(server).arg("prepare"), &log)?;
+        match child.wait(|| stop.is_asked()) {
+            Some(status) if !status.success() => {
+                Err(server.failed(&child.failed(&status.to_string())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// So many transactions. `None`: the user has asked to end.
+    pub(crate) fn run(
+        &self,
+        server: &Server,
+        stack: &Stack,
+        transactions: u64,
+        stop: &Stop,
+    ) -> Result<Option<Ran>> {
+        let mut command = self.command(server);
+        command
+            .arg(format!("--events={transactions}"))
+            .args(["--time=0", "run"]);
+        let log = stack.directory().join("sysbench.log");
+        let mut child = Child::start("sysbench", &mut command, &log)?;
+        let Some(status) = child.wait(|| stop.is_asked()) else {
+            return Ok(None);
+        };
+        match (status.success(), figures(&child.said())) {
+            (true, Some(ran)) => Ok(Some(ran)),
+            _ => Err(server.failed(&child.failed(&status.to_string()))),
+        }
+    }
+}
+
+/// The figures at the end of what it says.
+fn figures(said: &str) -> Option<Ran> {
+    let value = |name: &str| -> Option<f64> {
+        let line = said
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(name))?;
+        let number = line.split_whitespace().next()?.trim_end_matches('s');
+        number.parse().ok()
+    };
+    Some(Ran {
+        transactions: value("transactions:")? as u64,
+        seconds: value("total time:")?,
+        p99_ms: value("99th percentile:")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_from_what_sysbench_says() {
+        let said = "SQL statistics:\n    queries performed:\n        read: 4200\n    transactions:                        \
+                    300    (118.57 per sec.)\nGeneral statistics:\n    total time:                          \
+                    2.5288s\n    total number of events:              300\n\nLatency (ms):\n         99th percentile: \
+                    96.89\n";
+        let ran = Ran {
+            transactions: 300,
+            seconds: 2.5288,
+            p99_ms: 96.89,
+        };
+        assert_eq!(figures(said), Some(ran));
+        assert_eq!(figures("FATAL: unable to connect"), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! What a run has measured so far, by what it is called. It stands in the run's JSON, so that a run which was
+//! interrupted goes on where it stopped: what is in there is not measured again.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use super::Profile;
+use crate::{Error, Result};
+
+/// What has been measured.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    before: Map<String, Value>,
+    now: Map<String, Value>,
+    /// How often each name has come up: rounds repeat the same loads.
+    seen: BTreeMap<String, usize>,
+    /// A measurement that is a part of another is kept with that one.
+    pub(super) is_within: bool,
+}
+
+impl Journal {
+    /// That of an earlier run of the same profile, from the JSON that it left.
+    ///
+    /// # Errors
+    /// It is of another run.
+    pub(crate) fn of(json: &Value, profile: &Profile) -> Result<Journal> {
+        let is_same = json["profile"] == profile.name && json["settings"] == profile.text;
+        let steps = json["steps"].as_object().filter(|_| is_same);
+        let Some(steps) = steps else {
+            return Err(Error::Call(format!(
+                "--resume: the file of --json is of another run (profile {}, on {}), or its profile has been \
+                 changed: name another file, or leave --resume out to begin again",
+                json["profile"], json["on"]
+            )));
+        };
+        Ok(Journal {
+            before: steps.clone(),
+            ..Journal::default()
+        })
+    }
+
+    /// What `name` is called in the journal, the second time too.
+    pub(super) fn key(&mut self, name: &str) -> String {
+        let seen = self.seen.entry(name.to_owned()).or_default();
+        *seen += 1;
+        match *seen {
+            1 => name.to_owned(),
+            times => format!("{name} #{times}"),
+        }
+    }
+
+    /// What was measured before.
+    pub(super) fn recall<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+        T::deserialize(self.before.get(key)?).ok()
+    }
+
+    /// Keeps what has been measured.
+    pub(super) fn keep<T: Serialize>(&mut self, key: &str, value: &T) {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        self.now.insert(key.to_owned(), value);
+    }
+
+    /// All of it, for the JSON; also what was measured before and has not come up again.
+    pub(super) fn steps(&mut self) -> Value {
+        let mut all = std::mem::take(&mut self.before);
+        all.extend(std::mem::take(&mut self.now));
+        Value::Object(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_measured_is_recalled_in_its_order_and_nothing_of_another_run() {
+        let profile = Profile::load("queue", true).expect("it is there");
+        let json = json!({
+            "profile": "queue", "settings": profile.text, "steps": { "a": 1, "a #2": 2 },
+        });
+        let mut journal = Journal::of(&json, &profile).expect("the same");
+        let mut recall = |name| {
+            let key = journal.key(name);
+            journal.recall::<u32>(&key)
+        };
+        assert_eq!(
+            [recall("a"), recall("a"), recall("a"), recall("b")],
+            [Some(1), Some(2), None, None]
+        );
+        journal.keep("b", &7);
+        assert_eq!(journal.steps(), json!({ "a": 1, "a #2": 2, "b": 7 }));
+        let full = Profile::load("queue", false).expect("it is there");
+        for other in [&full, &Profile::load("commit", true).expect("it is there")] {
+            let error = Journal::of(&json, other).expect_err("another").to_string();
+            assert!(
+                error.contains("--resume") && error.contains("\"queue\""),
+                "{error}"
+            );
+        }
+    }
+}

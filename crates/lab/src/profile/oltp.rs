@@ -1,0 +1,414 @@
+//! `oltp`: a fixed number of transactions on a database server, on several things in turn: how many a minute,
+//! and what each costs in processor time, on the side of the database and on that of the target.
+
+use std::{rc::Rc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use volume::config::Size;
+
+use super::{Case, Experiment, Needs, Runner, within};
+use crate::{
+    Result,
+    machine::{family_ns, machine_ns},
+    oltp::{Bed, Kind, Namespace, Server, Stack, Sysbench},
+    progress::Progress,
+    report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
+    statistics::{Comparison, Median, SAMPLES_MIN},
+};
+
+/// What the servers need for their own files, whatever is in the tables.
+const SIZE_MIN: u64 = 512 << 20;
+
+/// Published comparisons: what stood beside what, and the second's throughput and cost divided by the first's.
+const PUBLISHED: [(&str, &str, &str); 2] = [
+    (
+        "software iSCSI beside 2 Gbit/s Fibre Channel, Oracle",
+        "0.98×",
+        "1.05× to 1.06×",
+    ),
+    (
+        "iSCSI by an adapter beside software, MySQL",
+        "2×",
+        "0.2× to 0.4×",
+    ),
+];
+
+/// The settings of an `oltp` profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Oltp {
+    about: String,
+    size: Size,
+    database: Kind,
+    memory: Size,
+    tables: u32,
+    rows: u64,
+    threads: u32,
+    transactions: u64,
+    rounds: usize,
+}
+
+/// A database with all that it lies on. The server ends first.
+struct Site {
+    server: Server,
+    stack: Stack,
+}
+
+/// One round on one of them; times of the processor are for each transaction.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Round {
+    per_minute: f64,
+    seconds: f64,
+    p99_ms: f64,
+    /// Of the whole machine.
+    cpu_us: f64,
+    server_cpu_us: f64,
+    /// Of what attaches the volume: the initiator's side.
+    attach_cpu_us: Option<f64>,
+    /// Of the process that was named: the target's side.
+    target_cpu_us: Option<f64>,
+    ios: Option<f64>,
+}
+
+/// All rounds on one thing.
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
+    name: String,
+    rounds: Vec<Round>,
+}
+
+impl Oltp {
+    fn sites(&self, runner: &Runner<'_>, beds: &[(String, Bed)]) -> Result<Vec<Site>> {
+        let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
+        let namespace = match beds.iter().any(is_mounted) {
+            true => Some(Rc::new(Namespace::new()?)),
+            false => None,
+        };
+        let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
+        let mut sites = Vec::new();
+        for (name, bed) in beds {
+            if runner.is_stopped() {
+                break;
+            }
+            runner
+                .stage
+                .say(&format!("{name}: {} with its tables", self.database.name()));
+            let namespace = match bed {
+                Bed::Directory(_) => None,
+                Bed::Disk(_) | Bed::Volume { .. } => namespace.clone(),
+            };
+            let stack = Stack::new(name, bed, namespace)?;
+            let server = Server::create(self.database, &stack, self.memory.bytes())?;
+            sysbench.prepare(&server, &stack, &runner.stop)?;
+            server.pause();
+            runner
+                .stage
+                .tell(&format!("{name}: {} has its tables", self.database.name()));
+            sites.push(Site { server, stack });
+        }
+        Ok(sites)
+    }
+
+    fn round(
+        &self,
+        runner: &Runner<'_>,
+        sysbench: &Sysbench,
+        site: &Site,
+    ) -> Result<Option<Round>> {
+        let Site { server, stack } = site;
+        let of_target = || runner.pid.map(family_ns);
+        server.go_on();
+        let before = (
+            machine_ns(),
+            server.cpu_ns(),
+            stack.attach_ns(),
+            of_target(),
+            stack.ios(),
+        );
+        let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
+        // A server counts what its processes used once it has seen their end.
+        std::thread::sleep(Duration::from_millis(20));
+        let after = (
+            machine_ns(),
+            server.cpu_ns(),
+            stack.attach_ns(),
+            of_target(),
+            stack.ios(),
+        );
+        server.pause();
+        let Some(ran) = ran? else {
+            return Ok(None);
+        };
+        let transactions = ran.transactions.max(1) as f64;
+        let us = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1e3 / transactions;
+        let us_if = |after: Option<u64>, before: Option<u64>| Some(us(after?, before?));
+        Ok(Some(Round {
+            per_minute: 60.0 * transactions / ran.seconds.max(1e-9),
+            seconds: ran.seconds,
+            p99_ms: ran.p99_ms,
+            cpu_us: us(after.0, before.0),
+            server_cpu_us: us(after.1, before.1),
+            attach_cpu_us: us_if(after.2, before.2),
+            target_cpu_us: us_if(after.3, before.3),
+            ios: after
+                .4
+                .zip(before.4)
+                .map(|(after, before)| after.saturating_sub(before) as f64 / transactions),
+        }))
+    }
+}
+
+impl Experiment for Oltp {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn opens_volumes(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _progress: Progress) -> Result<()> {
+        self.database.check()?;
+        Sysbench::new(self.tables, self.rows, self.threads).map(drop)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            sessions: 1,
+            size_bytes: self.size.bytes(),
+            writes: true,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.rounds
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let beds = std::mem::take(&mut runner.beds);
+        runner.stage.expect((self.rounds * beds.len()) as u64);
+        let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
+        let mut measured: Vec<Measured> = beds
+            .iter()
+            .map(|(name, _)| Measured {
+                name: name.clone(),
+                rounds: Vec::new(),
+            })
+            .collect();
+        let sites = self.sites(runner, &beds)?;
+        if sites.len() < beds.len() {
+            // The user has asked to end.
+            return Ok(self.findings(&measured, runner.pid.is_some()));
+        }
+        for number in 0..self.rounds {
+            // The one that goes first may find a disk that has rested.
+            for turn in 0..sites.len() {
+                let index = (turn + number) % sites.len();
+                let name = sites[index].stack.name().to_owned();
+                let key = format!("round {}, {name}", number + 1);
+                runner.stage.say(&key);
+                let round = runner.once(&key, |runner| {
+                    if runner.is_stopped() {
+                        return Ok(None);
+                    }
+                    self.round(runner, &sysbench, &sites[index])
+                })?;
+                let Some(round) = round else { continue };
+                runner.stage.step();
+                runner.stage.tell(&format!(
+                    "round {} of {}, {name}: {} transactions a minute",
+                    number + 1,
+                    self.rounds,
+                    short(round.per_minute)
+                ));
+                measured[index].rounds.push(round);
+            }
+        }
+        Ok(self.findings(&measured, runner.pid.is_some()))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        Vec::new()
+    }
+
+    fn verifies(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within("size, in bytes", self.size.bytes(), SIZE_MIN..=1 << 50)?;
+        within("memory, in bytes", self.memory.bytes(), 16 << 20..=1 << 40)?;
+        within("tables", self.tables, 1..=1000)?;
+        within("rows", self.rows, 100..=1_000_000_000)?;
+        within("threads", self.threads, 1..=1000)?;
+        within("transactions", self.transactions, 10..=1_000_000_000)?;
+        within("rounds", self.rounds, 1..=1000)
+    }
+}
+
+impl Oltp {
+    fn findings(&self, measured: &[Measured], has_pid: bool) -> Findings {
+        let mut notes = Vec::new();
+        if !has_pid {
+            notes
+                .push("name the target's process by --pid to see its side of a transaction".into());
+        }
+        let fewest = measured.iter().map(|m| m.rounds.len()).min().unwrap_or(0);
+        if measured.len() > 1 && fewest < SAMPLES_MIN {
+            notes.push(format!(
+                "fewer than {SAMPLES_MIN} rounds cannot tell a difference from chance (rounds)"
+            ));
+        }
+        let scores = measured
+            .iter()
+            .filter(|m| !m.rounds.is_empty())
+            .flat_map(|m| {
+                let name = &m.name;
+                [
+                    Score::more(
+                        format!("transactions a minute on {name}"),
+                        median(m, |r| r.per_minute),
+                    ),
+                    Score::less(
+                        format!("CPU µs of a transaction on {name}"),
+                        median(m, |r| r.cpu_us),
+                    ),
+                ]
+            });
+        Findings {
+            answer: answer(measured, self.database),
+            scores: scores.collect(),
+            notes,
+            tables: vec![table(measured), published()],
+            plots: vec![plot(measured)],
+            figures: json!({
+                "database": self.database.name(),
+                "transactions": self.transactions,
+                "sites": measured,
+            }),
+            ..Findings::default()
+        }
+    }
+}
+
+fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
+    let all: Vec<f64> = measured.rounds.iter().map(of).collect();
+    Median::of(&all).median
+}
+
+/// What `measured` did beside the first, round by round.
+fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Comparison {
+    let all = |measured: &Measured| -> Vec<f64> { measured.rounds.iter().map(of).collect() };
+    Comparison::of(&all(first), &all(measured))
+}
+
+fn answer(measured: &[Measured], database: Kind) -> String {
+    let told = |m: &Measured| {
+        format!(
+            "{} transactions a minute on {}, each for {} µs of the machine's processors",
+            short(median(m, |round| round.per_minute)),
+            m.name,
+            short(median(m, |round| round.cpu_us)),
+        )
+    };
+    let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
+    let Some((first, rest)) = all.split_first() else {
+        return "Nothing was measured.".into();
+    };
+    let mut text = format!("{} does {}", database.name(), told(first));
+    for other in rest {
+        let compared = beside(first, other, |round| round.per_minute);
+        let ratio = match compared.interval {
+            Some((low, high)) => {
+                format!(
+                    "{:.2}× as many (95 % interval {low:.2}–{high:.2})",
+                    compared.ratio
+                )
+            }
+            None => format!("{:.2}× as many", compared.ratio),
+        };
+        text += &format!("; {}: {ratio}", told(other));
+    }
+    text + "."
+}
+
+fn table(measured: &[Measured]) -> Table {
+    let mut table = Table::new(
+        "Transactions",
+        "Medians of the rounds. ÷: beside the first, round by round. Processor time is microseconds for each \
+         transaction: of the whole machine, of the server, of what attaches the volume (the initiator's side), of the \
+         process that was named (the target's). I/Os are those of the file system's device, flushes included.",
+        &[
+            "on", "a minute", "÷", "seconds", "99 % ms", "CPU µs", "÷", "server", "attach",
+            "target", "I/Os",
+        ],
+    );
+    let Some(first) = measured.first() else {
+        return table;
+    };
+    for m in measured.iter().filter(|m| !m.rounds.is_empty()) {
+        let ratio = |of| {
+            let compared = beside(first, m, of);
+            match compared.interval {
+                Some((low, high)) if m.name != first.name => {
+                    format!("{:.2} ({low:.2}–{high:.2})", compared.ratio)
+                }
+                _ => format!("{:.2}", compared.ratio),
+            }
+        };
+        let optional =
+            |of: fn(&Round) -> Option<f64>| match m.rounds.iter().all(|r| of(r).is_some()) {
+                true => short(median(m, |round| of(round).unwrap_or(0.0))),
+                false => "–".into(),
+            };
+        table.rows.push(vec![
+            m.name.clone(),
+            short(median(m, |round| round.per_minute)),
+            ratio(|round| round.per_minute),
+            short(median(m, |round| round.seconds)),
+            short(median(m, |round| round.p99_ms)),
+            short(median(m, |round| round.cpu_us)),
+            ratio(|round| round.cpu_us),
+            short(median(m, |round| round.server_cpu_us)),
+            optional(|round| round.attach_cpu_us),
+            optional(|round| round.target_cpu_us),
+            optional(|round| round.ios),
+        ]);
+    }
+    table
+}
+
+fn published() -> Table {
+    let mut table = Table::new(
+        "Beside published ones",
+        "A fixed load of transactions: throughput and processor use of the one beside the other. Other databases on \
+         other hardware: see what moves, not how far.",
+        &["what was compared", "throughput", "processor"],
+    );
+    let rows =
+        PUBLISHED.map(|(what, throughput, cpu)| [what, throughput, cpu].map(String::from).into());
+    table.rows.extend(rows);
+    table
+}
+
+fn plot(measured: &[Measured]) -> Plot {
+    let line = |m: &Measured| Line {
+        name: m.name.clone(),
+        points: (1_u32..)
+            .zip(&m.rounds)
+            .map(|(n, round)| (f64::from(n), round.per_minute))
+            .collect(),
+    };
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: false,
+    };
+    Plot {
+        title: "Every round".into(),
+        about: "Transactions a minute.".into(),
+        x: axis("rounds"),
+        y: axis("transactions a minute"),
+        marks: Marks::Lines(measured.iter().map(line).collect()),
+    }
+}

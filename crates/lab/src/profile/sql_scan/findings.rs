@@ -1,0 +1,292 @@
+//! What the sweep has found: which page and cache did best on which disk, and that table as the published
+//! experiment has it.
+
+use serde_json::json;
+
+use super::sweep::{Measured, MeasuredSet, MeasuredStatement};
+use crate::{
+    report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    statements::paper_scores_s,
+};
+
+/// A factor above this is worth a word.
+const LARGE: f64 = 1.1;
+
+/// All of it.
+pub(super) fn findings(all: &[Measured]) -> Findings {
+    let names: Vec<&str> = all.first().map_or(Vec::new(), |measured| {
+        measured.sets.iter().map(|set| set.name.as_str()).collect()
+    });
+    let best: Vec<_> = (0..names.len()).map(|disk| best_of(all, disk)).collect();
+    let mut tables = vec![scores(all, &names)];
+    let mut shown: Vec<&str> = Vec::new();
+    for (measured, _) in best.iter().flatten() {
+        if !shown.contains(&measured.name.as_str()) {
+            shown.push(&measured.name);
+            tables.extend((0..names.len()).map(|disk| statements(measured, disk)));
+        }
+    }
+    tables.push(published());
+    let mut notes = Vec::new();
+    let incomplete = all
+        .iter()
+        .flat_map(|m| m.sets.iter().map(move |set| (m, set)));
+    for (measured, set) in incomplete.filter(|(_, set)| set.score_s.is_none()) {
+        notes.push(format!(
+            "{}, {}: not every statement ran within its time, so there is no score",
+            set.name, measured.name
+        ));
+    }
+    if names.len() == 1 {
+        notes.push(
+            "name a second disk by --on to see both in turn: a plain file beside a stripe".into(),
+        );
+    }
+    Findings {
+        answer: answer(&best, &names),
+        advice: advice(all, names.len()),
+        notes,
+        tables,
+        plots: vec![plot(all, &names)],
+        figures: json!({ "sweep": all }),
+        scores: scores_of(all),
+        ..Findings::default()
+    }
+}
+
+/// What a history follows: each disk's score with each page and cache.
+fn scores_of(all: &[Measured]) -> Vec<Score> {
+    let sets = all
+        .iter()
+        .flat_map(|m| m.sets.iter().map(move |set| (m, set)));
+    let score = |(measured, set): (&Measured, &MeasuredSet)| {
+        let name = format!("seconds of score, {}, {}", set.name, measured.name);
+        Some(Score::less(name, set.score_s?))
+    };
+    sets.filter_map(score).collect()
+}
+
+/// The least score of disk number `disk`.
+fn best_of(all: &[Measured], disk: usize) -> Option<(&Measured, f64)> {
+    let scores = all
+        .iter()
+        .filter_map(|m| Some((m, m.sets.get(disk)?.score_s?)));
+    scores.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn answer(best: &[Option<(&Measured, f64)>], names: &[&str]) -> String {
+    let told: Vec<String> = best
+        .iter()
+        .zip(names)
+        .filter_map(|(best, name)| {
+            let (measured, score_s) = (*best)?;
+            Some(format!(
+                "{name} scores {} s at its best ({})",
+                short(score_s),
+                measured.name
+            ))
+        })
+        .collect();
+    if told.is_empty() {
+        return "Nothing was measured.".into();
+    }
+    let ratio = match best {
+        [Some((_, first)), .., Some((_, last))] => {
+            format!("; the last is {:.2}× as fast as the first", first / last)
+        }
+        _ => String::new(),
+    };
+    format!("{}{ratio}.", told.join(", "))
+}
+
+/// What a page and a cache gain on the last disk, if they gain much.
+fn advice(all: &[Measured], disks: usize) -> Vec<String> {
+    let Some(disk) = disks.checked_sub(1) else {
+        return Vec::new();
+    };
+    let Some((best, score_s)) = best_of(all, disk) else {
+        return Vec::new();
+    };
+    let mut advice = Vec::new();
+    let worst = |same: &dyn Fn(&&Measured) -> bool| {
+        let others = all.iter().filter(same);
+        let scores = others.filter_map(|m| Some((m, m.sets.get(disk)?.score_s?)));
+        scores.max_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    if let Some((other, other_s)) = worst(&|m| m.cache == best.cache) {
+        if other_s > LARGE * score_s {
+            advice.push(format!(
+                "make the database with pages of {}: {:.2}× as fast as with {}",
+                best.page,
+                other_s / score_s,
+                other.page
+            ));
+        }
+    }
+    if let Some((other, other_s)) = worst(&|m| m.page == best.page) {
+        if other_s > LARGE * score_s {
+            let what = match best.cache.starts_with('0') {
+                true => "leave the cache away".into(),
+                false => format!("put a cache of {} before the disk", best.cache),
+            };
+            advice.push(format!(
+                "{what}: {:.2}× as fast as with {}",
+                other_s / score_s,
+                if other.cache.starts_with('0') {
+                    "none"
+                } else {
+                    &other.cache
+                },
+            ));
+        }
+    }
+    advice
+}
+
+fn scores(all: &[Measured], names: &[&str]) -> Table {
+    let mut table = Table::new(
+        "Scores",
+        "Seconds: the mean of the statements' weighted averages; less is better. Behind the first disk, how many \
+         times as fast the others are.",
+        &["page and cache"],
+    );
+    for (index, name) in names.iter().enumerate() {
+        table.columns.push((*name).to_owned());
+        if index > 0 {
+            table.columns.push("gain".into());
+        }
+    }
+    for measured in all {
+        let score = |set: &MeasuredSet| set.score_s;
+        let first = measured.sets.first().and_then(score);
+        let mut row = vec![measured.name.clone()];
+        for (index, set) in measured.sets.iter().enumerate() {
+            row.push(set.score_s.map_or("–".into(), short));
+            if index > 0 {
+                let gain = first.zip(set.score_s).map(|(first, score)| first / score);
+                row.push(gain.map_or("–".into(), times));
+            }
+        }
+        table.rows.push(row);
+    }
+    table
+}
+
+/// One disk's statements as the published experiment has them.
+fn statements(measured: &Measured, disk: usize) -> Table {
+    let set = &measured.sets[disk];
+    let first = &measured.sets[0];
+    let runs = set
+        .statements
+        .iter()
+        .map(|s| s.runs_s.len())
+        .max()
+        .unwrap_or(0);
+    let mut table = Table::new(
+        &format!("{}: {}", set.name, measured.name),
+        &format!(
+            "Seconds of each run, their average, its weight and both multiplied. {} rows, {} MiB. Gain: the first \
+             disk's average divided by this one's. Published: the gain of two shares over one.",
+            measured.rows,
+            measured.table_bytes >> 20
+        ),
+        &["statement"],
+    );
+    let columns = (1..=runs).map(|run| format!("run {run}"));
+    table.columns.extend(columns);
+    let rest = [
+        "average",
+        "weight",
+        "weighted",
+        "read MB/s",
+        "written",
+        "gain",
+        "published",
+    ];
+    table.columns.extend(rest.map(String::from));
+    for (statement, first) in set.statements.iter().zip(&first.statements) {
+        let MeasuredStatement {
+            name,
+            weight,
+            runs_s,
+            average_s,
+            ..
+        } = statement;
+        let mut row = vec![name.clone()];
+        let cell = |run| runs_s.get(run).map_or(String::new(), |s| short(*s));
+        row.extend((0..runs).map(cell));
+        row.extend([
+            short(*average_s),
+            format!("{weight:.2}"),
+            short(average_s * weight),
+            format!("{:.0}", statement.read_megabytes_per_s),
+            format!("{:.0}", statement.written_megabytes_per_s),
+            times(first.average_s / average_s),
+            statement
+                .paper_s
+                .map_or("–".into(), |[one, two]| times(one / two)),
+        ]);
+        table.rows.push(row);
+    }
+    table
+}
+
+fn published() -> Table {
+    let [one, two] = paper_scores_s();
+    let mut table = Table::new(
+        "Beside the published ones",
+        "MariaDB on Windows over links of 1 Gbit/s with a larger table: the gain compares, the times do not.",
+        &["published", "score", "gain"],
+    );
+    for (name, score) in [("one share", one), ("two shares, striped", two)] {
+        let row = [name.into(), format!("{score:.2}"), times(one / score)];
+        table.rows.push(row.into());
+    }
+    table
+}
+
+/// A field: pages from left to right, disks and caches upwards.
+fn plot(all: &[Measured], names: &[&str]) -> Plot {
+    let mut pages: Vec<String> = Vec::new();
+    let mut caches: Vec<String> = Vec::new();
+    for measured in all {
+        if !pages.contains(&measured.page) {
+            pages.push(measured.page.clone());
+        }
+        if !caches.contains(&measured.cache) {
+            caches.push(measured.cache.clone());
+        }
+    }
+    let mut rows = Vec::new();
+    for (disk, name) in names.iter().enumerate() {
+        for cache in &caches {
+            let value = |page: &String| {
+                let here = all.iter().find(|m| m.page == *page && m.cache == *cache)?;
+                here.sets.get(disk)?.score_s.map(|score_s| 1.0 / score_s)
+            };
+            rows.push((
+                format!("{name}, {cache}"),
+                pages.iter().map(value).collect(),
+            ));
+        }
+    }
+    let axis = |label: &str| Axis {
+        label: label.into(),
+        is_logarithmic: false,
+    };
+    Plot {
+        title: "1 ÷ score, by page and cache".into(),
+        about: "The stronger the colour, the faster.".into(),
+        x: axis("the database's page"),
+        y: axis("disk and cache"),
+        marks: Marks::Field {
+            rows,
+            columns: pages,
+            unit: "scores a second".into(),
+        },
+    }
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2}×")
+}

@@ -1,0 +1,250 @@
+//! `sql-scan`: five statements over `drive_stats`, as a published experiment timed them on one iSCSI share
+//! and on a stripe of two, by the database's page and with and without a cache. SQLite runs straight
+//! on the disks, on all of them in turn.
+
+mod findings;
+mod sweep;
+
+use std::cell::OnceCell;
+
+use serde::Deserialize;
+use volume::config::{Size, Time};
+
+pub(crate) use sweep::Sweep;
+
+use super::{Case, Experiment, Needs, Runner, Work, check_time, within};
+use crate::{
+    Error, Result,
+    drive_stats::Source,
+    progress::Progress,
+    report::Findings,
+    sqlite::{Settings, Store},
+    statements::{Kind, Statement, Survey, check, statements},
+};
+
+/// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
+const ROWS_MAX: u64 = 100_000_000;
+/// What a made row takes in the database at the most, in bytes.
+const ROW_BYTES: u64 = 200;
+
+/// The settings of a `sql-scan` profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SqlScan {
+    about: String,
+    rows: u64,
+    pages: Vec<Size>,
+    caches: Vec<Size>,
+    memory: Size,
+    time: Time,
+    statements: Vec<Chosen>,
+    /// Rows from elsewhere.
+    #[serde(skip)]
+    data: Option<Source>,
+    /// What a first look has found.
+    #[serde(skip)]
+    survey: OnceCell<Survey>,
+}
+
+/// A statement of the experiment by its name, or one of the user's own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chosen {
+    name: String,
+    runs: u32,
+    weight: Option<f64>,
+    sql: Option<String>,
+}
+
+impl Chosen {
+    /// What is run.
+    fn statement(&self) -> std::result::Result<Statement, String> {
+        let name = &self.name;
+        let known = statements().into_iter().find(|known| known.name == *name);
+        let statement = match (known, &self.sql, self.weight) {
+            (Some(_), Some(_), _) => {
+                return Err(format!(
+                    "statement \"{name}\" is the experiment's own: leave sql out, or give yours another name"
+                ));
+            }
+            (Some(known), None, weight) => Statement {
+                weight: weight.unwrap_or(known.weight),
+                ..known
+            },
+            (None, Some(sql), Some(weight)) => Statement {
+                name: name.clone(),
+                sql: sql.clone(),
+                kind: Kind::Scan,
+                weight,
+                runs: 1,
+                paper_s: None,
+            },
+            (None, _, _) => {
+                let names = statements().map(|known| known.name).join(", ");
+                return Err(format!(
+                    "there is no statement \"{name}\": write one of {names}, or say what it is by sql = \
+                     \"SELECT …\" and weight = 0.25"
+                ));
+            }
+        };
+        Ok(statement.repeated(self.runs))
+    }
+}
+
+impl SqlScan {
+    pub(super) fn set_data(&mut self, source: Source) {
+        self.data = Some(source);
+        self.survey = OnceCell::new();
+    }
+
+    fn source(&self) -> Source {
+        let made = Source::Generated {
+            rows: self.rows,
+            seed: 1,
+        };
+        self.data.clone().unwrap_or(made)
+    }
+
+    /// All pages with all caches.
+    fn sweeps(&self) -> Vec<Sweep> {
+        let statements = self.statements.iter().map(Chosen::statement);
+        // They have been checked.
+        let statements: Vec<Statement> = statements.filter_map(std::result::Result::ok).collect();
+        let all = self
+            .caches
+            .iter()
+            .flat_map(|cache| self.pages.iter().map(move |page| (*page, *cache)));
+        let sweep = |(page, cache)| Sweep {
+            page,
+            cache,
+            settings: settings(page, self.memory),
+            source: self.source(),
+            statements: statements.clone(),
+            time: self.time,
+        };
+        all.map(sweep).collect()
+    }
+
+    /// What the database takes at the most, in bytes.
+    fn database_bytes(&self) -> u64 {
+        let Some(survey) = self.survey.get() else {
+            return self.rows * ROW_BYTES;
+        };
+        let of_page = |page: &Size| survey.database_bytes(&settings(*page, self.memory));
+        self.pages.iter().map(of_page).max().unwrap_or(0)
+    }
+}
+
+fn settings(page: Size, memory: Size) -> Settings {
+    Settings {
+        page_bytes: u32::try_from(page.bytes()).unwrap_or(u32::MAX),
+        cache_bytes: memory.bytes(),
+    }
+}
+
+impl Experiment for SqlScan {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn survey(&self, progress: Progress) -> Result<()> {
+        // Whatever is wrong with the data is wrong with the call.
+        let wrong = |error: Error| Error::Call(error.to_string());
+        let schema = self.source().open().map_err(wrong)?.schema;
+        for chosen in &self.statements {
+            let sql = chosen.sql.as_ref().map(|sql| check(sql, &schema));
+            let name = &chosen.name;
+            sql.unwrap_or(Ok(()))
+                .map_err(|what| Error::Call(format!("statement \"{name}\": {what}")))?;
+        }
+        let survey = Survey::of(&self.source(), progress).map_err(wrong)?;
+        let _ = self.survey.set(survey);
+        Ok(())
+    }
+
+    fn needs(&self) -> Needs {
+        let bytes = Store::disk_bytes_for(self.database_bytes());
+        Needs {
+            sessions: 1,
+            size_bytes: bytes.next_multiple_of(1 << 20),
+            writes: true,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.pages.len() * self.caches.len()
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let needed = self.needs().size_bytes;
+        for target in &runner.targets {
+            let (name, is) = (&target.name, target.len_bytes());
+            if is < Store::disk_bytes_for(self.database_bytes()) {
+                return Err(Error::Call(format!(
+                    "{name} has {} MiB, and these rows need {} MiB with all that is made of them: name \
+                     something larger, or load fewer (rows = {})",
+                    is >> 20,
+                    needed >> 20,
+                    self.rows / 2
+                )));
+            }
+        }
+        // Each is loaded, then runs on every disk.
+        let runs = self.statements.iter().map(|chosen| u64::from(chosen.runs));
+        let each = 1 + runs.sum::<u64>() * runner.targets.len() as u64;
+        runner.stage.expect(self.steps() as u64 * each);
+        let mut all = Vec::new();
+        for sweep in self.sweeps() {
+            all.extend(sweep.measure(runner)?);
+        }
+        Ok(findings::findings(&all))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |sweep: Sweep| Case {
+            name: sweep.name(),
+            time: sweep.time,
+            work: Work::Statements(sweep.once()),
+        };
+        self.sweeps().into_iter().map(case).collect()
+    }
+
+    fn verifies(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within("rows", self.rows, 10_000..=ROWS_MAX)?;
+        within("memory, in bytes", self.memory.bytes(), 65_536..=1 << 40)?;
+        for page in &self.pages {
+            if !page.bytes().is_power_of_two() || !(512..=65536).contains(&page.bytes()) {
+                return Err(format!(
+                    "pages: {page} is no page of SQLite; write powers of two from 512B to 64KiB"
+                ));
+            }
+        }
+        for cache in self.caches.iter().filter(|cache| cache.bytes() != 0) {
+            within("caches, in bytes", cache.bytes(), 1 << 20..=1 << 40)?;
+        }
+        if self.pages.is_empty() || self.caches.is_empty() || self.statements.is_empty() {
+            return Err(
+                "pages, caches and statements need one each at least; caches = [\"0B\"] is none"
+                    .into(),
+            );
+        }
+        for chosen in &self.statements {
+            within("runs", chosen.runs, 1..=1000)?;
+            let weight = chosen.statement()?.weight;
+            within("weight", weight, 0.0..=1e6)?;
+        }
+        let names = || self.statements.iter().map(|chosen| &chosen.name);
+        for (index, name) in names().enumerate() {
+            if names().take(index).any(|before| before == name) {
+                return Err(format!(
+                    "statement \"{name}\" stands there twice: say how often it runs by runs"
+                ));
+            }
+        }
+        check_time(self.time)
+    }
+}

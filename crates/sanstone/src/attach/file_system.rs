@@ -1,0 +1,251 @@
+//! The file system of an attached volume, mounted on a directory by a loop device on the volume's file.
+//!
+//! All of it waits for this process, which serves the file: it runs on threads beside the lanes. The programs of
+//! util-linux do the work. The loop device is detached as soon as it is mounted: the kernel lets go of it when it is
+//! unmounted, whoever does that, and also after the death of this process.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use engine::{blocking, time};
+use front_fuse::{mount_at, mounts};
+
+use super::users::users_of;
+
+/// Before the next look at a directory in use, or at a loop device that is going.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the kernel may take to let go of a loop device.
+const DETACH_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where the file system goes, and how.
+#[derive(Args)]
+pub(super) struct MountOptions {
+    /// Mount the file system on the volume on this empty directory, by a loop device. Needs root.
+    #[arg(long, value_name = "DIR", requires = "fuse")]
+    mount: Option<PathBuf>,
+    /// Options of the file system, as `mount -o` takes them.
+    #[arg(long, value_name = "OPTIONS", requires = "mount")]
+    fs_options: Option<String>,
+}
+
+impl MountOptions {
+    /// Takes the directory, if one is wanted.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub(super) fn take(&self) -> anyhow::Result<Option<MountPoint>> {
+        let Some(directory) = &self.mount else {
+            return Ok(None);
+        };
+        let directory = MountPoint::take(directory, self.fs_options.clone());
+        directory.map(Some)
+    }
+}
+
+/// An empty directory that nothing is mounted on.
+#[derive(Clone)]
+pub(super) struct MountPoint {
+    directory: PathBuf,
+    options: Option<String>,
+}
+
+impl MountPoint {
+    fn take(directory: &Path, options: Option<String>) -> anyhow::Result<MountPoint> {
+        let shown = directory.display();
+        if !rustix::process::geteuid().is_root() {
+            bail!("--mount {shown} needs root; leave it out, or run this as root");
+        }
+        let directory = directory.canonicalize().map_err(|error| {
+            let mend = match error.kind() {
+                io::ErrorKind::NotFound => "; make the directory first",
+                _ => "",
+            };
+            anyhow!("--mount {shown}: {error}{mend}")
+        })?;
+        if let Some(other) = mount_at(&directory)? {
+            bail!(
+                "{shown} has {} mounted on it ({}); run: umount {shown}",
+                other.source.display(),
+                other.kind
+            );
+        }
+        if !directory.is_dir() {
+            bail!("{shown} is no directory; name an empty one");
+        }
+        let mut entries = fs::read_dir(&directory).with_context(|| shown.to_string())?;
+        if let Some(entry) = entries.next() {
+            bail!(
+                "{shown} is not empty: it holds {:?}, which could not be seen any more; name an empty directory",
+                entry?.file_name()
+            );
+        }
+        Ok(MountPoint { directory, options })
+    }
+
+    /// Mounts the file system on `file`.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be mounted; nothing is left behind then.
+    pub(super) async fn mount(self, file: &Path) -> anyhow::Result<FileSystem> {
+        let (file, here) = (file.to_owned(), self.clone());
+        let mounting = move || here.mount_now(&file);
+        let (kind, device) = blocking::run(blocking::Kind::Files, mounting).await??;
+        let directory = self.directory;
+        tracing::info!(directory = %directory.display(), kind, device, "mounted");
+        Ok(FileSystem { directory, device })
+    }
+
+    fn mount_now(&self, file: &Path) -> anyhow::Result<(String, String)> {
+        let kind = kind_on(file)?;
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--direct-io=on"]);
+        let device = ran(losetup.arg(file))?.trim().to_owned();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", &kind]);
+        if let Some(options) = &self.options {
+            mount.args(["-o", options]);
+        }
+        let mounted = ran(mount.arg(&device).arg(&self.directory));
+        // In any case: while it is mounted it stays.
+        let detached = ran(Command::new("losetup").args(["--detach", &device]));
+        mounted?;
+        detached?;
+        Ok((kind, device))
+    }
+}
+
+/// The type of the file system on `file`.
+fn kind_on(file: &Path) -> anyhow::Result<String> {
+    let shown = file.display();
+    let mut blkid = Command::new("blkid");
+    blkid.args(["--probe", "--output", "export"]).arg(file);
+    let output = blkid.stdin(Stdio::null()).output();
+    let output = output.context("blkid, of Debian's package util-linux")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let value = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    const NOTHING_FOUND: i32 = 2;
+    match (
+        output.status.code(),
+        value("TYPE"),
+        value("USAGE"),
+        value("PTTYPE"),
+    ) {
+        (_, Some(kind), Some("filesystem"), _) => Ok(kind.to_owned()),
+        (_, Some(kind), ..) => bail!(
+            "the volume holds {kind}, which is no file system; attach it without --mount, and open that \
+             by a loop device on {shown}"
+        ),
+        (_, None, _, Some(table)) => bail!(
+            "the volume has a partition table ({table}) and no file system of its own; attach it without \
+             --mount, and mount a partition by: losetup --find --show --partscan --direct-io=on {shown}"
+        ),
+        (Some(0 | NOTHING_FOUND), ..) => bail!(
+            "there is no file system on the volume; attach it without --mount and make one, as by: \
+             mkfs.ext4 {shown}"
+        ),
+        _ => bail!(
+            "blkid cannot tell what is on the volume: {} {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+    }
+}
+
+/// Runs a program to its end; gives what it has printed.
+fn ran(command: &mut Command) -> anyhow::Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{name}, of Debian's package mount"))?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A file system that is mounted.
+pub(super) struct FileSystem {
+    directory: PathBuf,
+    device: String,
+}
+
+/// How an attempt to unmount has ended.
+enum Unmounted {
+    Yes,
+    /// Who uses it.
+    InUse(String),
+}
+
+impl FileSystem {
+    /// Unmounts it, as soon as nobody uses it. What is not written yet is written: the file has to be served meanwhile.
+    pub(super) async fn unmount(self) {
+        let mut told = String::new();
+        loop {
+            let (directory, device) = (self.directory.clone(), self.device.clone());
+            let unmounting = move || unmount_now(&directory, &device);
+            let directory = self.directory.display();
+            match blocking::run(blocking::Kind::Files, unmounting).await {
+                Ok(Ok(Unmounted::Yes)) => break,
+                Ok(Ok(Unmounted::InUse(users))) => {
+                    if told != users {
+                        tracing::warn!(
+                            %directory,
+                            "it is in use by {users}; it is unmounted as soon as it is not. A second SIGTERM or \
+                             SIGINT ends at once, and what is not synced is lost"
+                        );
+                        told = users;
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(%directory, %error, "it cannot be unmounted");
+                    return;
+                }
+                Err(error) => {
+                    tracing::error!(%directory, %error, "it cannot be unmounted");
+                    return;
+                }
+            }
+            time::sleep(PAUSE).await;
+        }
+        let began = time::now();
+        while self.is_attached() && time::now() - began < DETACH_LIMIT {
+            time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether the kernel still has the loop device on the file.
+    fn is_attached(&self) -> bool {
+        let name = Path::new(&self.device).file_name().unwrap_or_default();
+        Path::new("/sys/block").join(name).join("loop").exists()
+    }
+}
+
+fn unmount_now(directory: &Path, device: &str) -> anyhow::Result<Unmounted> {
+    match mount_at(directory)? {
+        Some(it) if it.source == Path::new(device) => {}
+        // Somebody has unmounted it, or mounted another one over it.
+        _ => return Ok(Unmounted::Yes),
+    }
+    let Err(error) = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::NOFOLLOW)
+    else {
+        return Ok(Unmounted::Yes);
+    };
+    if error != rustix::io::Errno::BUSY {
+        return Err(error.into());
+    }
+    let below =
+        |mount: &front_fuse::Mount| mount.point != directory && mount.point.starts_with(directory);
+    let below = mounts()?.into_iter().find(below);
+    Ok(Unmounted::InUse(match below {
+        Some(other) => format!("what is mounted on {}", other.point.display()),
+        None => users_of(directory),
+    }))
+}

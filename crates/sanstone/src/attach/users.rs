@@ -1,0 +1,64 @@
+//! Who uses a directory: the processes that have a file below it open or are in it.
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// So many are named.
+const NAMED_MAX: usize = 5;
+
+/// For people, as `process 123 (bash)`. Only the names of open files are looked at, which waits for nobody.
+pub(super) fn users_of(directory: &Path) -> String {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.map(|entry| entry.path());
+    let users: Vec<PathBuf> = processes.filter(|it| uses(it, directory)).collect();
+    let mut text = String::new();
+    for process in users.iter().take(NAMED_MAX) {
+        let separator = if text.is_empty() { "" } else { ", " };
+        let id = process.file_name().unwrap_or_default().to_string_lossy();
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let _ = write!(text, "{separator}process {id} ({})", name.trim());
+    }
+    match users.len() {
+        0 => "something that cannot be told, as a swap file or a loop device".to_owned(),
+        count if count > NAMED_MAX => format!("{text} and {} more", count - NAMED_MAX),
+        _ => text,
+    }
+}
+
+fn uses(process: &Path, directory: &Path) -> bool {
+    let leads_there = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(directory));
+    if ["cwd", "root", "exe"]
+        .iter()
+        .any(|name| leads_there(process.join(name)))
+    {
+        return true;
+    }
+    // Mapped files, too, which need not be open any more.
+    ["fd", "map_files"].iter().any(|list| {
+        let entries = fs::read_dir(process.join(list))
+            .into_iter()
+            .flatten()
+            .flatten();
+        entries.map(|entry| entry.path()).any(leads_there)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_file_open_is_named() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let directory = scratch.path().canonicalize().expect("it is there");
+        assert!(users_of(&directory).contains("cannot be told"));
+        let file = fs::File::create(directory.join("file")).expect("a file");
+        let users = users_of(&directory);
+        let me = format!("process {} (", std::process::id());
+        assert!(users.contains(&me), "{users}");
+        drop(file);
+    }
+}

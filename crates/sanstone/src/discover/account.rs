@@ -1,0 +1,123 @@
+//! Who asks: the initiator's name, and how it proves that it is this one.
+
+use std::{
+    fmt::{self, Display},
+    path::{self, Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::Args;
+
+use volume::{
+    config::{ChapSettings, Credentials},
+    discovery::{Chap, initiator_name},
+};
+
+use super::configuration::quoted;
+use crate::failure::Failure;
+
+/// As what we log in: what `initiator`, `chap` and `mutual` of an `iscsi` volume say.
+#[derive(Args)]
+pub(crate) struct Account {
+    /// The iSCSI name to log in with; without it, this host's own.
+    #[arg(long, value_name = "NAME")]
+    initiator: Option<String>,
+    /// The user to prove to be (CHAP).
+    #[arg(long, value_name = "USER", requires = "chap_secret_file")]
+    chap_user: Option<String>,
+    /// A file whose only line is that user's secret.
+    #[arg(long, value_name = "FILE", requires = "chap_user")]
+    chap_secret_file: Option<PathBuf>,
+    /// The user that the target has to prove to be (mutual CHAP).
+    #[arg(
+        long,
+        value_name = "USER",
+        requires = "chap_user",
+        requires = "mutual_secret_file"
+    )]
+    mutual_user: Option<String>,
+    /// A file whose only line is that user's secret.
+    #[arg(long, value_name = "FILE", requires = "mutual_user")]
+    mutual_secret_file: Option<PathBuf>,
+}
+
+impl Account {
+    /// The name that we log in with.
+    pub(super) fn initiator_name(&self) -> Result<String, Failure> {
+        let name = initiator_name(self.initiator.as_deref());
+        name.map_err(|error| Failure::Wrong(format!("--initiator {error}")))
+    }
+
+    /// Who proves what; the secrets are read.
+    pub(super) fn chap(&self) -> Result<Option<Arc<Chap>>, Failure> {
+        let credentials =
+            |(user, file): (&String, &PathBuf)| Credentials::in_file(user.clone(), file.clone());
+        let chap = self.initiator_account().map(credentials);
+        let mutual = self.target_account().map(credentials);
+        let settings = ChapSettings {
+            chap: chap.as_ref(),
+            mutual: mutual.as_ref(),
+            algorithms: None,
+        };
+        let read = settings.read(Path::new(""));
+        read.map_err(|error| Failure::Wrong(error.message().to_owned()))
+    }
+
+    fn initiator_account(&self) -> Option<(&String, &PathBuf)> {
+        self.chap_user.as_ref().zip(self.chap_secret_file.as_ref())
+    }
+
+    fn target_account(&self) -> Option<(&String, &PathBuf)> {
+        let user = self.mutual_user.as_ref();
+        user.zip(self.mutual_secret_file.as_ref())
+    }
+
+    /// What else there is to try where nothing is shown to us.
+    pub(super) fn mend(&self) -> &'static str {
+        match self.chap_user {
+            None => "; or prove who we are with --chap-user",
+            Some(_) => "",
+        }
+    }
+
+    /// The settings of a volume that logs in as we do, each after a comma. Paths are absolute, as those of a
+    /// configuration are relative to it.
+    pub(super) fn settings(&self) -> anyhow::Result<String> {
+        let mut settings = String::new();
+        if let Some(name) = &self.initiator {
+            settings += &format!(", initiator = {}", quoted(name));
+        }
+        let accounts = [
+            ("chap", self.initiator_account()),
+            ("mutual", self.target_account()),
+        ];
+        for (key, account) in accounts {
+            let Some((user, file)) = account else {
+                continue;
+            };
+            let file = path::absolute(file)?;
+            settings += &format!(
+                ", {key} = {{ user = {}, secret_file = {} }}",
+                quoted(user),
+                quoted(&file.to_string_lossy())
+            );
+        }
+        Ok(settings)
+    }
+}
+
+impl Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.chap_user {
+            None => f.write_str(", and --chap-user is not given")?,
+            Some(user) => write!(
+                f,
+                ", by --chap-user \"{user}\"; a discovery without CHAP is --discovery-without-chap"
+            )?,
+        }
+        match &self.mutual_user {
+            None => Ok(()),
+            Some(user) => write!(f, ", and the target has to be \"{user}\""),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What was found, for people and as JSON.
+
+use std::fmt::{self, Display};
+
+use serde::Serialize;
+use volume::{
+    Result,
+    discovery::{FoundTarget, Portal},
+    luns::{FoundUnit, Kind},
+};
+
+use super::configuration::Volumes;
+use crate::quantity::bytes;
+
+/// The answers of one discovery.
+#[derive(Serialize)]
+pub(super) struct Found {
+    portal: String,
+    initiator: String,
+    targets: Vec<Target>,
+    #[serde(skip)]
+    volumes: Volumes,
+}
+
+#[derive(Serialize)]
+struct Target {
+    name: String,
+    portals: Vec<TargetPortal>,
+    /// `None`: nobody has asked.
+    luns: Option<Vec<Lun>>,
+    /// Why it has not said which units it has.
+    error: Option<String>,
+    /// The volumes of a configuration.
+    configuration: String,
+}
+
+#[derive(Serialize)]
+struct TargetPortal {
+    portal: String,
+    group: Option<u16>,
+}
+
+#[derive(Default, Serialize)]
+struct Lun {
+    lun: u16,
+    device_type: Option<u8>,
+    product: Option<String>,
+    size_bytes: Option<u64>,
+    block_size_bytes: Option<u32>,
+    name: Option<String>,
+    error: Option<String>,
+}
+
+impl Found {
+    pub(super) fn new(portal: &Portal, initiator: &str) -> Found {
+        Found {
+            portal: portal.to_string(),
+            initiator: initiator.to_owned(),
+            targets: Vec::new(),
+            volumes: Volumes::default(),
+        }
+    }
+
+    /// Adds a target, with its units if they were asked for. `login` has the settings of volumes on it.
+    pub(super) fn add(
+        &mut self,
+        target: &FoundTarget,
+        luns: Option<Result<Vec<FoundUnit>>>,
+        login: &str,
+    ) {
+        let (luns, error) = match luns {
+            None => (None, None),
+            Some(Ok(units)) => (
+                Some(units.into_iter().map(Lun::of).collect::<Vec<_>>()),
+                None,
+            ),
+            Some(Err(error)) => (None, Some(error.to_string())),
+        };
+        let disks = match &luns {
+            // Where there is a disk, it is most often this one.
+            None => vec![0],
+            Some(luns) => {
+                let disks = luns.iter().filter(|lun| lun.size_bytes.is_some());
+                disks.map(|lun| lun.lun).collect()
+            }
+        };
+        let volumes = disks
+            .iter()
+            .map(|lun| self.volumes.volume(target, *lun, login));
+        let configuration = volumes.collect();
+        let portals = target.portals.iter().map(|found| TargetPortal {
+            portal: found.portal.to_string(),
+            group: found.group,
+        });
+        self.targets.push(Target {
+            name: target.name.clone(),
+            portals: portals.collect(),
+            luns,
+            error,
+            configuration,
+        });
+    }
+}
+
+impl Lun {
+    fn of(unit: FoundUnit) -> Lun {
+        let lun = unit.lun;
+        let facts = match unit.facts {
+            Ok(facts) => facts,
+            Err(error) => {
+                return Lun {
+                    lun,
+                    error: Some(error.to_string()),
+                    ..Lun::default()
+                };
+            }
+        };
+        let product = Some(facts.product);
+        match facts.kind {
+            Kind::Other(device_type) => Lun {
+                lun,
+                device_type: Some(device_type),
+                product,
+                ..Lun::default()
+            },
+            Kind::Disk {
+                len_bytes,
+                block_size_bytes,
+                name,
+            } => Lun {
+                lun,
+                device_type: Some(0),
+                product,
+                size_bytes: Some(len_bytes),
+                block_size_bytes: Some(block_size_bytes),
+                name,
+                error: None,
+            },
+        }
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Found {
+            portal,
+            initiator,
+            targets,
+            ..
+        } = self;
+        let (count, s) = (targets.len(), if targets.len() == 1 { "" } else { "s" });
+        writeln!(f, "# {portal} shows {count} target{s} to {initiator}")?;
+        targets
+            .iter()
+            .try_for_each(|target| write!(f, "\n{target}"))
+    }
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# target {}", self.name)?;
+        for TargetPortal { portal, group } in &self.portals {
+            write!(f, "#   portal {portal}")?;
+            match group {
+                Some(group) => writeln!(f, ", portal group {group}")?,
+                None => writeln!(f)?,
+            }
+        }
+        match (&self.luns, &self.error) {
+            (Some(luns), _) if luns.is_empty() => writeln!(f, "#   it has no LUN for us")?,
+            (Some(luns), _) => luns.iter().try_for_each(|lun| write!(f, "#   {lun}"))?,
+            // It may have come from the target, as everything here.
+            (None, Some(error)) => writeln!(f, "#   its LUNs: {}", error.escape_debug())?,
+            (None, None) => writeln!(f, "#   LUN 0 is a guess: --luns asks which there are")?,
+        }
+        f.write_str(&self.configuration)
+    }
+}
+
+impl Display for Lun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LUN {}: ", self.lun)?;
+        if let Some(error) = &self.error {
+            return writeln!(f, "{}", error.escape_debug());
+        }
+        match (self.size_bytes, self.block_size_bytes, self.device_type) {
+            (Some(size), Some(block), _) => {
+                write!(f, "{} ({size} bytes), blocks of {block} bytes", bytes(size))?;
+            }
+            (_, _, kind) => write!(f, "no disk (device type {:02x}h)", kind.unwrap_or(0x1f))?,
+        }
+        for more in [&self.name, &self.product].into_iter().flatten() {
+            write!(f, ", {more}")?;
+        }
+        writeln!(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Error, ErrorKind, luns::Facts};
+
+    use super::*;
+
+    fn found(luns: Option<Result<Vec<FoundUnit>>>) -> Found {
+        let portal: Portal = "10.0.1.2".parse().expect("a portal");
+        let target = FoundTarget {
+            name: "iqn.2026-11.example:a".to_owned(),
+            portals: vec![volume::discovery::FoundPortal {
+                portal: portal.clone(),
+                group: Some(1),
+            }],
+        };
+        let mut found = Found::new(&portal, "iqn.2026-11.example:me");
+        found.add(&target, luns, "");
+        found
+    }
+
+    #[test]
+    fn all_but_the_volumes_is_a_comment() {
+        let hostile = || Error::new(ErrorKind::Protocol, "it says\n[volume.evil]");
+        let disk = Facts {
+            product: "MAKER disk".to_owned(),
+            kind: Kind::Disk {
+                len_bytes: 16 << 20,
+                block_size_bytes: 512,
+                name: Some("naa.6001".to_owned()),
+            },
+        };
+        let controller = Facts {
+            product: "MAKER controller".to_owned(),
+            kind: Kind::Other(0x0c),
+        };
+        let unit = |lun, facts| FoundUnit { lun, facts };
+        let units = vec![
+            unit(0, Ok(controller)),
+            unit(1, Ok(disk)),
+            unit(2, Err(hostile())),
+        ];
+        let heads = |found: Found| {
+            let text = found.to_string();
+            let lines = text
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.is_empty());
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let volume = |name: &str, lun| {
+            [
+                format!("[volume.{name}]"),
+                format!(
+                    "iscsi = {{ url = \"iscsi://10.0.1.2:3260/iqn.2026-11.example:a/{lun}\" }}"
+                ),
+            ]
+        };
+        let shown = found(Some(Ok(units.clone()))).to_string();
+        for part in [
+            "# 10.0.1.2:3260 shows 1 target to iqn.2026-11.example:me\n",
+            "#   portal 10.0.1.2:3260, portal group 1\n",
+            "#   LUN 0: no disk (device type 0ch), MAKER controller\n",
+            "#   LUN 1: 16 MiB (16777216 bytes), blocks of 512 bytes, naa.6001, MAKER disk\n",
+            "#   LUN 2: it says\\n[volume.evil]\n",
+        ] {
+            assert!(shown.contains(part), "{part}{shown}");
+        }
+        assert_eq!(heads(found(Some(Ok(units)))), volume("a-lun1", 1));
+        assert_eq!(heads(found(None)), volume("a", 0));
+        assert_eq!(heads(found(Some(Err(hostile())))), volume("a", 0));
+        assert_eq!(heads(found(Some(Ok(Vec::new())))), Vec::<String>::new());
+    }
+}

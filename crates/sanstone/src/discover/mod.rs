@@ -1,0 +1,109 @@
+//! `sanstone discover`: asks a portal of any iSCSI target which targets there are, and on demand which disks
+//! they have. What it prints is a piece of a configuration: all but the volumes is comments.
+
+mod account;
+mod configuration;
+mod found;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use engine::{Duration, Lane, LaneConfig};
+use volume::{
+    Error, ErrorKind,
+    config::Time,
+    discovery::{Asker, Portal},
+};
+
+use crate::{
+    failure::Failure,
+    output::{self, OutputFile},
+};
+use account::Account;
+use found::Found;
+
+#[derive(Args)]
+pub(crate) struct DiscoverCall {
+    /// A portal of the target: HOST or HOST:PORT, as 10.0.1.2 or [fd00::2]:3260.
+    portal: Portal,
+    /// Ask each target which disks it has: their sizes and what they call themselves.
+    #[arg(long)]
+    luns: bool,
+    #[command(flatten)]
+    account: Account,
+    /// Prove nothing to the discovery, only to the targets that it lists. Some know no CHAP there, as tgt.
+    #[arg(long, requires = "chap_user")]
+    discovery_without_chap: bool,
+    /// How long a connection with its login may take, and each answer.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    timeout: Time,
+    /// Write it to FILE as JSON instead; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Discovers what `call` asks for.
+pub(crate) fn run(call: &DiscoverCall) -> Result<(), Failure> {
+    let asker = Asker {
+        initiator_name: call.account.initiator_name()?,
+        chap: call.account.chap()?,
+        limit: limit(call.timeout)?,
+    };
+    let json = call.json.as_deref().map(OutputFile::open_or_standard);
+    let json = json.transpose()?;
+    let lane = Lane::new(&LaneConfig::default())?;
+    let found = lane.block_on(ask(call, &asker))?;
+    let Some(mut json) = json else {
+        return Ok(output::print(found)?);
+    };
+    let text = serde_json::to_string_pretty(&found)?;
+    Ok(json.append(&format!("{text}\n"))?)
+}
+
+fn limit(timeout: Time) -> Result<Duration, Failure> {
+    let limit = timeout.duration();
+    match limit.is_zero() {
+        true => Err(Failure::Wrong(
+            "a time limit of 0 lets nothing happen; write --timeout 5s".into(),
+        )),
+        false => Ok(limit),
+    }
+}
+
+async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
+    let chap = asker.chap.clone().filter(|_| !call.discovery_without_chap);
+    let lister = Asker {
+        chap,
+        ..asker.clone()
+    };
+    let targets = lister.discover(&call.portal).await;
+    let targets = targets.map_err(|error| refused(error, &call.account, asker))?;
+    if targets.is_empty() {
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "{} shows {} no target; allow that name there, or write another one with --initiator{}",
+            call.portal,
+            asker.initiator_name,
+            call.account.mend()
+        )));
+    }
+    let login = call.account.settings()?;
+    let mut found = Found::new(&call.portal, &asker.initiator_name);
+    for target in targets {
+        let luns = match call.luns {
+            true => Some(asker.luns(&target, &call.portal).await),
+            false => None,
+        };
+        found.add(&target, luns, &login);
+    }
+    Ok(found)
+}
+
+/// What is wrong with who we are says who that was.
+fn refused(error: Error, account: &Account, asker: &Asker) -> Failure {
+    let is_about_us = error.kind() == ErrorKind::Configuration;
+    let error = anyhow::Error::new(error);
+    Failure::Failed(match is_about_us {
+        false => error,
+        true => anyhow::anyhow!("{error:#} (we are {}{})", asker.initiator_name, account),
+    })
+}

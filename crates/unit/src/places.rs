@@ -1,0 +1,54 @@
+//! A table of what begins and ends all the time: who enters gets a place, which is used again after it.
+
+/// Places, taken or free.
+#[derive(Debug)]
+pub(crate) struct Places<T> {
+    places: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Places<T> {
+    /// Takes a place for `value`; gives its index.
+    pub(crate) fn enter(&mut self, value: T) -> usize {
+        let Some(index) = self.free.pop() else {
+            self.places.push(Some(value));
+            return self.places.len() - 1;
+        };
+        debug_assert!(self.places[index].is_none(), "a free place is taken");
+        self.places[index] = Some(value);
+        index
+    }
+
+    /// Frees a place; gives what had it.
+    pub(crate) fn leave(&mut self, index: usize) -> Option<T> {
+        let value = self.places[index].take();
+        debug_assert!(value.is_some(), "who has a place leaves it once");
+        self.free.push(index);
+        value
+    }
+
+    /// What has the place `index`.
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.places[index].as_ref()
+    }
+
+    /// Whether all places are free. They are not looked at.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.len() == self.free.len()
+    }
+
+    /// All places that are taken: their indices and what has them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(index, place)| Some((index, place.as_ref()?)))
+    }
+}
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Places {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a disk is, as it has answered when it was opened.
+
+use super::identity::DiskIdentity;
+use crate::Shape;
+
+/// What a disk has answered.
+pub(super) struct Facts {
+    pub(super) shape: Shape,
+    pub(super) identity: DiskIdentity,
+    pub(super) transfer_max_bytes: usize,
+    /// The longest UNMAP; 0: it has none.
+    pub(super) unmap_max_blocks: u64,
+    /// The longest WRITE SAME; 0: it has none.
+    pub(super) write_same_max_blocks: u64,
+    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
+    pub(super) zeroes_may_unmap: bool,
+}
+
+impl Facts {
+    /// The parts of a range that one command can carry: offset from its start, length.
+    pub(super) fn parts(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let longest = self.transfer_max_bytes;
+        (0..len)
+            .step_by(longest)
+            .map(move |start| (start, longest.min(len - start)))
+    }
+
+    pub(super) fn blocks(&self, at: u64, len: u64) -> (u64, u32) {
+        let block = u64::from(self.shape.block_size_bytes);
+        (at / block, (len / block) as u32)
+    }
+}

@@ -1,0 +1,256 @@
+//! Which lanes use sessions of their own right now. The home lane decides it: while all is well each
+//! lane's door is open, and that lane's reads and writes go over its sessions without a word to the home
+//! lane. When a session is lost with writes in flight, a reset is to be sent, or the claim has to be
+//! established again, the doors are closed, each by a message that is answered, and every command comes
+//! to the home lane until all is well again.
+//!
+//! That a door is closed a little late does no harm: a write whose session was lost is answered, also
+//! with an error, only when it can do no harm any more or every door is closed. Until then it may happen
+//! at any time, as every write that is not answered.
+
+use std::{
+    rc::{Rc, Weak},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use engine::{LaneFuture, LaneHandle, spawn};
+
+use super::{
+    branch::{AtHome, Branch, Command, Common, Trouble},
+    cdb::Cdb,
+    doors::{Door, Terms},
+    facts::Facts,
+    patience::Patience,
+    session::{Data, Reply},
+    unflushed::Covers,
+    unit::Unit,
+};
+use crate::{Error, ErrorKind, Result, part::Resident};
+
+/// Ends when the command has been seen to.
+struct SeenTo<'a>(&'a Unit, usize);
+
+impl Drop for SeenTo<'_> {
+    fn drop(&mut self) {
+        let SeenTo(unit, index) = self;
+        let troubles = &unit.doors.all()[*index].troubles;
+        troubles.set(troubles.get() - 1);
+        unit.paths.notify();
+    }
+}
+
+/// Gives each of `lanes` but the first, which is the current one, a way of its own to `disk`, as far as
+/// there are sessions for them.
+pub(super) async fn branch_out(
+    unit: &Unit,
+    disk: Weak<dyn AtHome>,
+    facts: &Arc<Facts>,
+    lanes: &[LaneHandle],
+) -> Result<()> {
+    let others = unit.paths.all().len().min(lanes.len());
+    let Some(home) = lanes.first().filter(|_| others > 1) else {
+        return Ok(());
+    };
+    let this = Resident::keep(home.clone(), disk);
+    let mut doors = Vec::new();
+    for (index, lane) in lanes[1..others].iter().enumerate() {
+        let commands = Arc::new(AtomicU64::new(0));
+        let common = Common {
+            disk: this.clone(),
+            index,
+            facts: facts.clone(),
+            policy: unit.config().multipath.policy,
+            written: unit.unflushed.lane(),
+            failure: unit.unflushed.failure(),
+            commands: commands.clone(),
+        };
+        let make = || LaneFuture::new(async { Ok((Rc::new(Branch::new(common)), ())) });
+        let (branch, ()) = Resident::settle(lane, make).await?;
+        doors.push(Door::new(branch, commands));
+    }
+    unit.doors.set(doors);
+    for index in 0..unit.doors.all().len() {
+        spawn(keep(unit.me.clone(), index));
+    }
+    Ok(())
+}
+
+/// Opens and closes one lane's door, for as long as there is the disk.
+async fn keep(unit: Weak<Unit>, index: usize) {
+    loop {
+        let Some(this) = unit.upgrade() else { return };
+        let changed = this.paths.changed();
+        let notified = changed.notified();
+        let wanted = this.wanted(index);
+        let door = &this.doors.all()[index];
+        if *door.granted.borrow() == wanted {
+            drop(this);
+            notified.await;
+            continue;
+        }
+        let told = match &wanted {
+            Some(terms) => {
+                let nexuses = this.paths.there().into_iter();
+                let nexuses = nexuses.filter(|there| terms.nexuses.contains(&there.number()));
+                let nexuses: Vec<_> = nexuses.map(|there| there.kept().clone()).collect();
+                let term = door.term.get() + 1;
+                let claim = this.claimed.claim();
+                door.term.set(term);
+                door.granted.replace(wanted.clone());
+                LaneFuture::new(door.branch.call(move |branch: Rc<Branch>| async move {
+                    branch.grant(term, &nexuses, claim);
+                    Ok(())
+                }))
+            }
+            None => LaneFuture::new(door.branch.call(revoke)),
+        };
+        drop(this);
+        let told = told.await;
+        let Some(this) = unit.upgrade() else { return };
+        if wanted.is_none() || told.is_err() {
+            this.doors.all()[index].granted.replace(None);
+            this.paths.notify();
+        }
+        if told.is_err() {
+            // The lane has ended.
+            return;
+        }
+    }
+}
+
+async fn revoke(branch: Rc<Branch>) -> Result<()> {
+    branch.revoke();
+    Ok(())
+}
+
+impl Unit {
+    /// What a lane may use now.
+    fn wanted(&self, index: usize) -> Option<Terms> {
+        let door = &self.doors.all()[index];
+        let is_well = self.paths.is_well()
+            && !self.is_unsettled()
+            && self.doors.judging.get() == 0
+            && door.troubles.get() == 0;
+        if !is_well {
+            return None;
+        }
+        let lane = door.branch.lane();
+        let own = self.paths.best_there().into_iter();
+        let own = own.filter(|there| there.lane() == lane);
+        let nexuses: Vec<u64> = own.map(|there| there.number()).collect();
+        let is_claimed = self.claimed.claim().is_some();
+        (!nexuses.is_empty()).then_some(Terms {
+            nexuses,
+            is_claimed,
+        })
+    }
+
+    /// Waits until no other lane sends anything by itself, or there is no reason for it any more.
+    pub(super) async fn closed_doors(&self, is_needed: impl Fn() -> bool) {
+        let are_closed = || (self.doors.are_closed() || !is_needed()).then_some(());
+        self.paths.changed().wait_for(are_closed).await;
+    }
+
+    /// Goes on with a command that another lane could not end by itself.
+    pub(super) async fn go_on(
+        &self,
+        index: usize,
+        trouble: Option<Trouble>,
+        command: Command,
+    ) -> Result<Reply> {
+        let Command {
+            cdb,
+            data,
+            is_volatile,
+        } = command;
+        let data = Data::from(data);
+        let len = match &data {
+            Data::Out(payload) => Some(payload.len()),
+            _ => None,
+        };
+        let mut patience = self.patience();
+        let done = match trouble {
+            None => Ok(()),
+            Some(trouble) => self.see_to(index, trouble, &cdb, &mut patience).await,
+        };
+        let done = match done {
+            Ok(()) => self.run(&cdb, data, &mut patience).await,
+            Err(error) => Err(error),
+        };
+        if is_volatile {
+            let well = done
+                .as_ref()
+                .is_ok_and(|reply| Some(reply.transferred) == len);
+            self.unflushed.wrote(well);
+        }
+        done
+    }
+
+    /// Waits until a command that did not succeed on another lane may be sent again.
+    async fn see_to(
+        &self,
+        index: usize,
+        trouble: Trouble,
+        cdb: &Cdb,
+        patience: &mut Patience,
+    ) -> Result<()> {
+        let door = &self.doors.all()[index];
+        if trouble.term == Some(door.term.get()) {
+            door.granted.replace(None);
+        }
+        door.troubles.set(door.troubles.get() + 1);
+        let _seen_to = SeenTo(self, index);
+        self.paths.notify();
+        let sent = trouble.sent.map(Reply::from);
+        let Some(nexus) = self.paths.find_there(trouble.number) else {
+            return match cdb.changes_medium() && self.paths.has_unfenced() {
+                true => Err(Unit::unfenced()),
+                false => Ok(()),
+            };
+        };
+        if let (Some(end), Some(there)) = (trouble.end, nexus.link().there()) {
+            there.ended(end);
+        }
+        match sent {
+            Ok(reply) if reply.is_good() => Ok(()),
+            sent => self.failed(&nexus, sent, cdb, patience).await,
+        }
+    }
+
+    /// The target has restarted: other lanes use their sessions no more until what they had written
+    /// before is known.
+    pub(super) fn judge_lanes(&self, covered: Covers) {
+        let doors = self.doors.all();
+        if doors.is_empty() {
+            return;
+        }
+        self.doors.judging.set(self.doors.judging.get() + 1);
+        self.paths.notify();
+        let told: Vec<_> = doors.iter().map(|door| door.branch.call(revoke)).collect();
+        let unit = self.me.clone();
+        spawn(async move {
+            for told in told {
+                // A lane that has ended writes nothing.
+                let _ = told.await;
+            }
+            if let Some(unit) = unit.upgrade() {
+                unit.tell_losses(unit.unflushed.restarted_elsewhere(&covered));
+                unit.doors.judging.set(unit.doors.judging.get() - 1);
+                unit.paths.notify();
+            }
+        });
+    }
+
+    /// Waits until it is known what restarts of the target have lost.
+    pub(super) async fn judged(&self) {
+        let is_judged = || (self.doors.judging.get() == 0).then_some(());
+        self.paths.changed().wait_for(is_judged).await;
+    }
+
+    /// A write was lost with its session and may still happen.
+    pub(super) fn unfenced() -> Error {
+        let message = "the session was lost with the write in flight, which the \
+                       target could not be made to forget: it is not sent again";
+        Error::new(ErrorKind::Unreachable, message)
+    }
+}

@@ -1,0 +1,367 @@
+//! A session as the home lane uses it: on the home lane itself, or on another one, where that lane's own
+//! reads and writes go over it too. What is asked of one on another lane is asked there by a message, and
+//! its end is known here a little later.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
+
+use engine::{Buf, Instant, LaneFuture, LaneHandle, Payload, spawn, sync::Notify};
+use iscsi::{LunField, frame::Digests};
+
+use super::{
+    cdb::Cdb,
+    config::{IscsiConfig, PathConfig},
+    in_flight::InFlight,
+    login::Portal,
+    own::{End, Kept, Own},
+    session::{Data, Port, Reply, Session},
+};
+use crate::{Error, Result, part::Resident};
+
+/// A session, wherever it is.
+pub(super) enum Link {
+    /// On this lane.
+    Here(Rc<Session>),
+    /// On another one.
+    There(Rc<Distant>),
+}
+
+/// A session on another lane.
+pub(super) struct Distant {
+    kept: Arc<Resident<Rc<Kept>>>,
+    port: Port,
+    digests: Digests,
+    /// As the other lane has told it.
+    end: RefCell<Option<End>>,
+    /// So has it that the target asks for a logout.
+    is_asked_to_log_out: Cell<bool>,
+    changed: Notify,
+}
+
+/// What a command carries, on its way to another lane.
+pub(super) enum SentData {
+    None,
+    In(usize),
+    Out(Buf),
+}
+
+impl From<Data> for SentData {
+    fn from(data: Data) -> SentData {
+        match data {
+            Data::None => SentData::None,
+            Data::In(len) => SentData::In(len),
+            Data::Out(payload) => SentData::Out(payload.into_buf()),
+        }
+    }
+}
+
+impl From<SentData> for Data {
+    fn from(data: SentData) -> Data {
+        match data {
+            SentData::None => Data::None,
+            SentData::In(len) => Data::In(len),
+            SentData::Out(buf) => Data::Out(buf.into()),
+        }
+    }
+}
+
+/// How a command ended, on its way to another lane.
+pub(super) struct SentReply {
+    status: u8,
+    sense: Vec<u8>,
+    data: Buf,
+    transferred: usize,
+}
+
+impl From<Reply> for SentReply {
+    fn from(reply: Reply) -> SentReply {
+        SentReply {
+            status: reply.status,
+            sense: reply.sense,
+            data: reply.data.into_buf(),
+            transferred: reply.transferred,
+        }
+    }
+}
+
+impl From<SentReply> for Reply {
+    fn from(reply: SentReply) -> Reply {
+        Reply {
+            status: reply.status,
+            sense: reply.sense,
+            data: Payload::from(reply.data),
+            transferred: reply.transferred,
+        }
+    }
+}
+
+impl Link {
+    /// Logs in on `lane`, which is another one, at `portal` or where that sends us; gives the portal, too,
+    /// which knows where the target has gone.
+    pub(super) async fn log_in_on(
+        lane: &LaneHandle,
+        portal: Portal,
+        (config, path): (&IscsiConfig, &PathConfig),
+        lun: LunField,
+        deadline: Instant,
+    ) -> Result<(Link, Portal)> {
+        let (config, path) = (config.clone(), path.clone());
+        let make = move || {
+            LaneFuture::new(async move {
+                let session = portal.log_in(&config, &path, deadline).await?;
+                let told = (session.port(), session.digests(), portal);
+                let own = Own {
+                    session,
+                    lun,
+                    in_flight: InFlight::default(),
+                };
+                Ok((Rc::new(Kept(Rc::new(own))), told))
+            })
+        };
+        let (kept, (port, digests, portal)) = Resident::settle(lane, make).await?;
+        let distant = Rc::new(Distant {
+            kept,
+            port,
+            digests,
+            end: RefCell::default(),
+            is_asked_to_log_out: Cell::new(false),
+            changed: Notify::new(),
+        });
+        let asked = distant.ask(|own| async move {
+            own.session.asked_to_log_out().await;
+            Ok(())
+        });
+        let known = Rc::downgrade(&distant);
+        spawn(async move {
+            // Also when it is over, which is told below.
+            let _ = asked.await;
+            if let Some(distant) = known.upgrade() {
+                distant.is_asked_to_log_out.set(true);
+                distant.changed.notify();
+            }
+        });
+        let over = distant.ask(|own| async move { Ok(over(&own.session).await) });
+        let known = Rc::downgrade(&distant);
+        spawn(async move {
+            let end = over.await.unwrap_or_else(|error| End {
+                error,
+                left_writes: true,
+            });
+            if let Some(distant) = known.upgrade() {
+                distant.ended(end);
+            }
+        });
+        Ok((Link::There(distant), portal))
+    }
+
+    /// The session, if it is on another lane.
+    pub(super) fn there(&self) -> Option<&Rc<Distant>> {
+        match self {
+            Link::Here(_) => None,
+            Link::There(distant) => Some(distant),
+        }
+    }
+
+    pub(super) fn port(&self) -> Port {
+        match self {
+            Link::Here(session) => session.port(),
+            Link::There(distant) => distant.port,
+        }
+    }
+
+    pub(super) fn digests(&self) -> Digests {
+        match self {
+            Link::Here(session) => session.digests(),
+            Link::There(distant) => distant.digests,
+        }
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn end_now(&self) -> Option<End> {
+        match self {
+            Link::Here(session) => End::of(session),
+            Link::There(distant) => distant.end.borrow().clone(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Link::Here(session) => session.is_over(),
+            Link::There(distant) => distant.end.borrow().is_some(),
+        }
+    }
+
+    /// Whether it has ended and left writes with the target.
+    pub(super) fn has_left_writes(&self) -> bool {
+        match self {
+            Link::Here(session) => session.has_left_writes(),
+            Link::There(distant) => {
+                let end = distant.end.borrow();
+                end.as_ref().is_some_and(|end| end.left_writes)
+            }
+        }
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&self) -> End {
+        match self {
+            Link::Here(session) => over(session).await,
+            Link::There(distant) => distant.changed.wait_for(|| self.end_now()).await,
+        }
+    }
+
+    /// Whether the target has asked for a logout.
+    pub(super) fn is_asked_to_log_out(&self) -> bool {
+        match self {
+            Link::Here(session) => session.is_asked_to_log_out(),
+            Link::There(distant) => distant.is_asked_to_log_out.get(),
+        }
+    }
+
+    /// Waits until the target asks for a logout, or it is over.
+    pub(super) async fn asked_to_log_out(&self) {
+        match self {
+            Link::Here(session) => session.asked_to_log_out().await,
+            Link::There(distant) => {
+                let is_asked = || (self.is_asked_to_log_out() || self.is_over()).then_some(());
+                distant.changed.wait_for(is_asked).await;
+            }
+        }
+    }
+
+    /// Sends a command once.
+    pub(super) async fn execute(&self, lun: LunField, cdb: &Cdb, data: Data) -> Result<Reply> {
+        match self {
+            Link::Here(session) => session.execute(lun, cdb, data).await,
+            // In a frame of its own, to keep that of a command on this lane small.
+            Link::There(distant) => LaneFuture::new(distant.execute(*cdb, data)).await,
+        }
+    }
+
+    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
+        match self {
+            Link::Here(session) => session.reset_logical_unit(lun).await,
+            Link::There(distant) => {
+                let reset =
+                    move |own: Rc<Own>| async move { own.session.reset_logical_unit(lun).await };
+                distant.ask(reset).await
+            }
+        }
+    }
+
+    pub(super) async fn logout(&self) {
+        match self {
+            Link::Here(session) => session.logout().await,
+            Link::There(distant) => {
+                let logout = |own: Rc<Own>| async move { own.session.logout().await };
+                distant.see_through(logout).await;
+            }
+        }
+    }
+
+    /// Ends it; on another lane that takes until the message is there.
+    pub(super) fn end(&self, error: Error) {
+        match self {
+            Link::Here(session) => session.end(error),
+            Link::There(distant) => {
+                let end = move |kept: Rc<Kept>| kept.0.session.end(error);
+                distant.kept.tell(end);
+            }
+        }
+    }
+}
+
+impl Distant {
+    /// What tells it from all others.
+    pub(super) fn number(&self) -> u64 {
+        self.kept.number()
+    }
+
+    pub(super) fn lane(&self) -> &LaneHandle {
+        self.kept.lane()
+    }
+
+    pub(super) fn kept(&self) -> &Arc<Resident<Rc<Kept>>> {
+        &self.kept
+    }
+
+    /// It has ended like this.
+    pub(super) fn ended(&self, end: End) {
+        self.end.borrow_mut().get_or_insert(end);
+        self.changed.notify();
+    }
+
+    /// Waits until every command of its own lane was answered, too.
+    pub(super) async fn idle(&self) {
+        let idle = self.ask(|own| async move {
+            own.in_flight.idle().await;
+            Ok(())
+        });
+        // A lane that has ended has none.
+        let _ = idle.await;
+    }
+
+    /// Ends it if commands of any lane are in flight on it.
+    pub(super) async fn end_if_busy(&self, error: Error) {
+        let end = |own: Rc<Own>| async move {
+            if own.in_flight.count() > 0 {
+                own.session.end(error);
+            }
+        };
+        self.see_through(end).await;
+    }
+
+    /// Does something on its own lane that may end it, and knows then whether it has.
+    async fn see_through<F>(&self, order: impl FnOnce(Rc<Own>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let done = self.ask(|own| async move {
+            order(own.clone()).await;
+            Ok(End::of(&own.session))
+        });
+        if let Ok(Some(end)) = done.await {
+            self.ended(end);
+        }
+    }
+
+    /// Asks something of it on its own lane.
+    pub(super) fn ask<R, F>(
+        &self,
+        request: impl FnOnce(Rc<Own>) -> F + Send + 'static,
+    ) -> LaneFuture<'static, Result<R>>
+    where
+        R: Send + 'static,
+        F: Future<Output = Result<R>> + 'static,
+    {
+        LaneFuture::new(self.kept.call(|kept: Rc<Kept>| {
+            let own = kept.0.clone();
+            drop(kept);
+            request(own)
+        }))
+    }
+
+    async fn execute(&self, cdb: Cdb, data: Data) -> Result<Reply> {
+        let data = SentData::from(data);
+        let sent = self.ask(move |own| async move {
+            let replied = own.execute(&cdb, data.into()).await;
+            Ok((replied.map(SentReply::from), End::of(&own.session)))
+        });
+        let (replied, end) = sent.await?;
+        if let (Err(_), Some(end)) = (&replied, end) {
+            self.ended(end);
+        }
+        replied.map(Reply::from)
+    }
+}
+
+/// Waits until `session` is over.
+async fn over(session: &Session) -> End {
+    let error = session.over().await;
+    let left_writes = session.has_left_writes();
+    End { error, left_writes }
+}

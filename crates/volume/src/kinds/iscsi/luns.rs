@@ -1,0 +1,235 @@
+//! Which logical units a target has, as REPORT LUNS, INQUIRY and READ CAPACITY tell. It only looks: no unit is
+//! reserved, registered with or written to.
+
+use std::net::SocketAddr;
+
+use engine::Duration;
+
+use super::{
+    cdb,
+    config::{IscsiConfig, Multipath, PathConfig, next_isid},
+    discovery::{Asker, FoundTarget, Portal},
+    identity::DiskIdentity,
+    inquiry::{self, DIRECT_ACCESS},
+    session::Data,
+    unit::Unit,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// The logical units of a target that are asked; it may have more.
+const LUNS_MAX: usize = 256;
+/// The portals of a target that are tried.
+const PORTALS_MAX: usize = 16;
+/// The length of a standard INQUIRY as it is asked for, in bytes.
+const INQUIRY_BYTES: u8 = 96;
+
+/// A logical unit of a target.
+#[derive(Clone, Debug)]
+pub struct FoundUnit {
+    /// Its number.
+    pub lun: u16,
+    /// What it is.
+    pub facts: Result<Facts>,
+}
+
+/// What a logical unit says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Who has made it, and its model.
+    pub product: String,
+    /// Its type (SPC-4 6.6.2), and of a disk more.
+    pub kind: Kind,
+}
+
+/// A disk, or something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A disk.
+    Disk {
+        /// How long it is, in bytes.
+        len_bytes: u64,
+        /// Its logical block, in bytes.
+        block_size_bytes: u32,
+        /// By what it can be told from others (VPD page 83h), if it can.
+        name: Option<String>,
+    },
+    /// Another device type.
+    Other(u8),
+}
+
+impl Asker {
+    /// The logical units of `target`, by the first of its portals that lets us in. Those may be of a network that is
+    /// not ours: the last one to be tried is where the target was listed.
+    ///
+    /// # Errors
+    /// When none does, or the target does not say which units it has.
+    pub async fn luns(&self, target: &FoundTarget, listed_at: &Portal) -> Result<Vec<FoundUnit>> {
+        let mut config = self.config(target, listed_at).await?;
+        let (reported, address) = self.ask(&config, 0, reported).await?;
+        config.address = address;
+        config.multipath.more.clear();
+        let mut found = Vec::new();
+        for lun in reported {
+            config.isid = next_isid();
+            let facts = self.ask(&config, lun, facts).await;
+            found.push(FoundUnit { lun, facts });
+        }
+        Ok(found)
+    }
+
+    async fn config(&self, target: &FoundTarget, listed_at: &Portal) -> Result<IscsiConfig> {
+        let (mut paths, mut unknown) = (Vec::<PathConfig>::new(), None);
+        let named = target.portals.iter().map(|found| &found.portal);
+        for portal in named.take(PORTALS_MAX).chain([listed_at]) {
+            match self.address_of(portal).await {
+                Ok(address) if paths.iter().any(|path| path.address == address) => {}
+                Ok(address) => paths.push(PathConfig {
+                    address,
+                    source: None,
+                    isid: next_isid(),
+                }),
+                Err(error) => unknown = Some(error),
+            }
+        }
+        let mut paths = paths.into_iter();
+        let Some(first) = paths.next() else {
+            return Err(unknown.expect("a target has a portal"));
+        };
+        Ok(IscsiConfig {
+            address: first.address,
+            target_name: target.name.clone(),
+            lun: 0,
+            initiator_name: self.initiator_name.clone(),
+            isid: first.isid,
+            multipath: Multipath {
+                more: paths.collect(),
+                ..Multipath::default()
+            },
+            chap: self.chap.clone(),
+            header_digest: false,
+            data_digest: false,
+            connect_timeout: self.limit,
+            request_timeout: self.limit,
+            reconnect_timeout: Duration::ZERO,
+        })
+    }
+
+    /// What `question` finds out in a session of its own with a logical unit.
+    async fn ask<T>(
+        &self,
+        config: &IscsiConfig,
+        lun: u16,
+        question: impl AsyncFnOnce(&Unit) -> Result<T>,
+    ) -> Result<T> {
+        let config = IscsiConfig {
+            lun,
+            ..config.clone()
+        };
+        let unit = Unit::new(config, &[]);
+        let answer = match unit.open_first().await {
+            Ok(()) => question(&unit).await,
+            Err(error) => Err(error),
+        };
+        unit.paths.log_out().await;
+        answer
+    }
+}
+
+/// The logical units that a target reports, and where it does.
+async fn reported(unit: &Unit) -> Result<(Vec<u16>, SocketAddr)> {
+    let len = 8 + 8 * LUNS_MAX;
+    let command = cdb::report_luns(len as u32);
+    let mut patience = unit.patience();
+    let reply = unit.run(&command, Data::In(len), &mut patience).await?;
+    let nexus = unit.nexus(&mut patience).await?;
+    let list = reply.data.to_vec();
+    let (luns, others) = parse(&list).ok_or_else(|| {
+        let message = format!("the target reports its LUNs in {} bytes", list.len());
+        Error::new(ErrorKind::Protocol, message)
+    })?;
+    if others > 0 {
+        let target_name = &unit.config().target_name;
+        tracing::warn!(target_name, others, "logical units that are not asked");
+    }
+    Ok((luns, nexus.port().address()))
+}
+
+/// The numbers of a list of REPORT LUNS (SPC-4 6.33), and how many entries more there are: beyond what was asked for,
+/// and addressed in ways that no configuration has.
+fn parse(list: &[u8]) -> Option<(Vec<u16>, usize)> {
+    let (head, entries) = list.split_first_chunk::<8>()?;
+    let [a, b, c, d, ..] = *head;
+    let count = u32::from_be_bytes([a, b, c, d]) as usize / 8;
+    let numbers = entries.chunks_exact(8).take(count).filter_map(|entry| {
+        let lun = scsi::Lun::decode(*entry.first_chunk()?).ok()?;
+        let number = u16::try_from(lun.number()).ok()?;
+        (number < 1 << 14).then_some(number)
+    });
+    let mut numbers: Vec<u16> = numbers.take(LUNS_MAX).collect();
+    let others = count.saturating_sub(numbers.len());
+    numbers.sort_unstable();
+    numbers.dedup();
+    Some((numbers, others))
+}
+
+async fn facts(unit: &Unit) -> Result<Facts> {
+    let mut patience = unit.patience();
+    let patience = &mut patience;
+    let standard = cdb::inquiry(None, INQUIRY_BYTES);
+    let inquiry = inquiry::read(unit, &standard, INQUIRY_BYTES.into(), patience).await?;
+    // Text of a stranger's, for people.
+    let text = |range| {
+        let bytes: &[u8] = inquiry
+            .get::<std::ops::Range<usize>>(range)
+            .unwrap_or_default();
+        bytes.trim_ascii().escape_ascii().to_string()
+    };
+    let product = format!("{} {}", text(8..16), text(16..32));
+    let product = product.trim().to_owned();
+    let kind = inquiry.first().copied().unwrap_or(0x7f);
+    if kind != DIRECT_ACCESS {
+        let kind = Kind::Other(kind & 0x1f);
+        return Ok(Facts { product, kind });
+    }
+    let config = unit.config();
+    let names = inquiry::page(unit, 0x83, 252, patience).await?;
+    let identity = DiskIdentity::parse(&config.target_name, config.lun, &names);
+    let capacity = inquiry::capacity(unit, patience).await?;
+    let kind = Kind::Disk {
+        len_bytes: capacity.blocks * u64::from(capacity.block_size_bytes),
+        block_size_bytes: capacity.block_size_bytes,
+        name: identity.is_named().then(|| identity.to_string()),
+    };
+    Ok(Facts { product, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(announced_bytes: u32, entries: &[[u8; 8]]) -> Vec<u8> {
+        let mut list = announced_bytes.to_be_bytes().to_vec();
+        list.extend([0; 4]);
+        list.extend(entries.as_flattened());
+        list
+    }
+
+    #[test]
+    fn a_list_of_luns_is_read_as_far_as_it_goes() {
+        let [zero, seven] = [0, 7].map(|n| [0, n, 0, 0, 0, 0, 0, 0]);
+        let flat = [0x41, 0, 0, 0, 0, 0, 0, 0];
+        let well_known = [0xc1, 1, 0, 0, 0, 0, 0, 0];
+        for (announced, entries, expected) in [
+            (24, &[seven, zero, flat][..], Some((vec![0, 7, 256], 0))),
+            (16, &[zero, well_known], Some((vec![0], 1))),
+            (8, &[zero, seven], Some((vec![0], 0))),
+            (u32::MAX, &[zero, zero], Some((vec![0], (1 << 29) - 1 - 2))),
+            (0, &[], Some((vec![], 0))),
+        ] {
+            assert_eq!(parse(&list(announced, entries)), expected);
+        }
+        assert_eq!(parse(&[0; 7]), None);
+        let whole = list(16, &[zero, seven]);
+        assert_eq!(parse(&whole[..20]), Some((vec![0], 1)), "cut");
+    }
+}

@@ -1,0 +1,144 @@
+//! Values that live on one lane and are used from others: what is asked of one runs on its lane.
+//!
+//! A lane's residents are in a table of its thread, under numbers that are used once in the process.
+
+use std::{
+    any::Any,
+    cell::RefCell,
+    collections::HashMap,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use engine::{LaneFuture, LaneHandle};
+
+use crate::{Error, ErrorKind, Result};
+
+thread_local! {
+    static HERE: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();
+}
+
+/// A value on one lane; it goes when this is dropped, anywhere.
+pub(crate) struct Resident<T> {
+    number: u64,
+    lane: LaneHandle,
+    what: PhantomData<fn() -> T>,
+}
+
+impl<T> fmt::Debug for Resident<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resident({} on {:?})", self.number, self.lane)
+    }
+}
+
+impl<T: Clone + 'static> Resident<T> {
+    /// Runs `make` on `lane` and keeps what it gives there, and brings the rest of it here.
+    pub(crate) async fn settle<R: Send + 'static>(
+        lane: &LaneHandle,
+        make: impl FnOnce() -> LaneFuture<'static, Result<(T, R)>> + Send + 'static,
+    ) -> Result<(Arc<Self>, R)> {
+        let on = lane.clone();
+        let settled = lane.call(move || async move {
+            let (value, rest) = make().await?;
+            Ok((Resident::keep(on, value), rest))
+        });
+        settled.await.unwrap_or_else(|| Err(lane_ended()))
+    }
+
+    /// Keeps `value` on `lane`, which is the current one.
+    pub(crate) fn keep(lane: LaneHandle, value: T) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        HERE.with(|here| here.borrow_mut().insert(number, Box::new(value)));
+        Arc::new(Resident {
+            number,
+            lane,
+            what: PhantomData,
+        })
+    }
+
+    /// Tells it from all others.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn lane(&self) -> &LaneHandle {
+        &self.lane
+    }
+
+    /// The value, on its own lane.
+    ///
+    /// # Errors
+    /// When it has gone.
+    pub(crate) fn here(&self) -> Result<T> {
+        here(self.number)
+    }
+
+    /// Runs `order` on the value's lane, some time, if the value is there. May be called from anywhere.
+    pub(crate) fn tell(&self, order: impl FnOnce(T) + Send + 'static) {
+        let number = self.number;
+        self.lane.spawn(move || {
+            if let Ok(value) = here(number) {
+                order(value);
+            }
+            std::future::ready(())
+        });
+    }
+
+    /// Runs `request` on the value's lane and brings its result here. It runs to its end there also if
+    /// nobody waits for it any more, and keeps nothing of this.
+    pub(crate) fn call<R, F, A>(
+        &self,
+        request: A,
+    ) -> impl Future<Output = Result<R>> + use<R, F, A, T>
+    where
+        A: FnOnce(T) -> F + Send + 'static,
+        R: Send + 'static,
+        F: Future<Output = Result<R>> + 'static,
+    {
+        let (number, lane) = (self.number, self.lane.clone());
+        async move {
+            let make = move || async move { request(here(number)?).await };
+            lane.call(make).await.unwrap_or_else(|| Err(lane_ended()))
+        }
+    }
+}
+
+impl<T> Drop for Resident<T> {
+    fn drop(&mut self) {
+        let number = self.number;
+        if self.lane.is_current() {
+            drop(leave(number));
+        } else {
+            self.lane.spawn(move || {
+                drop(leave(number));
+                std::future::ready(())
+            });
+        }
+    }
+}
+
+fn leave(number: u64) -> Option<Box<dyn Any>> {
+    HERE.try_with(|here| here.borrow_mut().remove(&number))
+        .ok()?
+}
+
+fn here<T: Clone + 'static>(number: u64) -> Result<T> {
+    let value = HERE.with(|here| {
+        let here = here.borrow();
+        here.get(&number)?.downcast_ref().cloned()
+    });
+    value.ok_or_else(|| Error::new(ErrorKind::Unreachable, "the volume has been closed"))
+}
+
+fn lane_ended() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the lane on which the volume lives has ended",
+    )
+}

@@ -1,0 +1,258 @@
+//! `--mount`: the file system of a volume is there as long as `sanstone attach` is, whatever lane serves it, and
+//! nothing is left of it at the end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::directory::Directory;
+use harness::process::{Daemon, program};
+use harness::run::Ran;
+use harness::sanstone::call;
+
+use crate::attached::{Attached, LONG, Mounted, can_attach, is_mounted, ran, text};
+
+/// With one lane there is no other that could serve what a lane waits for.
+const THIN: &str = "lanes = 1\n[volume.db]\nfile = { path = \"db.img\", size = \"64MiB\" }\n";
+
+/// A directory with an image that has a file system on it, and an empty directory.
+fn prepared() -> (Directory, PathBuf) {
+    let directory = Directory::new();
+    let image = directory.sparse("db.img", 64 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    let files = directory
+        .path()
+        .canonicalize()
+        .expect("it is there")
+        .join("files");
+    fs::create_dir(&files).expect("a directory");
+    (directory, files)
+}
+
+/// Attaches the volume with its file system, and waits until that is mounted.
+fn start(directory: Directory, files: &Path, more: &[&str]) -> Attached {
+    let arguments = [&["--mount", text(files)], more].concat();
+    let attached = Attached::start_in(directory, THIN, &arguments);
+    attached.daemon.log_with(" mounted ");
+    attached
+}
+
+/// The same once more, after its end.
+fn start_again(attached: &mut Attached, files: &Path, more: &[&str]) {
+    let arguments = [&["--mount", text(files)], more].concat();
+    attached.start_again_with(THIN, &arguments);
+    attached.daemon.log_with(" mounted ");
+}
+
+/// The loop devices on the file at `path`.
+fn loops_on(path: &Path) -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").expect("it is there").flatten();
+    let devices = devices.map(|entry| entry.path());
+    let is_on = |device: &PathBuf| {
+        let file = fs::read_to_string(device.join("loop/backing_file"));
+        file.is_ok_and(|file| file.trim_end() == text(path))
+    };
+    devices.filter(is_on).collect()
+}
+
+#[track_caller]
+fn refused(ran: &Ran, words: &[&str]) {
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    for word in words {
+        assert!(ran.stderr.contains(word), "no {word:?}\n{ran}");
+    }
+}
+
+/// Tries to attach with `--mount`, which fails.
+fn attach(directory: &Directory, files: &Path, more: &[&str]) -> Ran {
+    let config = directory.write("sanstone.toml", THIN);
+    let path = directory.join("disk");
+    let arguments = ["attach", "-c", text(&config), "db", "--fuse", text(&path)];
+    call(&[&arguments[..], &["--mount", text(files)], more].concat())
+}
+
+#[track_caller]
+fn nothing_is_left(directory: &Directory, files: &Path) {
+    let path = directory
+        .path()
+        .canonicalize()
+        .expect("it is there")
+        .join("disk");
+    assert!(!path.exists() && !is_mounted(&path) && !is_mounted(files));
+    assert_eq!(loops_on(&path), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_file_system_is_mounted_with_the_volume_and_goes_before_it() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &["--fs-options", "noatime,commit=60"]);
+    let _guard = Mounted(files.clone());
+    let content = harness::noise(1, 10 << 20);
+    fs::write(files.join("file"), &content).expect("room");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("it can be read");
+    let line = mounts.lines().find(|line| line.contains(text(&files)));
+    assert!(
+        line.is_some_and(|line| line.contains("commit=60")),
+        "{line:?}"
+    );
+    let device = loops_on(&attached.path);
+    let [device] = &device[..] else {
+        panic!("one loop device: {device:?}");
+    };
+    let direct = fs::read_to_string(device.join("loop/dio")).expect("it is there");
+    assert_eq!(direct.trim_end(), "1");
+    // Nothing was synced: what the page cache has is written at the unmount.
+    attached.stop();
+    let log = attached.daemon.log();
+    assert!(!log.contains("in use"), "{log}");
+    nothing_is_left(&attached.directory, &files);
+    let image = attached.directory.join("db.img");
+    ran("e2fsck", "e2fsprogs", &["-f", "-n", text(&image)]).success();
+    start_again(&mut attached, &files, &["--read-only"]);
+    assert!(fs::read(files.join("file")).expect("it is there") == content);
+    assert!(
+        fs::write(files.join("file"), "").is_err(),
+        "it is read-only"
+    );
+    attached.stop();
+}
+
+#[test]
+fn the_end_waits_for_whoever_uses_the_file_system_and_names_them() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &[]);
+    let _guard = Mounted(files.clone());
+    let content = harness::noise(2, 1 << 20);
+    let mut user = Command::new(program("sleep", "coreutils"));
+    user.arg("3600").current_dir(&files);
+    let mut user = Daemon::start(&user, attached.directory.join("user.log"));
+    attached.daemon.signal("TERM");
+    let named = format!("in use by process {} (sleep)", user.pid());
+    attached.daemon.log_with(&named);
+    fs::write(files.join("file"), &content).expect("it is served still");
+    user.signal("KILL");
+    user.wait(LONG).expect("it ends");
+    let status = attached.daemon.wait(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", attached.daemon.log());
+    nothing_is_left(&attached.directory, &files);
+    let image = attached.directory.join("db.img");
+    let read = ran("debugfs", "e2fsprogs", &["-R", "stat file", text(&image)]).success();
+    assert!(read.stdout.contains("Size: 1048576"), "{read}");
+}
+
+/// The guide names this command.
+#[test]
+fn after_a_kill_one_unmount_clears_the_way() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &[]);
+    let _guard = Mounted(files.clone());
+    let path = files.join("file");
+    fs::write(&path, harness::noise(3, 1 << 20)).expect("room");
+    ran("sync", "coreutils", &["-f", text(&path)]).success();
+    attached.daemon.signal("KILL");
+    attached.daemon.wait(LONG).expect("it is dead");
+    let again = attach(&attached.directory, &files, &[]);
+    refused(
+        &again,
+        &[
+            "/dev/loop",
+            "(ext4)",
+            &format!("run: umount {}", text(&files)),
+        ],
+    );
+    ran("umount", "mount", &[text(&files)]).success();
+    assert_eq!(loops_on(&attached.path), [] as [PathBuf; 0]);
+    start_again(&mut attached, &files, &[]);
+    assert_eq!(fs::metadata(&path).expect("it was synced").len(), 1 << 20);
+    attached.stop();
+}
+
+#[test]
+fn what_is_no_file_system_is_left_as_it_is() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let image = directory.join("db.img");
+    fs::remove_file(&image).expect("it is there");
+    directory.sparse("db.img", 64 << 20);
+    let mend = [
+        "there is no file system on the volume",
+        "mkfs.ext4",
+        "without --mount",
+    ];
+    refused(&attach(&directory, &files, &[]), &mend);
+    nothing_is_left(&directory, &files);
+    let is_zero = |image: &Path| {
+        fs::read(image)
+            .expect("it is there")
+            .iter()
+            .all(|&byte| byte == 0)
+    };
+    assert!(is_zero(&image), "nothing was made");
+
+    // A partition from sector 2048 on, of as many.
+    let mut table = vec![0; 512];
+    table[446..462].copy_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0]);
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&image)
+        .expect("it is there");
+    std::os::unix::fs::FileExt::write_all_at(&file, &table, 0).expect("room");
+    refused(
+        &attach(&directory, &files, &[]),
+        &["a partition table (dos)", "--partscan"],
+    );
+    nothing_is_left(&directory, &files);
+
+    ran("mkswap", "util-linux", &[text(&image)]).success();
+    refused(
+        &attach(&directory, &files, &[]),
+        &["holds swap, which is no file system"],
+    );
+    nothing_is_left(&directory, &files);
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    fs::write(files.join("precious"), "").expect("a file");
+    let words = ["is not empty", "precious", "name an empty directory"];
+    refused(&attach(&directory, &files, &[]), &words);
+    {
+        let _other = Mounted::new(files.clone(), &["-t", "tmpfs", "scratch"]);
+        let run = format!("run: umount {}", text(&files));
+        refused(
+            &attach(&directory, &files, &[]),
+            &["scratch", "(tmpfs)", &run],
+        );
+    }
+    let image = directory.join("db.img");
+    refused(&attach(&directory, &image, &[]), &["is no directory"]);
+    let nowhere = directory.join("nowhere");
+    refused(
+        &attach(&directory, &nowhere, &[]),
+        &["make the directory first"],
+    );
+    assert!(
+        !directory.join("sanstone.state").exists(),
+        "nothing was opened"
+    );
+    fs::remove_file(files.join("precious")).expect("it is there");
+    let ran = attach(&directory, &files, &["--fs-options", "no-such-option"]);
+    refused(&ran, &["mount: "]);
+    nothing_is_left(&directory, &files);
+}

@@ -1,0 +1,345 @@
+//! Transactions on a database server, on a stripe that is attached, on a plain file and in a directory.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use harness::{
+    process::{find_program, signal},
+    run::{Ran, run},
+};
+use serde_json::Value;
+
+use crate::{Place, assert_gone, assert_told};
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Whether the packages are here; if not, the test is skipped.
+fn has_packages() -> bool {
+    let all = ["sysbench", "mariadbd", "mariadb"];
+    let has = all.iter().all(|name| find_program(name).is_some());
+    if !has {
+        harness::skip("sysbench, mariadb-server-core or mariadb-client is not installed");
+    }
+    has
+}
+
+/// Whether volumes can be attached and file systems be mounted here.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        harness::skip("it needs root, and /dev/fuse");
+    }
+    can
+}
+
+/// Few transactions on few rows.
+fn short(database: &str) -> String {
+    format!(
+        "kind = \"oltp\"\nabout = \"A few transactions\"\nsize = \"512MiB\"\ndatabase = \"{database}\"\nmemory = \
+         \"16MiB\"\ntables = 1\nrows = 200\nthreads = 2\ntransactions = 20\nrounds = 2\n"
+    )
+}
+
+/// The stripe `db` over two files, large enough for a server's own files.
+fn configuration(place: &Place) -> String {
+    let text = r#"
+state = "state"
+[volume.db]
+stripe = { unit = "64KiB", of = [
+  { file = { path = "a.img", size = "320MiB" } },
+  { file = { path = "b.img", size = "320MiB" } },
+] }
+"#;
+    let path = place.directory.write("volumes.toml", text);
+    let path = path.to_string_lossy().into_owned();
+    harness::sanstone::call(&["volume", "create", "-c", &path, "db"]).success();
+    path
+}
+
+/// Nothing that was started for this place is left: no process names it, no mount and no loop device has it.
+#[track_caller]
+fn assert_nothing_left(place: &Place) {
+    let of_place = place.directory.path().to_string_lossy().into_owned();
+    let mounts = fs::read_to_string("/proc/mounts").expect("/proc is there");
+    assert!(!mounts.contains(&of_place), "{mounts}");
+    let loops: Ran = run(Command::new("losetup").arg("--list"), LIMIT);
+    assert!(!loops.stdout.contains(&of_place), "{loops}");
+    let temporary = place.directory.join("tmp");
+    let left: Vec<_> = fs::read_dir(&temporary)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The call, whose temporary files are in the place.
+fn prepared(place: &Place, arguments: &[&str]) -> Command {
+    let temporary = place.directory.join("tmp");
+    fs::create_dir_all(&temporary).expect("a fresh directory");
+    // The server's user comes through.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(place.directory.path(), open).expect("it is ours");
+    let mut command = place.command(arguments);
+    command.env("TMPDIR", &temporary);
+    command
+}
+
+fn oltp(place: &Place, arguments: &[&str]) -> Ran {
+    run(&mut prepared(place, arguments), LIMIT)
+}
+
+#[track_caller]
+fn assert_sites(json: &Value, names: &[&str], rounds: usize) {
+    let sites = json["figures"]["sites"].as_array().expect("sites");
+    assert_eq!(sites.len(), names.len(), "{json}");
+    for (site, name) in sites.iter().zip(names) {
+        assert_eq!(site["name"], *name);
+        let all = site["rounds"].as_array().expect("rounds");
+        assert_eq!(all.len(), rounds, "{site}");
+        for round in all {
+            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us"] {
+                assert!(
+                    round[figure].as_f64().expect("a figure") > 0.0,
+                    "{figure}: {round}"
+                );
+            }
+        }
+    }
+    assert_eq!(
+        json["scores"].as_array().map(Vec::len),
+        Some(2 * names.len()),
+        "{json}"
+    );
+}
+
+#[test]
+fn oltp_on_an_attached_stripe_beside_a_plain_file() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (configuration, file) = (configuration(&place), place.path("made.img"));
+    let call = [
+        "run",
+        "oltp",
+        "-c",
+        &configuration,
+        "--on",
+        &file,
+        "--on",
+        "db",
+        "--quick",
+    ];
+    let ran = oltp(&place, &call).success();
+    let json = assert_told(&place, &ran);
+    assert_sites(&json, &[&file, "db"], 1);
+    let attached = &json["figures"]["sites"][1]["rounds"][0];
+    assert!(
+        attached["attach_cpu_us"].as_f64().expect("its side") > 0.0,
+        "{attached}"
+    );
+    assert!(
+        attached["ios"].as_f64().expect("its I/Os") > 0.0,
+        "{attached}"
+    );
+    assert!(
+        ran.stderr.contains("round 1 of 1"),
+        "it prints as it goes: {ran}"
+    );
+    assert_gone(&file);
+    assert_nothing_left(&place);
+    // What it has left on the volume is nobody's data.
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let again = [
+        "run",
+        &profile.to_string_lossy(),
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+    ];
+    let ran = oltp(&place, &again).success();
+    assert_sites(&assert_told(&place, &ran), &["db"], 2);
+    assert_nothing_left(&place);
+}
+
+#[test]
+fn oltp_in_a_directory_leaves_it_as_it_was() {
+    if !has_packages() {
+        return;
+    }
+    let place = Place::new();
+    let directory = place.directory.join("here");
+    fs::create_dir(&directory).expect("a fresh directory");
+    fs::write(directory.join("mine"), "data").expect("it is ours");
+    let name = directory.to_string_lossy();
+    let databases = match Path::new("/usr/lib/postgresql").exists() {
+        true => vec!["mariadb", "postgresql"],
+        false => vec!["mariadb"],
+    };
+    for database in databases {
+        let profile = place.directory.write("short.toml", short(database));
+        let ran = oltp(&place, &["run", &profile.to_string_lossy(), "--on", &name]).success();
+        assert_sites(&assert_told(&place, &ran), &[&name], 2);
+        let left: Vec<_> = fs::read_dir(&directory)
+            .expect("it is there")
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_nothing_left(&place);
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_named_with_the_mend() {
+    if !has_packages() {
+        return;
+    }
+    let refused = |text: &str, parts: &[&str]| {
+        let place = Place::new();
+        let profile = place.directory.write("mine.toml", text);
+        let mut command = place.command(&["run", &profile.to_string_lossy(), "--on", "/tmp"]);
+        // Nothing is to be found there, and little in /usr/sbin.
+        let ran = run(command.env("PATH", place.directory.path()), LIMIT);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{ran}");
+        }
+    };
+    refused(
+        &short("mariadb"),
+        &[
+            "database = \"mariadb\"",
+            "install the package mariadb-server-core",
+            "\"postgresql\"",
+        ],
+    );
+    let place = Place::new();
+    let configuration = place.configuration();
+    let call = [
+        "run",
+        "oltp",
+        "-c",
+        &configuration,
+        "--on",
+        "db",
+        "--on",
+        "fast",
+    ];
+    let ran = place.run(&call);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr
+            .contains("--on fast: a configuration has one state"),
+        "{ran}"
+    );
+    refused(&short("oracle"), &["oracle", "mariadb", "postgresql"]);
+    refused(
+        &short("mariadb").replace("threads = 2", "threads = 0"),
+        &["threads: 0"],
+    );
+}
+
+/// A run of hours on a plain file, whose first round is over.
+fn begun(place: &Place, file: &str) -> Child {
+    let long = short("mariadb").replace("rounds = 2", "rounds = 1000");
+    let profile = place.directory.write("long.toml", long);
+    let mut lab = prepared(place, &["run", &profile.to_string_lossy(), "--on", file])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let first = lines.find(|line| {
+        line.as_ref()
+            .is_ok_and(|line| line.contains("round 1 of 1000"))
+    });
+    // Nothing is left behind by this test either.
+    if first.is_none() {
+        let _ = (lab.kill(), lab.wait());
+        panic!("it never came to its first round");
+    }
+    thread::spawn(move || lines.for_each(drop));
+    lab
+}
+
+#[test]
+fn an_interrupt_keeps_the_rounds_and_ends_all_that_was_started() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.path("made.img");
+    let mut lab = begun(&place, &file);
+    signal(i64::from(lab.id()), "INT");
+    let ended = lab.wait().expect("a child of ours");
+    assert!(ended.success(), "{ended}");
+    let json = place.json();
+    assert_eq!(json["interrupted"], true, "{json}");
+    let rounds = json["figures"]["sites"][0]["rounds"]
+        .as_array()
+        .map_or(0, Vec::len);
+    assert!((1..1000).contains(&rounds), "{json}");
+    assert_gone(&file);
+    assert_nothing_left(&place);
+}
+
+#[test]
+fn what_a_killed_run_has_started_ends_with_it() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.path("made.img");
+    let mut lab = begun(&place, &file);
+    lab.kill().expect("it runs");
+    lab.wait().expect("a child of ours");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let is_left = || {
+        let of_place = place.directory.path().to_string_lossy().into_owned();
+        let loops = run(Command::new("losetup").arg("--list"), LIMIT);
+        let processes = fs::read_dir("/proc").expect("it is there").flatten();
+        let mut commands =
+            processes.filter_map(|p| fs::read_to_string(p.path().join("cmdline")).ok());
+        loops.stdout.contains(&of_place) || commands.any(|command| command.contains(&of_place))
+    };
+    while is_left() {
+        assert!(Instant::now() < deadline, "something of it is left");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn data_on_a_disk_is_not_lost_unless_that_is_said() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let data = harness::noise(3, 1 << 20);
+    let file = place.directory.write("data.img", &data);
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let ran = oltp(
+        &place,
+        &[
+            "run",
+            &profile.to_string_lossy(),
+            "--on",
+            &file.to_string_lossy(),
+        ],
+    );
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("holds data"), "{ran}");
+    assert!(
+        fs::read(&file).expect("it is there") == data,
+        "the file was changed"
+    );
+    assert_nothing_left(&place);
+}
