@@ -431,7 +431,7 @@ fn a_file_that_may_not_be_made_or_holds_no_block_says_so() {
     let leaf = |rest: &str| format!("[volume.disk]\nfile = {{ {rest} }}\n{table}");
     refused(
         &leaf("path = \"a.img\", size = \"1MiB\", read_only = true"),
-        &["a.img", "take read_only out"],
+        &["a.img", "nothing is made for read_only"],
     );
     let directory = Directory::new();
     let short = directory.sparse("short.img", 100);

@@ -396,6 +396,36 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
 }
 
 #[test]
+fn a_refused_create_leaves_no_file_behind() {
+    let directory = Directory::new();
+    let child = |name: &str| format!("{{ file = {{ path = \"{name}\", size = \"8MiB\" }} }}");
+    let stripe = |names: [&str; 2]| {
+        let children = names.map(child).join(", ");
+        let volume = format!("[volume.v]\nstripe = {{ of = [{children}] }}\n");
+        let target = target_table(harness::free_port(), &["v"]);
+        let file = directory.write("c.toml", format!("{volume}{target}"));
+        file.to_string_lossy().into_owned()
+    };
+    let create = |config: &str| call(&["volume", "create", "-c", config, "v"]);
+    directory.write("full", harness::noise(1, 8 << 20));
+    let refused = create(&stripe(["new", "full"]));
+    assert_eq!(refused.code(), Some(1), "{refused}");
+    assert!(!directory.join("new").exists(), "{refused}");
+    // And one of whose children is lost.
+    let config = stripe(["a", "b"]);
+    create(&config).success();
+    let lost = directory.join("b");
+    std::fs::rename(&lost, directory.join("away")).expect("a file");
+    let refused = create(&config);
+    assert_eq!(refused.code(), Some(1), "{refused}");
+    assert!(!lost.exists(), "{refused}");
+    // What has worked stays.
+    std::fs::rename(directory.join("away"), &lost).expect("a file");
+    create(&stripe(["c", "d"])).success();
+    assert!(directory.join("c").exists() && directory.join("d").exists());
+}
+
+#[test]
 fn a_check_reads_all_of_the_state_directory() {
     for name in ["ports.toml", "owner.toml", "volumes.toml"] {
         let directory = Directory::new();

@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::Path,
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -12,8 +13,9 @@ use std::{
 
 use harness::{
     directory::Directory,
+    process::Daemon,
     run::Ran,
-    sanstone::{IQN, Sanstone, call},
+    sanstone::{IQN, Sanstone, binary, call},
     wire::{Direction, Session, opcode, read_10, write_10},
 };
 use serde_json::Value;
@@ -285,4 +287,76 @@ fn top_tells_what_happens_node_by_node_and_initiator_by_initiator() {
     let ran = call(&["top", "--state", &state(directory.path())]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("--json -"), "{ran}");
+}
+
+#[test]
+fn a_daemon_that_stands_still_is_told_of_in_time() {
+    let directory = Directory::new();
+    let mut server = serve(directory.path());
+    let pid = server.daemon().pid();
+    server.daemon().stop();
+    let configuration = directory.join("sanstone.toml");
+    let configuration = configuration.to_str().expect("plain text");
+    let calls: [&[&str]; 3] = [
+        &["show", "-c", configuration],
+        &["top", "--once", "--json", "-", "-c", configuration],
+        &["apply", "-c", configuration],
+    ];
+    thread::scope(|scope| {
+        let calls = calls.map(|arguments| scope.spawn(|| call(arguments)));
+        for ran in calls.map(|ran| ran.join().expect("it ends")) {
+            assert_eq!(ran.code(), Some(1), "{ran}");
+            for part in [
+                "admin.sock",
+                "has said nothing",
+                &format!("kill -CONT {pid}"),
+            ] {
+                assert!(ran.stderr.contains(part), "{ran}");
+            }
+        }
+    });
+    server.daemon().signal("CONT");
+    show(directory.path()).success();
+}
+
+#[test]
+fn a_daemon_that_stops_and_waits_is_named() {
+    let directory = Directory::new();
+    let volume = "[volume.db.fault]\nrules = [{ on = \"write\", hang = true }]\n\
+                  of = { ram = { size = \"1MiB\" } }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["db"]);
+    let mut session = login(&server);
+    let write = session.command(&write_10(0, 1), Direction::Write, 512, &[1; 512]);
+    write.expect("a command");
+    // Behind it: so it has begun.
+    session.execute(&read_10(8, 1), &[], 512).expect("a read");
+    server.daemon().signal("TERM");
+    server.daemon().log_with("stopping: finishing");
+    let named = format!("process {} has the state directory", server.daemon().pid());
+    let socket = directory.join("sanstone.state/admin.sock");
+    while socket.exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let ran = show(directory.path());
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains(&named), "{ran}");
+    assert!(ran.stderr.contains("a second SIGTERM"), "{ran}");
+}
+
+#[test]
+fn an_attach_cannot_be_asked_and_is_named() {
+    let directory = Directory::new();
+    let configuration = "[volume.db]\nram = { size = \"1MiB\" }\n";
+    let configuration = directory.write("sanstone.toml", configuration);
+    let socket = directory.join("db.sock");
+    let mut command = Command::new(binary());
+    command.args(["attach", "-c"]).arg(configuration);
+    command.args(["db", "--nbd", &format!("unix:{}", socket.display())]);
+    let mut attached = Daemon::start(&command, directory.join("attach.log"));
+    attached.wait_for_socket(&socket);
+    attached.log_with("attached");
+    let ran = show(directory.path());
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    let named = format!("`sanstone attach`, process {}", attached.pid());
+    assert!(ran.stderr.contains(&named), "{ran}");
 }

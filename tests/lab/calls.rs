@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use harness::noise;
+use harness::{noise, sanstone::call};
 
 use crate::Place;
 
@@ -40,10 +40,17 @@ fn a_wrong_call_is_refused_with_what_to_write() {
         "3",
     ];
     refused(&compare, "write 6 or more");
+    for other in ["./a", "././a"] {
+        refused(
+            &["compare", "./a", other, "--profile", "queue"],
+            "one and the same",
+        );
+    }
     refused(
-        &["compare", "./a", "./a", "--profile", "queue"],
-        "with itself",
+        &["run", "queue", "--on", "./a", "--on", "././a"],
+        "one and the same",
     );
+    refused(&["run", "queue", "--on", "."], "this is a directory");
     let nowhere = ["run", "queue", "--on", "/nowhere/there.img"];
     let place = Place::new();
     let ran = place.run(&nowhere);
@@ -101,4 +108,51 @@ fn data_is_not_written_over_unless_it_may_be_lost() {
     place
         .run(&["run", "effectiveness", "--on", &shown, "--quick"])
         .success();
+}
+
+#[test]
+fn nothing_is_written_over_by_what_is_found_out() {
+    let place = Place::new();
+    let data = noise(3, 1 << 20);
+    let file = place.directory.write("data.img", &data);
+    let notes = place.directory.write("notes.md", "# Notes\n");
+    let on = file.to_string_lossy().into_owned();
+    let detour = place.path("./data.img");
+    let notes_at = notes.to_string_lossy().into_owned();
+    let new = place.path("new.img");
+    for (measured, output, part) in [
+        (&on, &detour, "would overwrite what is measured"),
+        (&new, &new, "would overwrite what is measured"),
+        (&on, &notes_at, "something else than a report"),
+    ] {
+        for option in ["--json", "--report"] {
+            let ran = call(&[
+                "lab", "run", "queue", "--quick", "--on", measured, option, output,
+            ]);
+            assert_eq!(ran.code(), Some(2), "{ran}");
+            assert!(ran.stderr.contains(part), "{ran}");
+        }
+    }
+    let compare = [
+        "lab",
+        "compare",
+        &new,
+        &on,
+        "--profile",
+        "queue",
+        "--json",
+        &on,
+    ];
+    let ran = call(&compare);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("would overwrite what is measured"),
+        "{ran}"
+    );
+    assert!(fs::read(&file).expect("it is there") == data);
+    assert_eq!(
+        fs::read_to_string(&notes).expect("it is there"),
+        "# Notes\n"
+    );
+    assert!(!fs::exists(&new).expect("its directory is there"));
 }

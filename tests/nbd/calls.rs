@@ -92,3 +92,22 @@ fn clients_come_by_tcp() {
     let told = nbdinfo(&["--size", &uri]).success();
     assert_eq!(told.stdout.trim(), (8 << 20).to_string());
 }
+
+#[test]
+fn a_file_in_the_place_of_the_socket_is_told_of() {
+    let directory = Directory::new();
+    let config = directory.write("sanstone.toml", RAM);
+    let file = directory.write("db.sock", "mine");
+    let place = format!("unix:{}", file.display());
+    let ran = call(&[
+        "attach",
+        "-c",
+        &config.display().to_string(),
+        "db",
+        "--nbd",
+        &place,
+    ]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("is no socket"), "{ran}");
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"mine");
+}

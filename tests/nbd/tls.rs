@@ -307,6 +307,44 @@ fn bad_files_are_named_with_what_mends_them() {
         let ran = call(&[&line[..], further].concat());
         assert_eq!(ran.code(), Some(2), "{ran}");
     }
+    let place = path("db.img");
+    let line = ["attach", "-c", &config, "db", "--fuse", &place];
+    let ran = call(&[&line[..], &["--tls-certificate", &cert, "--tls-key", &key]].concat());
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(ran.stderr.contains("--tls-certificate is for NBD"), "{ran}");
+}
+
+#[test]
+fn a_certificate_that_nobody_takes_is_told_of_at_the_start() {
+    let authority = Authority::with_server();
+    let (cert, key) = (
+        authority.path("server-cert.pem"),
+        authority.path("server-key.pem"),
+    );
+    let mut until_yesterday = Command::new(program("openssl", "openssl"));
+    until_yesterday.args(["x509", "-days", "-1", "-in", &cert, "-out", &cert]);
+    run(until_yesterday.args(["-signkey", &key]), LIMIT).success();
+    let secure = Secure::start(&authority, false, false);
+    let log = secure
+        .daemon
+        .log_with("clients will refuse the certificate: it is valid from");
+    assert!(log.contains(" UTC, and it is "), "{log}");
+}
+
+#[test]
+fn a_client_that_asks_without_tls_is_told_of() {
+    let authority = Authority::with_server();
+    let secure = Secure::start(&authority, false, false);
+    let mut stream = UnixStream::connect(secure.socket()).expect("it listens");
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).expect("a greeting");
+    let mut request = 3u32.to_be_bytes().to_vec();
+    // NBD_OPT_GO for the export without a name.
+    request.extend(b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
+    stream.write_all(&request).expect("it is taken");
+    secure
+        .daemon
+        .log_with("it has asked for the volume without TLS");
 }
 
 /// A client by hand that has asked for TLS and been answered.

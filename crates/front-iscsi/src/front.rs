@@ -190,8 +190,10 @@ fn hung(nexus: &Nexus) -> String {
     }
     let shown = by_lun.iter().take(HUNG_MAX).map(|(lun, ios)| {
         let unit = nexus.unit(*lun);
-        let volume = unit.as_ref().map_or("-", |unit| unit.disk().name());
-        format!("{ios} of its I/Os on LUN {lun} (volume {volume})")
+        // The end of a daemon takes the units away.
+        let volume = unit.map(|unit| format!(" (volume {})", unit.disk().name()));
+        let volume = volume.unwrap_or_default();
+        format!("{ios} of its I/Os on LUN {lun}{volume}")
     });
     let shown: Vec<String> = shown.collect();
     let and_more = match by_lun.len() > HUNG_MAX {

@@ -23,6 +23,7 @@ mod request;
 mod server;
 mod service;
 mod tls;
+mod validity;
 mod watchdog;
 mod wire;
 mod writer;

@@ -11,7 +11,7 @@ use nbd::{Command, Event, Received};
 
 use crate::{
     connection::{Connection, Outgoing},
-    request,
+    request, tls,
     wire::Wire,
 };
 
@@ -106,6 +106,7 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
                 spend(REQUEST_COST_BYTES).await;
                 take_request(connection, reader, request).await?;
             }
+            Event::AskedWithoutTls => tell_of_tls(connection),
             Event::StartTls => start_tls(connection, reader).await,
             Event::End => {
                 connection.note_ending("it has disconnected");
@@ -115,9 +116,21 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
     }
 }
 
+/// Tells the log why a client gets nothing that may know nothing of TLS.
+fn tell_of_tls(connection: &Connection) {
+    let everywhere = &connection.service.everywhere;
+    if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+        tracing::warn!(
+            peer = connection.peer,
+            suppressed,
+            "a client was refused: it has asked for the volume without TLS"
+        );
+    }
+}
+
 /// Goes on with TLS once the reply that announces it is sent.
 async fn start_tls(connection: &Connection, reader: &Reader) {
-    let Some(tls) = &connection.service.tls else {
+    let Some(offered) = &connection.service.tls else {
         unreachable!("the machine knows whether there is TLS");
     };
     let is_sent = || connection.is_idle() || connection.is_closing();
@@ -126,8 +139,8 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
         let why = "it has sent something between NBD_OPT_STARTTLS and the reply to that";
         return connection.dismiss(why);
     }
-    if let Err(error) = connection.wire.start_tls(tls).await {
-        connection.dismiss(&format!("TLS could not begin: {error}"));
+    if let Err(error) = connection.wire.start_tls(offered).await {
+        connection.dismiss(&format!("TLS could not begin: {}", tls::explain(&error)));
     }
 }
 

@@ -12,7 +12,7 @@ use engine::{
     Duration,
     cross::{Sender, channel, oneshot},
     net::{TcpListener, TcpStream, UnixListener},
-    spawn,
+    spawn, store,
     sync::Notify,
     task::{self, Either},
     time,
@@ -122,8 +122,10 @@ fn not_bound(address: &Address, error: &io::Error) -> StartError {
     let is_unix = matches!(address, Address::Unix(_));
     let mend = match error.kind() {
         ErrorKind::AddrInUse if is_unix => {
-            "something else is there, and another program listens on it if it is a socket: end that, remove it, or \
-             write another path"
+            "another program listens there: end that, remove the socket, or write another path"
+        }
+        ErrorKind::AlreadyExists if is_unix => {
+            "what is there is no socket: remove it, or write another path"
         }
         ErrorKind::NotFound if is_unix => "make its directory first, or write another path",
         ErrorKind::InvalidInput if is_unix => {
@@ -180,6 +182,11 @@ impl Place {
         let bound = match address {
             Address::Tcp(tcp) => TcpListener::bind(*tcp).map(Listener::Tcp),
             Address::Unix(path) => {
+                // Nobody leaves that: there is nothing to wait for.
+                let is_other = |look: store::Look| look.kind != store::Kind::Other;
+                if store::look(path).is_ok_and(is_other) {
+                    return Err(ErrorKind::AlreadyExists.into());
+                }
                 let bound = UnixListener::bind(path);
                 bound.map(|listener| Listener::Unix(address.clone(), listener))
             }

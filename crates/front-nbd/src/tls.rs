@@ -2,13 +2,14 @@
 //! that sign their certificates, all from PEM files.
 
 use std::{
-    fmt, fs,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use engine::store;
 use rustls::{
-    RootCertStore, ServerConfig,
+    CertificateError, RootCertStore, ServerConfig,
     crypto::ring,
     pki_types::{
         CertificateDer, PrivateKeyDer,
@@ -16,6 +17,8 @@ use rustls::{
     },
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
+
+use crate::validity::{Date, Validity};
 
 /// Where the certificates are.
 #[derive(Clone, Debug)]
@@ -73,6 +76,10 @@ impl Tls {
     pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(&files.certificate)?;
+        if let Some(doubt) = Validity::of(&chain[0]).and_then(|it| it.doubt(Date::now())) {
+            let file = files.certificate.display();
+            tracing::warn!(%file, "clients will refuse the certificate: {doubt}");
+        }
         let key = key(&files.key)?;
         provider
             .key_provider
@@ -111,8 +118,29 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// Why TLS failed, with dates where rustls has seconds since 1970.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    let Some(rustls::Error::InvalidCertificate(cause)) = cause else {
+        return error.to_string();
+    };
+    match cause {
+        CertificateError::ExpiredContext { time, not_after } => format!(
+            "invalid peer certificate: it was valid until {}, and it is {}",
+            Date::from_unix(not_after.as_secs()),
+            Date::from_unix(time.as_secs())
+        ),
+        CertificateError::NotValidYetContext { time, not_before } => format!(
+            "invalid peer certificate: it is valid from {}, and it is {}",
+            Date::from_unix(not_before.as_secs()),
+            Date::from_unix(time.as_secs())
+        ),
+        _ => error.to_string(),
+    }
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
+    store::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -129,4 +157,37 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         pem::Error::NoItemsFound => TlsError::NoKey(path.to_owned()),
         error => TlsError::NotPem(path.to_owned(), error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::UnixTime;
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_none_of_these() {
+        let files = TlsFiles {
+            certificate: "/dev/zero".into(),
+            key: "/dev/zero".into(),
+            client_ca: None,
+        };
+        let error = Tls::load(&files).expect_err("it has no end").to_string();
+        assert!(error.contains("/dev/zero"), "{error}");
+        assert!(error.contains("is it the right file?"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_is_told_of_with_dates() {
+        let at = |seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        let expired = CertificateError::ExpiredContext {
+            time: at(1_795_429_398),
+            not_after: at(0),
+        };
+        let error = io::Error::other(rustls::Error::InvalidCertificate(expired));
+        let told = "invalid peer certificate: it was valid until 1970-01-01 00:00:00 UTC, and it is \
+                    2026-11-23 10:23:18 UTC";
+        assert_eq!(explain(&error), told);
+        assert_eq!(explain(&io::Error::other("else")), "else");
+    }
 }

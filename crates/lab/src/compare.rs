@@ -114,6 +114,9 @@ fn measure(
     let luns: Vec<Vec<Lun>> = luns.collect::<Result<_>>()?;
     let mut measured: Measured = cases.iter().map(|_| Default::default()).collect();
     for round in 0..pairs {
+        if runner.is_stopped() {
+            break;
+        }
         for (case, samples) in cases.iter().zip(&mut measured) {
             let mut pair = [None, None];
             // The one that goes first may find a disk that has rested, or a cache that is cold.

@@ -190,6 +190,12 @@ impl Target {
     ) -> Result<Target> {
         let path = PathBuf::from(name);
         let there = fs::metadata(&path).ok();
+        if there.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(Error::Call(format!(
+                "--on {name}: this is a directory; name a file in it, as {}, which is made for the run",
+                path.join("lab.img").display()
+            )));
+        }
         if there.is_none() && !name.contains('/') {
             if let Some(configured) = configured {
                 let names = configured.names.join(", ");

@@ -32,6 +32,8 @@ pub enum Event {
     Send(Vec<u8>),
     /// Receive so many bytes and throw them away.
     Skip(u32),
+    /// The client wanted the export, with NBD_OPT_INFO or NBD_OPT_GO, before TLS is on, and was refused; said once.
+    AskedWithoutTls,
     /// When all is sent, begin with TLS as its server. Nothing that was received before that may count as received
     /// under its protection.
     StartTls,
@@ -68,6 +70,8 @@ pub struct Server {
     has_tls: bool,
     /// It is on.
     is_secure: bool,
+    /// The client wanted the export before TLS was on.
+    has_asked_without_tls: bool,
     phase: Phase,
     client_flags: u16,
     options: u32,
@@ -87,6 +91,7 @@ impl Server {
             export,
             has_tls,
             is_secure: false,
+            has_asked_without_tls: false,
             phase: Phase::ClientFlags,
             client_flags: 0,
             options: 0,
@@ -183,6 +188,10 @@ impl Server {
                     option_reply::TLS_REQUIRED,
                     "begin with TLS (NBD_OPT_STARTTLS)",
                 );
+                if matches!(option, option::INFO | option::GO) && !self.has_asked_without_tls {
+                    self.has_asked_without_tls = true;
+                    self.events.push_back(Event::AskedWithoutTls);
+                }
             }
             option::EXPORT_NAME => self.choose(data)?,
             option::LIST if !data.is_empty() => self.refuse_data(option),

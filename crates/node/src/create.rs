@@ -32,7 +32,13 @@ pub async fn create_stripe(
     graph
         .check_stripes()
         .map_err(|error| config.wrong(&error))?;
+    graph.begin_trial();
     let created = graph.create_stripe(name, home, new).await;
     close(&mut graph).await;
+    match created {
+        Ok(()) => graph.keep_made(),
+        // Children that are blank and new: the next try makes them again, and a lost child stays lost.
+        Err(_) => drop(graph.remove_made()),
+    }
     created.map_err(|error| config.failed(&error))
 }

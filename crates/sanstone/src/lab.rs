@@ -117,7 +117,8 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             };
             let json = json.as_deref().map(OutputFile::open).transpose()?;
             // Asked for now; the run is appended to whatever it is then.
-            history.as_deref().map(OutputFile::open).transpose()?;
+            let history_at = history.as_deref();
+            history_at.map(output::check_appendable).transpose()?;
             let report = bench::run(&settings, |line| log::say(line))?;
             output::print(report.table())?;
             write_json(json, &report.json())?;

@@ -4,7 +4,8 @@
 use std::{
     fmt::Display,
     fs,
-    io::{self, Write},
+    io::{self, Read, Write},
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -36,21 +37,29 @@ impl Output {
     }
 }
 
+/// How the files begin that we write: pages, and JSON objects.
+const BEGINNINGS: [&[u8]; 2] = [b"<!doctype html>", b"{"];
+
 impl OutputFile {
+    /// The file at `path`, which need not exist. What holds anything but what we write is left alone: a
+    /// name that was mistyped costs nobody's data.
+    ///
+    /// # Errors
+    /// It cannot be written, or is no file for this.
     pub(crate) fn open(path: &Path) -> Result<OutputFile, Failure> {
-        let opened = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path);
-        match opened {
-            Ok(file) => Ok(OutputFile {
-                path: path.to_owned(),
-                file,
-                is_begun: false,
-            }),
-            Err(error) => Err(Failure::Wrong(format!("{}: {error}", path.display()))),
+        if !is_replaceable(path)? {
+            return Err(Failure::Wrong(format!(
+                "{}: this file holds something else than a report or JSON, and would be replaced: name a new \
+                 file, or remove this one",
+                path.display()
+            )));
         }
+        let file = open_to_write(path)?;
+        Ok(OutputFile {
+            path: path.to_owned(),
+            file,
+            is_begun: false,
+        })
     }
 
     /// The same, where `-` is standard output.
@@ -84,10 +93,122 @@ impl OutputFile {
     }
 }
 
+/// Finds out before the work whether the file at `path` can be appended to.
+///
+/// # Errors
+/// It cannot, or is no file for this.
+pub(crate) fn check_appendable(path: &Path) -> Result<(), Failure> {
+    open_to_write(path).map(drop)
+}
+
+fn open_to_write(path: &Path) -> Result<fs::File, Failure> {
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
+        return Err(Failure::Wrong(format!(
+            "{}: this is a block device, and writing to it would destroy what is on it: name a file",
+            path.display()
+        )));
+    }
+    let opened = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    opened.map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &io::Error) -> Failure {
+    Failure::Wrong(format!("{}: {error}", path.display()))
+}
+
+/// Whether nothing is lost when the file at `path` is replaced: it is not there, is empty, holds what an
+/// earlier call wrote, or is something that has no content, as a pipe.
+fn is_replaceable(path: &Path) -> Result<bool, Failure> {
+    if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return Ok(true);
+    }
+    let mut start = Vec::new();
+    let longest = BEGINNINGS.map(<[u8]>::len).into_iter().max();
+    fs::File::open(path)
+        .and_then(|file| {
+            file.take(longest.unwrap_or(0) as u64)
+                .read_to_end(&mut start)
+        })
+        .map_err(|error| unusable(path, &error))?;
+    Ok(BEGINNINGS.iter().any(|ours| start.starts_with(ours)))
+}
+
+/// Whether two paths lead to the same file, also one that is not there yet.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| match fs::metadata(path) {
+        Ok(found) => (Some((found.dev(), found.ino())), None),
+        Err(_) => {
+            let name = path.file_name();
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let directory = fs::canonicalize(parent.unwrap_or(Path::new("."))).ok();
+            let there = directory
+                .zip(name)
+                .map(|(directory, name)| directory.join(name));
+            (None, Some(there.unwrap_or_else(|| path.to_owned())))
+        }
+    };
+    place(one) == place(other)
+}
+
 /// Writes all of `text`.
 pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}")
         .and_then(|()| out.flush())
         .context("writing to standard output")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_what_we_wrote_is_replaced() {
+        let scratch = tempfile::tempdir().expect("room");
+        let path = scratch.path().join("output");
+        for (content, is_ours) in [
+            (&b""[..], true),
+            (b"{\n  \"format\": 1 }", true),
+            (b"<!doctype html>\n<html>", true),
+            (b"# notes", false),
+            (b"<", false),
+            (&[0; 4096], false),
+        ] {
+            fs::write(&path, content).expect("room");
+            let opened = OutputFile::open(&path);
+            assert_eq!(opened.is_ok(), is_ours, "{content:?}");
+            assert_eq!(fs::read(&path).expect("it is there"), content);
+            if let Err(failure) = opened {
+                assert!(failure.to_string().contains("name a new file"), "{failure}");
+            }
+        }
+        check_appendable(&path).expect("nothing of it is replaced");
+    }
+
+    #[test]
+    fn a_file_is_the_same_by_all_its_names() {
+        let scratch = tempfile::tempdir().expect("room");
+        let at = |name: &str| scratch.path().join(name);
+        fs::write(at("disk"), b"data").expect("room");
+        fs::hard_link(at("disk"), at("link")).expect("a link");
+        symlink(at("disk"), at("symlink")).expect("a link");
+        for (one, other, is_same) in [
+            ("disk", "./disk", true),
+            ("disk", "link", true),
+            ("disk", "symlink", true),
+            ("new", "./new", true),
+            ("new", "disk", false),
+            ("new", "newer", false),
+        ] {
+            assert_eq!(is_same_file(&at(one), &at(other)), is_same, "{one} {other}");
+        }
+    }
 }

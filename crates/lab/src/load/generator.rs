@@ -43,7 +43,7 @@ const LOOK_MAX: Duration = Duration::from_millis(20);
 
 /// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
 /// that it is not always the same disk's.
-const SEEN_ONE_OF: u64 = 17;
+const SEEN_ONE_OF: u64 = 67;
 /// And one is that comes so long after the last.
 const SEEN_AFTER: Duration = Duration::from_millis(1);
 

@@ -273,8 +273,8 @@ fn table(runs: &[Run], whose: &str) -> Table {
             "I/Os/s",
             "processor",
             "I/Os/s for 1 %",
-            "median",
-            "99 %",
+            "median µs",
+            "99 % µs",
             "cores > 90 %",
         ],
     );

@@ -245,7 +245,7 @@ impl Experiment for Queue {
         };
         let adapters = self.behind_adapters(runner, &luns)?;
         let mut findings = Findings {
-            answer: answer(knee.as_ref()),
+            answer: answer(knee.as_ref(), sweep.len()),
             tables: vec![sweep_table(&sweep)],
             plots: sweep_plots(&sweep),
             figures: json!({
@@ -340,7 +340,7 @@ fn across(ios: &[IoSpent]) -> Layers {
     layers::layers(ios, |io| io.latency_ns, &[], |io| io.way)
 }
 
-fn answer(knee: Option<&Knee>) -> String {
+fn answer(knee: Option<&Knee>, tried: usize) -> String {
     let Some(knee) = knee else {
         return "Nothing was measured.".into();
     };
@@ -349,6 +349,10 @@ fn answer(knee: Option<&Knee>) -> String {
         true => format!(
             "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} µs each; beyond it \
              throughput does not grow, only the wait does."
+        ),
+        false if tried < 2 => format!(
+            "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} µs each; whether more of \
+             them bring more is not known."
         ),
         false => format!(
             "Throughput still grows at {outstanding} outstanding, the most that was tried: {iops} I/Os a \
@@ -365,10 +369,14 @@ fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
         median(runs, |run| run.iops),
         median(runs, |run| run.mean_us),
     );
+    let doubt = match runs.len() {
+        0 | 1 => " (one round: run it without --quick before you act on it)",
+        _ => "",
+    };
     (mean_us > 1.5 * knee.mean_us).then(|| {
         format!(
             "beyond {} outstanding throughput does not grow ({} I/Os a second there, {} with {last}), and \
-             each I/O takes {} µs instead of {}: let whoever sends them have no more than {} outstanding",
+             each I/O takes {} µs instead of {}: let whoever sends them have no more than {} outstanding{doubt}",
             knee.outstanding,
             short(knee.iops),
             short(iops),
@@ -446,9 +454,9 @@ fn sweep_table(sweep: &Sweep) -> Table {
             "outstanding",
             "I/Os/s",
             "MB/s",
-            "mean",
-            "median",
-            "99 %",
+            "mean µs",
+            "median µs",
+            "99 % µs",
             "queue",
             "by Little",
         ],
@@ -514,11 +522,11 @@ fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
             "of the knee's rate",
             "arrivals/s",
             "I/Os/s",
-            "mean",
-            "median",
-            "99 %",
+            "mean µs",
+            "median µs",
+            "99 % µs",
             "queue",
-            "late 99 %",
+            "late 99 % µs",
             "not begun",
         ],
     );
@@ -571,10 +579,10 @@ fn adapters_table(adapters: &[(&NamedAdapter, Step)]) -> Table {
         &[
             "adapter",
             "I/Os/s",
-            "mean",
-            "of it before the adapter",
-            "of it the disk",
-            "99 %",
+            "mean µs",
+            "of it before the adapter µs",
+            "of it the disk µs",
+            "99 % µs",
         ],
     );
     for (adapter, Step { figures, .. }) in adapters {
@@ -630,7 +638,7 @@ mod tests {
     fn the_knee_is_the_least_number_that_does_as_well_as_the_most() {
         let found = knee(&sweep(48_000.0)).expect("a knee");
         assert_eq!((found.outstanding, found.is_passed), (48, true));
-        let told = answer(Some(&found));
+        let told = answer(Some(&found), 12);
         assert!(told.contains("48 outstanding: 48,000 I/Os"), "{told}");
         let advice = advice_of_knee(Some(&found), &sweep(48_000.0)).expect("some");
         assert!(
@@ -644,7 +652,8 @@ mod tests {
         let sweep = sweep(f64::INFINITY);
         let found = knee(&sweep).expect("a point");
         assert_eq!((found.outstanding, found.is_passed), (1024, false));
-        assert!(answer(Some(&found)).contains("the knee is not reached"));
+        assert!(answer(Some(&found), 12).contains("the knee is not reached"));
+        assert!(answer(Some(&found), 1).contains("is not known"));
         assert_eq!(advice_of_knee(Some(&found), &sweep), None);
         assert_eq!(knee(&Sweep::new()), None);
     }

@@ -105,6 +105,7 @@ impl Client {
             match event {
                 Event::Send(bytes) => self.received.extend(bytes),
                 Event::Skip(len) => self.skip += len as usize,
+                Event::AskedWithoutTls => self.told.push("without tls"),
                 Event::StartTls => self.told.push("tls"),
                 Event::Transmission => self.told.push("transmission"),
                 Event::Request(request) => self.requests.push(request),
@@ -364,9 +365,17 @@ fn contexts_are_selected_for_the_transmission() {
 fn tls_comes_first_and_takes_back_what_was_agreed_before() {
     let mut client = Client::of(export(), true);
     client.send(&[0, 0, 0, 3]);
-    for option in [option::LIST, GO, option::STRUCTURED_REPLY, 99] {
+    for option in [
+        option::LIST,
+        GO,
+        GO,
+        option::INFO,
+        option::STRUCTURED_REPLY,
+        99,
+    ] {
         assert_eq!(client.kinds(option, &[]), [option_reply::TLS_REQUIRED]);
     }
+    assert_eq!(client.told.drain(..).as_slice(), ["without tls"]);
     let named = client.try_send(&option_bytes(option::EXPORT_NAME, b"db"));
     assert_eq!(named, Err(Violation::WithoutTls));
     client.server.agreed.is_structured = true;

@@ -106,6 +106,11 @@ fn with_mend(message: &str) -> String {
         return "this is a list of tables; write each as [volume.NAME], in single brackets"
             .to_owned();
     }
+    if message == "invalid type: map, expected a string" {
+        return "this is a table, { … }, where a text belongs; where one table is expected, write it without [ ] \
+                around it"
+            .to_owned();
+    }
     let list = format!("a list, as [\"{given}\"]");
     let file = format!("it as {{ path = \"{given}\" }}");
     let of_luns = format!("it as [\"{given}\"]");
@@ -237,6 +242,11 @@ mod tests {
             (
                 "unknown field `login_timeout`, expected one of `logins`, `login_time`",
                 "unknown key `login_timeout`; write `login_time`",
+            ),
+            (
+                "invalid type: map, expected a string",
+                "this is a table, { … }, where a text belongs; where one table is expected, write it without \
+                 [ ] around it",
             ),
             (
                 "invalid type: string \"4\", expected i64",

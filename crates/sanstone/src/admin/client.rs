@@ -1,27 +1,29 @@
 //! Asks a running daemon.
 
 use std::{
-    io::ErrorKind,
+    io::{self, ErrorKind},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::anyhow;
 use clap::Args;
 use node::Config;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with,
+    sockopt::{Timeout, set_socket_timeout, socket_peercred},
+};
 use serde::de::DeserializeOwned;
 
 use super::{
-    protocol::{Asked, answer, read_line, request, write_line},
-    socket,
+    lock,
+    protocol::{Asked, SILENCE_TIMEOUT, answer, read_line, request, write_line},
+    socket::{self, Short},
 };
 use crate::failure::Failure;
 
 /// More than any daemon has to say.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
-/// The daemon says itself when it takes too long, if it can say anything.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which daemon is meant.
 #[derive(Args)]
@@ -54,16 +56,17 @@ impl Place {
 /// There is none, or it refuses.
 pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, Failure> {
     let stream = connect(state)?;
-    let silence = asked.timeout() + PATIENCE;
-    stream.set_read_timeout(Some(silence))?;
-    stream.set_write_timeout(Some(silence))?;
-    let lost = |error: std::io::Error| {
-        let why = match error.kind() {
-            ErrorKind::WouldBlock => format!("it has said nothing for {silence:?}"),
-            ErrorKind::UnexpectedEof => "it has ended, or closed the connection".to_owned(),
-            _ => error.to_string(),
-        };
-        anyhow!("the daemon of {} has not answered: {why}", state.display())
+    let is_change = matches!(asked, Asked::Apply { dry_run: false, .. });
+    let lost = |error: io::Error| match error.kind() {
+        ErrorKind::WouldBlock => silent(state, Some(&stream), is_change),
+        ErrorKind::UnexpectedEof => anyhow!(
+            "the daemon of {} has not answered: it has ended, or closed the connection",
+            state.display()
+        ),
+        _ => anyhow!(
+            "the daemon of {} has not answered: {error}",
+            state.display()
+        ),
     };
     // A daemon that is too busy says so without waiting for the question.
     let sent = write_line(&stream, &request(asked)?);
@@ -75,22 +78,37 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
     })
 }
 
+/// What to do about a daemon that takes no connections any more, or does not say a word on `stream`.
+fn silent(state: &Path, stream: Option<&UnixStream>, is_change: bool) -> anyhow::Error {
+    let peer = stream.and_then(|stream| socket_peercred(stream).ok());
+    let (who, pid) = peer.map_or(("the daemon".to_owned(), "PID".to_owned()), |peer| {
+        let pid = peer.pid.as_raw_nonzero().to_string();
+        (format!("the daemon, process {pid},"), pid)
+    });
+    let late = match is_change {
+        true => "; when it goes on, it may still apply the configuration",
+        false => "",
+    };
+    anyhow!(
+        "{}: {who} has said nothing for {SILENCE_TIMEOUT:?}: it was stopped (kill -CONT {pid} lets it go on), or it \
+         hangs (its log may say on what){late}",
+        socket::path(state).display()
+    )
+}
+
 fn connect(state: &Path) -> Result<UnixStream, Failure> {
-    let connected = socket::address(state).and_then(|at| UnixStream::connect(at.path()));
+    let connected = socket::address(state).and_then(|at| connect_in_time(&at));
     connected.map_err(|error| {
         let path = socket::path(state);
         let path = path.display();
         let why = match error.kind() {
-            ErrorKind::NotFound => {
+            ErrorKind::NotFound => not_listening(state),
+            ErrorKind::ConnectionRefused => {
                 format!(
-                    "no daemon serves with the state directory {}: there is no {path}; start one, or \
-                     name another with -c or --state",
-                    state.display()
+                    "no daemon listens at {path}: the one that made it has ended; start it again"
                 )
             }
-            ErrorKind::ConnectionRefused => {
-                format!("no daemon listens at {path}: the one that made it has ended; start it again")
-            }
+            ErrorKind::WouldBlock => return silent(state, None, false).into(),
             ErrorKind::PermissionDenied => {
                 format!("{path}: {error}; call this as the user who runs the daemon, or as root")
             }
@@ -98,4 +116,38 @@ fn connect(state: &Path) -> Result<UnixStream, Failure> {
         };
         anyhow!(why).into()
     })
+}
+
+/// A connection on which no call waits longer than [`SILENCE_TIMEOUT`], that which makes it included: a daemon that
+/// stands still has room for few who wait.
+fn connect_in_time(at: &Short) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, timeout, Some(SILENCE_TIMEOUT))?;
+    }
+    connect_to(&socket, &SocketAddrUnix::new(at.path())?)?;
+    Ok(socket.into())
+}
+
+/// Why nobody listens in a state directory.
+fn not_listening(state: &Path) -> String {
+    let (shown, path) = (state.display(), socket::path(state));
+    let Some(pid) = lock::holder(state) else {
+        return format!(
+            "no daemon serves with the state directory {shown}: there is no {}; start one, or name another with -c \
+             or --state",
+            path.display()
+        );
+    };
+    match lock::is_attach(pid) {
+        true => format!(
+            "{shown} is the state directory of `sanstone attach`, process {pid}, which cannot be asked: show, top and \
+             apply are for `sanstone serve`; kill -USR1 {pid} has it log where its time went"
+        ),
+        false => format!(
+            "process {pid} has the state directory {shown} and answers nobody: it is starting, or it is stopping and \
+             waits for I/O that it has accepted (its log says what it does); a second SIGTERM ends it at once"
+        ),
+    }
 }

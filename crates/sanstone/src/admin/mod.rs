@@ -9,6 +9,7 @@
 //! ```
 
 mod client;
+mod lock;
 mod protocol;
 mod server;
 mod socket;

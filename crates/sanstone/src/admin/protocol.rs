@@ -1,5 +1,6 @@
 //! What client and daemon say to each other: the client one line, the daemon one line, and that is all
-//! of a connection. Both are JSON objects that begin with the version of this protocol.
+//! of a connection. Both are JSON objects that begin with the version of this protocol. Before its line the daemon
+//! sends spaces, which mean nothing in JSON: while they come, it is at work.
 
 use std::{
     io::{self, BufRead, Read, Write},
@@ -15,6 +16,10 @@ use serde_json::Value;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take to change: volumes are opened, and what is served no more ends.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// How often a daemon that is at work sends a space.
+pub(crate) const BEAT: Duration = Duration::from_secs(2);
+/// How long a daemon may send nothing at all before it is taken to stand still.
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of this protocol.
 const VERSION: u32 = 1;
 
@@ -213,6 +218,13 @@ mod tests {
         let refusal = Refusal::failed("no");
         let line = reply(Err::<u32, _>(refusal.clone())).expect("it is JSON");
         assert_eq!(answer::<u32>(&line), Err(refusal));
+    }
+
+    #[test]
+    fn spaces_before_an_answer_mean_nothing() {
+        let mut line = vec![b' '; 5];
+        line.extend(reply(Ok(7)).expect("it is JSON"));
+        assert_eq!(answer(&line), Ok(7));
     }
 
     #[test]

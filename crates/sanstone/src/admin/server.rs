@@ -5,7 +5,7 @@ use std::{
     cell::RefCell,
     fmt::Display,
     fs,
-    io::{self, ErrorKind},
+    io::{self, ErrorKind, Write},
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
@@ -28,7 +28,7 @@ use rustix::{
 };
 
 use super::{
-    protocol::{Applied, Asked, Refusal, Sample, asked, read_line, reply, write_line},
+    protocol::{Applied, Asked, BEAT, Refusal, Sample, asked, read_line, reply, write_line},
     socket,
 };
 
@@ -169,7 +169,7 @@ fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
         return write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?);
     }
     let line = read_line(stream, REQUEST_BYTES_MAX)?;
-    let line = match asked(&line) {
+    let line = while_beating(stream, || match asked(&line) {
         Err(refusal) => reply(Err::<(), _>(refusal)),
         Ok(asked) => {
             let timeout = asked.timeout();
@@ -185,8 +185,31 @@ fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
                 Asked::Apply { path, dry_run } => reply(apply(hand, timeout, &path, dry_run)),
             }
         }
-    }?;
+    })?;
     write_line(stream, &line)
+}
+
+/// Does `work`, and meanwhile tells the client by spaces that it goes on.
+fn while_beating<T>(stream: &UnixStream, work: impl FnOnce() -> T) -> T {
+    let (working, over) = mpsc::channel::<()>();
+    let beat = move || {
+        let mut stream = stream;
+        while over.recv_timeout(BEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // Who has gone needs none.
+            if stream.write_all(b" ").is_err() {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let beating = thread::Builder::new().name("admin-beat".into());
+        if let Err(error) = beating.spawn_scoped(scope, beat) {
+            tracing::warn!(%error, "a client of the admin socket hears nothing before its answer");
+        }
+        let done = work();
+        drop(working);
+        done
+    })
 }
 
 fn refuse(stream: &UnixStream) -> io::Result<()> {
@@ -264,4 +287,19 @@ fn sample(view: &View) -> Sample {
 fn clock_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_client_hears_that_the_daemon_is_at_work() {
+        let (ours, mut its) = UnixStream::pair().expect("two sockets");
+        let mut space = [0];
+        while_beating(&ours, || its.read_exact(&mut space).expect("a space"));
+        assert_eq!(space, [b' ']);
+    }
 }

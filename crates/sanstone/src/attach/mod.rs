@@ -76,7 +76,13 @@ struct TlsOptions {
 }
 
 impl TlsOptions {
-    fn load(&self) -> Result<Option<Tls>, Failure> {
+    fn load(&self, to: &To) -> Result<Option<Tls>, Failure> {
+        // Clap forgets what an option requires where that excludes another one that is there.
+        if self.tls_certificate.is_some() && to.nbd.is_none() {
+            return Err(Failure::Wrong(
+                "--tls-certificate is for NBD clients: leave the TLS options out, or attach with --nbd".into(),
+            ));
+        }
         let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
             return Ok(None);
         };
@@ -177,7 +183,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let (teller, told) = channel();
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
-    let tls = call.tls.load()?;
+    let tls = call.tls.load(&call.to)?;
     descriptors::raise(0);
     log::abort_at_panic();
     // For this thread and those that it starts.

@@ -139,6 +139,7 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         binary: std::env::current_exe().context("finding our own binary")?,
         resume: call.earlier()?,
     };
+    call.common.keep_apart(&options.on)?;
     let answer = options
         .resume
         .as_ref()
@@ -188,6 +189,8 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
         pairs: call.pairs,
         overwrite: call.common.overwrite,
     };
+    call.common
+        .keep_apart(&[options.a.clone(), options.b.clone()])?;
     call.common.carry_out(|configured, stop, progress| {
         compare(&profile, &options, configured, stop, progress)
     })
@@ -213,6 +216,38 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// Refuses to measure one file as two, and to write what is found out to what it is found out of.
+    fn keep_apart(&self, on: &[On]) -> Result<(), Failure> {
+        for (index, one) in on.iter().enumerate() {
+            let is_twice = |other: &&On| match (one, *other) {
+                (On::Name(one), On::Name(other)) => {
+                    output::is_same_file(Path::new(one), Path::new(other))
+                }
+                (one, other) => one == other,
+            };
+            if let Some(other) = on[..index].iter().find(is_twice) {
+                return Err(Failure::Wrong(format!(
+                    "{} and {} are one and the same: name two things",
+                    other.name(),
+                    one.name()
+                )));
+            }
+        }
+        let outputs = [("--json", &self.json), ("--report", &self.report)];
+        for (option, output) in outputs {
+            let Some(path) = output else { continue };
+            let same = |on: &&On| matches!(on, On::Name(name) if output::is_same_file(path, Path::new(name)));
+            if let Some(on) = on.iter().find(same) {
+                return Err(Failure::Wrong(format!(
+                    "{option} {}: this would overwrite what is measured, {}: name another file",
+                    path.display(),
+                    on.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The profile of this name or file, with the data that is named.
     fn profile(&self, name: &str) -> Result<Profile, Failure> {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;

@@ -65,15 +65,16 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
                 )),
             };
         }
-        Err(error) if size.is_some() => {
+        Err(error) if options.read_only => {
             return wrong(format!(
-                "{shown} cannot be opened: {error}; make it, or take read_only out to have it made"
+                "{shown} cannot be opened: {error}; put it back, or name the right one: nothing is made for read_only = \
+                 true"
             ));
         }
         Err(error) => {
             return wrong(format!(
-                "{shown} cannot be opened: {error}; give it a size to have it made, as size = \
-                 \"20GiB\""
+                "{shown} cannot be opened: {error}; put it back, or name the right one; if it is to be a new, blank \
+                 disk, give it a size to have it made, as size = \"20GiB\""
             ));
         }
     };

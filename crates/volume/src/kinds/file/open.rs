@@ -284,11 +284,14 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
         io::ErrorKind::NotFound if options.len_bytes.is_some() && !options.read_only => {
             "its directory does not exist; make it first".to_owned()
         }
-        io::ErrorKind::NotFound if options.len_bytes.is_some() => {
-            "it does not exist; make it, or take read_only out to have it made".to_owned()
+        io::ErrorKind::NotFound if options.read_only => {
+            "it does not exist; put it back, or name the right one: nothing is made for read_only = true"
+                .to_owned()
         }
         io::ErrorKind::NotFound => {
-            "it does not exist; give it a size to have it made, as size = \"20GiB\"".to_owned()
+            "it does not exist; put it back, or name the right one; if it is to be a new, blank disk, give \
+             it a size to have it made, as size = \"20GiB\""
+                .to_owned()
         }
         io::ErrorKind::WouldBlock => {
             "another process has it locked; stop that one, or serve another file".to_owned()

@@ -234,7 +234,7 @@ fn what_is_unfit_is_refused_with_the_mend() {
         len_bytes: None,
         ..base.clone()
     };
-    assert!(refusal(&missing).contains("does not exist; give it a size"));
+    assert!(refusal(&missing).contains("give it a size to have it made"));
     let nowhere = FileOptions {
         path: scratch.file("no/disk"),
         ..base.clone()
