@@ -41,10 +41,15 @@ fn one_request_at_a_time_stays_on_one_lane() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return harness::skip("there is one CPU, and so one lane");
     }
-    // In the page cache all I/O goes through the home lane; past it, each lane does its own and waits for it.
-    for cache in ["write-back", "direct"] {
-        let file = format!("{{ path = \"db.img\", size = \"16MiB\", cache = \"{cache}\" }}");
-        let mut attached = Attached::start(&format!("[volume.db]\nfile = {file}\n"));
+    // Each lane does the I/O of a file itself. A cache lives on one lane, and no other one takes its requests.
+    let file =
+        |mode| format!("file = {{ path = \"db.img\", size = \"16MiB\", cache = \"{mode}\" }}");
+    let cached = format!(
+        "cache = {{ size = \"1MiB\", of = {{ {} }} }}",
+        file("direct")
+    );
+    for volume in [file("write-back"), file("direct"), cached] {
+        let mut attached = Attached::start(&format!("[volume.db]\n{volume}\n"));
         let file = fs::File::open(&attached.path).expect("it can be opened");
         let read = |count: u64| {
             for index in 0..count {
@@ -59,7 +64,7 @@ fn one_request_at_a_time_stays_on_one_lane() {
         let slept = sleeps(&attached.daemon, "lane-1") - before;
         assert!(
             slept < READS / 10,
-            "{cache}: lane 1 has slept {slept} times"
+            "{volume}: lane 1 has slept {slept} times"
         );
         drop(file);
         attached.stop();

@@ -167,6 +167,13 @@ async fn open(
     *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
     let relative_port = lock(&state).relative_port(PORT)?;
+    // Where the volume lives on one lane, so does its front: a request to another one would wake both.
+    let own: Vec<LaneHandle> = disks
+        .iter()
+        .filter_map(|disk| disk.tree.only_lane())
+        .cloned()
+        .collect();
+    let lanes = if own.is_empty() { lanes } else { &own };
     let units = Units::open(units_config(config, &state, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     Ok((units, relative_port, state))

@@ -74,6 +74,11 @@ impl Tree {
         self.part.carried()
     }
 
+    /// The lane that it lives on, if it is one: every other one asks that one for each request.
+    pub fn only_lane(&self) -> Option<&LaneHandle> {
+        self.part.only_lane()
+    }
+
     /// The volume for the current lane.
     ///
     /// # Errors

@@ -43,7 +43,6 @@ impl Home {
         &self.shape
     }
 
-    #[cfg(test)]
     pub(super) fn lane(&self) -> &LaneHandle {
         self.volume.lane()
     }

@@ -199,6 +199,16 @@ impl Part {
             && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
     }
 
+    /// The only lane on which nobody else has to be asked, if there is one.
+    pub(crate) fn only_lane(&self) -> Option<&LaneHandle> {
+        let has_branches = || self.branches.get().is_some_and(|ways| !ways.is_empty());
+        match (&self.place, &*self.children) {
+            (Place::Home(home), _) if !has_branches() => Some(home.lane()),
+            (Place::EveryLane(_), [child]) => child.only_lane(),
+            _ => None,
+        }
+    }
+
     /// The lane that it lives on, if that is one.
     #[cfg(test)]
     pub(crate) fn home(&self) -> Option<&LaneHandle> {
