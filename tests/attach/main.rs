@@ -5,6 +5,7 @@
 mod attached;
 mod content;
 mod death;
+mod failures;
 mod file_system;
 mod in_use;
 mod lanes;

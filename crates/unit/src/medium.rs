@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use engine::{Buf, LaneFuture, Payload, spend, sync::Budget};
+use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, sync::Budget, time};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Allocation, Durability, ErrorKind, Volume};
 
@@ -338,9 +338,18 @@ fn not_written(error: volume::Error) -> MediumError {
     told(&error, MediumErrorKind::Write)
 }
 
+thread_local! {
+    /// How often the log speaks of failed I/Os: whoever repeats one over and over fills no disk with it.
+    static FAILURES: Cell<Rate> = Cell::default();
+}
+
 /// `error` in SCSI's words; `otherwise` is what a failure of the medium itself means here.
 fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
-    tracing::warn!(%error, "an I/O failed");
+    let mut rate = FAILURES.get();
+    if let Some(suppressed) = rate.take(time::now()) {
+        tracing::warn!(%error, suppressed, "an I/O failed");
+    }
+    FAILURES.set(rate);
     let kind = match error.kind() {
         ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
         ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
