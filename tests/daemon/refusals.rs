@@ -254,7 +254,7 @@ fn a_lost_session_of_an_iscsi_leaf_is_told_once() {
     let mut far = Sanstone::serve(directories[0].path(), volume, &["disk"]);
     let port = far.port();
     let leaf = format!(
-        "[volume.near]\niscsi = {{ url = \"{}\", reconnect_timeout = \"10min\" }}\n",
+        "[volume.near]\niscsi = {{ url = \"{}\", reconnect_timeout = \"10min\", sessions = 1 }}\n",
         far.url(0)
     );
     let mut near = Sanstone::serve(directories[1].path(), &leaf, &["near"]);
