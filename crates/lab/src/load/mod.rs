@@ -34,6 +34,7 @@ pub use arrivals::Spacing;
 pub(crate) use done::quantile_us;
 pub use done::{Done, Point, SeenIo};
 pub use generator::generate;
+pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
 
 /// Which way the data goes.

@@ -12,7 +12,7 @@ use volume::{ErrorKind, Result, SharedVolume};
 
 use super::places::Io;
 
-const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
+pub(crate) const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
 const SECTOR_BYTES: usize = 512;
 
 /// How much of a disk is looked at before it is written to.

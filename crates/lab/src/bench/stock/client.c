@@ -206,7 +206,10 @@ int main(int count, char **arguments)
 	lateness_ns = malloc(SAMPLES_MAX * sizeof *lateness_ns);
 	if (!payload || !latencies_ns || !lateness_ns)
 		fail("memory");
-	memset(payload, 0x5a, 2 * size_bytes);
+	/* As the load generator of the lab writes, and fills disks: COMPARE AND WRITE expects it. */
+	memset(payload, 0, 2 * size_bytes);
+	for (size_t sector = 0; sector < 2 * (size_t)size_bytes; sector += 512)
+		memcpy(payload + sector, MARK, sizeof MARK - 1);
 	for (unsigned i = 0; i < session_count; i++)
 		sessions[i].number = i, open_session(&sessions[i], arguments[1]);
 

@@ -348,7 +348,10 @@ impl StockCase {
 fn compile(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
     fs::write(&source, text).map_err(|e| Error::bench_io("writing the client's source", e))?;
+    let mark = std::str::from_utf8(load::MARK).expect("ASCII");
+    let mark = mark.trim_end_matches('\0');
     let output = Command::new("cc")
+        .arg(format!("-DMARK=\"{mark}\""))
         .args(["-O2", "-o"])
         .args([&program, &source])
         .args(["-liscsi", "-lm", "-lpthread"])
