@@ -91,7 +91,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 200.0,
         payload_copies: 2.0,
-        instructions: 82500.0,
+        instructions: 82000.0,
     },
     Case {
         name: "read_128k",
