@@ -48,8 +48,8 @@ impl Place {
 }
 
 impl Line {
-    /// Gives the place of a new claim.
-    fn enter(&mut self, range: Range<u64>, alone: bool) -> usize {
+    /// Gives the place of a new claim, and whether it has to wait.
+    fn enter(&mut self, range: Range<u64>, alone: bool) -> (usize, bool) {
         self.last += 1;
         let mut place = Place {
             number: self.last,
@@ -63,18 +63,15 @@ impl Line {
             let before = self.places.iter().flatten();
             place.ahead = before.filter(|other| other.excludes(&place)).count();
         }
+        let waits = place.ahead > 0;
         self.alone += usize::from(alone);
-        self.waiting += usize::from(place.ahead > 0);
-        match self.free.pop() {
-            Some(index) => {
-                self.places[index] = Some(place);
-                index
-            }
-            None => {
-                self.places.push(Some(place));
-                self.places.len() - 1
-            }
-        }
+        self.waiting += usize::from(waits);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[index] = Some(place);
+        (index, waits)
     }
 
     /// Whether the claim at `index` has to wait, and wakes `waker` when it has no longer.
@@ -115,11 +112,7 @@ impl Line {
 impl Extents {
     /// Waits for all who came before and cannot share `range` (in bytes). First come, first served.
     pub(super) async fn claim(&self, range: Range<u64>, alone: bool) -> Claimed<'_> {
-        let (index, waits) = {
-            let mut line = self.line();
-            let index = line.enter(range, alone);
-            (index, line.waiting > 0)
-        };
+        let (index, waits) = self.line().enter(range, alone);
         let claimed = Claimed {
             extents: self,
             index,
