@@ -147,7 +147,7 @@ fn the_children_of_a_stripe_live_on_lanes_in_turn_from_the_home_of_the_tree_on()
             .part
             .children()
             .iter()
-            .map(|part| part.home())
+            .map(|part| part.only_lane())
             .collect();
         assert_eq!(homes, [1, 2, 0, 1].map(|lane| Some(&lanes[lane])));
         drop(tree);

@@ -209,15 +209,6 @@ impl Part {
         }
     }
 
-    /// The lane that it lives on, if that is one.
-    #[cfg(test)]
-    pub(crate) fn home(&self) -> Option<&LaneHandle> {
-        match &self.place {
-            Place::EveryLane(_) => None,
-            Place::Home(home) => Some(home.lane()),
-        }
-    }
-
     /// What it is made of.
     #[cfg(test)]
     pub(crate) fn children(&self) -> &[Arc<Part>] {
