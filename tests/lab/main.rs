@@ -11,7 +11,14 @@ mod profiles;
 mod resumed;
 mod sql_scan;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use harness::{
     directory::Directory,
@@ -111,4 +118,23 @@ fn assert_told(place: &Place, ran: &Ran) -> Value {
 #[track_caller]
 fn assert_gone(path: &str) {
     assert!(!Path::new(path).exists(), "{path} was left");
+}
+
+/// Starts `lab`, and waits until it has told of what has `told` in it.
+fn begun(mut lab: Command, told: &str) -> Child {
+    let mut lab = lab
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
+    let is_it = |line: &io::Result<String>| line.as_ref().is_ok_and(|line| line.contains(told));
+    // Nothing is left behind by this test either.
+    if !lines.any(|line| is_it(&line)) {
+        let _ = (lab.kill(), lab.wait());
+        panic!("it never told of {told}");
+    }
+    thread::spawn(move || lines.for_each(drop));
+    lab
 }

@@ -2,9 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +14,7 @@ use harness::{
 };
 use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told};
+use crate::{Place, assert_gone, assert_told, begun};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -248,27 +247,11 @@ fn what_cannot_be_run_is_named_with_the_mend() {
 }
 
 /// A run of hours on a plain file, whose first round is over.
-fn begun(place: &Place, file: &str) -> Child {
+fn begun_for_hours(place: &Place, file: &str) -> Child {
     let long = short("mariadb").replace("rounds = 2", "rounds = 1000");
     let profile = place.directory.write("long.toml", long);
-    let mut lab = prepared(place, &["run", &profile.to_string_lossy(), "--on", file])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
-    let first = lines.find(|line| {
-        line.as_ref()
-            .is_ok_and(|line| line.contains("round 1 of 1000"))
-    });
-    // Nothing is left behind by this test either.
-    if first.is_none() {
-        let _ = (lab.kill(), lab.wait());
-        panic!("it never came to its first round");
-    }
-    thread::spawn(move || lines.for_each(drop));
-    lab
+    let call = ["run", &profile.to_string_lossy(), "--on", file];
+    begun(prepared(place, &call), "round 1 of 1000")
 }
 
 #[test]
@@ -278,7 +261,7 @@ fn an_interrupt_keeps_the_rounds_and_ends_all_that_was_started() {
     }
     let place = Place::new();
     let file = place.path("made.img");
-    let mut lab = begun(&place, &file);
+    let mut lab = begun_for_hours(&place, &file);
     signal(i64::from(lab.id()), "INT");
     let ended = lab.wait().expect("a child of ours");
     assert!(ended.success(), "{ended}");
@@ -299,7 +282,7 @@ fn what_a_killed_run_has_started_ends_with_it() {
     }
     let place = Place::new();
     let file = place.path("made.img");
-    let mut lab = begun(&place, &file);
+    let mut lab = begun_for_hours(&place, &file);
     lab.kill().expect("it runs");
     lab.wait().expect("a child of ours");
     let deadline = Instant::now() + Duration::from_secs(120);

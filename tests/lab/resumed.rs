@@ -1,14 +1,10 @@
 //! A run that was interrupted goes on where it stopped, and one that was not is not repeated.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    process::Stdio,
-};
+use std::fs;
 
 use harness::process::signal;
 
-use crate::{Place, assert_gone, assert_told};
+use crate::{Place, assert_gone, assert_told, begun};
 
 /// Two pages, of which somebody ends the second.
 fn profile(runs: &str) -> String {
@@ -20,21 +16,10 @@ fn profile(runs: &str) -> String {
 
 /// Runs the profile of `call`, and ends it by SIGINT when it has told of its first page.
 fn interrupt_after_the_first_page(place: &Place, call: &[&str]) {
-    let mut lab = place
-        .command(call)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
-    let first = lines.find(|line| {
-        line.as_ref()
-            .is_ok_and(|line| line.contains("pages of 64KiB"))
-    });
+    let mut lab = begun(place.command(call), "pages of 64KiB");
     signal(i64::from(lab.id()), "INT");
     let ended = lab.wait().expect("a child of ours");
-    assert!(first.is_some() && ended.success(), "{ended}");
+    assert!(ended.success(), "{ended}");
 }
 
 #[test]
