@@ -34,6 +34,8 @@ const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
 /// A trial comes after so many windows at most: 32 slow commands among 16,000 are beyond the 99th percentile.
 const TRIAL_EVERY_MAX: u32 = 256;
+/// Trials take at most this part of the time: one in which a peer falls asleep takes much longer than a window.
+const TRIAL_SHARE: u64 = 32;
 /// Fewer bytes than one I/O say nothing.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
 
@@ -94,6 +96,11 @@ pub(super) struct Pauses {
     /// The way that is usual now.
     way: Way,
     is_trial: bool,
+    /// A trial has just ended: the peers still wait as they did during it.
+    is_settling: bool,
+    /// How long the last trial took, and the time since.
+    trial_ns: u64,
+    since_trial_ns: u64,
     /// Pauses that are left of this window.
     pauses_left: u32,
     /// When this window began, by the clock and in CPU time of the thread, and the bytes moved since.
@@ -114,6 +121,9 @@ impl Pauses {
             mean_ns: 10 * LOOK_MAX_NS,
             way: Way::Look,
             is_trial: false,
+            is_settling: false,
+            trial_ns: 0,
+            since_trial_ns: 0,
             pauses_left: WINDOW_PAUSES,
             began: Instant::default(),
             began_cpu_ns: 0,
@@ -144,10 +154,13 @@ impl Pauses {
     /// A pause that `began` then has ended `now`, however it was spent. `cpu_ns` gives the thread's CPU time.
     pub(super) fn ended(&mut self, began: Instant, now: Instant, cpu_ns: impl FnOnce() -> u64) {
         // A mean over about eight pauses; a long one counts no more than ten looks, so that the lane finds back to
-        // looking soon after a quiet time.
-        let pause_ns = now.since(began).as_nanos() as u64;
-        let capped = pause_ns.min(10 * LOOK_MAX_NS);
-        self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
+        // looking soon after a quiet time. What a trial of sleeping makes long is no reason to go on sleeping.
+        let sleeps_on_trial = self.is_trial && self.way == Way::Look;
+        if !sleeps_on_trial {
+            let pause_ns = now.since(began).as_nanos() as u64;
+            let capped = pause_ns.min(10 * LOOK_MAX_NS);
+            self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
+        }
         if self.waiting == Waiting::Latency {
             return;
         }
@@ -163,16 +176,23 @@ impl Pauses {
     fn window_ended(&mut self, spent_ns: u64, elapsed_ns: u64) {
         let moved_bytes = mem::take(&mut self.moved_bytes);
         let was_trial = mem::take(&mut self.is_trial);
+        self.since_trial_ns = self.since_trial_ns.saturating_add(elapsed_ns);
         self.pauses_left = WINDOW_PAUSES;
         if moved_bytes < WINDOW_BYTES_MIN {
             return;
         }
         let cost = Cost::of(spent_ns, elapsed_ns, moved_bytes);
         match (was_trial, self.usual) {
-            (true, Some(usual)) => self.compare(usual, cost),
+            (true, Some(usual)) => {
+                self.compare(usual, cost);
+                self.is_settling = true;
+                self.trial_ns = elapsed_ns;
+                self.since_trial_ns = 0;
+            }
+            _ if self.is_settling => self.is_settling = false,
             _ => self.count(cost),
         }
-        if self.until_trial == 0 {
+        if self.until_trial == 0 && self.since_trial_ns / TRIAL_SHARE >= self.trial_ns {
             self.is_trial = true;
             self.pauses_left = TRIAL_PAUSES;
         }
@@ -351,6 +371,45 @@ mod tests {
         }
         together(&mut peers, 10_000);
         assert!(together(&mut peers, 10_000) > 900);
+    }
+
+    /// Looking is right for a lane whose peer falls asleep when this one does, and takes 24 pauses to find back.
+    #[test]
+    fn trials_take_a_thirtieth_of_the_time_at_most_though_a_peer_is_slow_to_find_back() {
+        let mut lane = Lane::new(Waiting::Balanced);
+        let (mut asleep_us, mut elapsed_us, mut peer_sleeps_for) = (0, 0, 0);
+        lane.pauses.mean_ns = 10_000;
+        for round in 0..200_000 {
+            let looks = lane.pauses.look_ns().is_some();
+            peer_sleeps_for = if looks {
+                u64::saturating_sub(peer_sleeps_for, 1)
+            } else {
+                24
+            };
+            let us = match (looks, peer_sleeps_for) {
+                (true, 0) => 10,
+                (true, _) => 40,
+                (false, _) => 200,
+            };
+            let cpu_ns = us * 700 + 3_000;
+            lane.pause(
+                Costs {
+                    look: cpu_ns,
+                    sleep: cpu_ns,
+                },
+                Duration::from_micros(us),
+            );
+            // It learns first.
+            if round >= 10_000 {
+                elapsed_us += us;
+                asleep_us += if us > 10 { us } else { 0 };
+            }
+        }
+        assert!(
+            asleep_us < elapsed_us / 15,
+            "{asleep_us} of {elapsed_us} us"
+        );
+        assert!(asleep_us > 0, "no trial was made");
     }
 
     /// Looking takes a fifth more of the processor, and gets the work done in two thirds of the time, or in the same.
