@@ -1,7 +1,7 @@
 //! `oltp`: a fixed number of transactions on a database server, on several things in turn: how many a minute,
 //! and what each costs in processor time, on the side of the database and on that of the target.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,8 +10,8 @@ use volume::config::Size;
 use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
     Result,
+    databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
     machine::{family_ns, machine_ns},
-    oltp::{Bed, Kind, Namespace, Server, Stack, Sysbench},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
     statistics::{Comparison, Median, SAMPLES_MIN},
@@ -80,11 +80,7 @@ struct Measured {
 
 impl Oltp {
     fn sites(&self, runner: &Runner<'_>, beds: &[(String, Bed)]) -> Result<Vec<Site>> {
-        let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
-        let namespace = match beds.iter().any(is_mounted) {
-            true => Some(Rc::new(Namespace::new()?)),
-            false => None,
-        };
+        let namespace = Namespace::of_beds(beds)?;
         let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
         let mut sites = Vec::new();
         for (name, bed) in beds {
@@ -94,12 +90,8 @@ impl Oltp {
             runner
                 .stage
                 .say(&format!("{name}: {} with its tables", self.database.name()));
-            let namespace = match bed {
-                Bed::Directory(_) => None,
-                Bed::Disk(_) | Bed::Volume { .. } => namespace.clone(),
-            };
-            let stack = Stack::new(name, bed, namespace)?;
-            let server = Server::create(self.database, &stack, self.memory.bytes())?;
+            let stack = Stack::new(name, bed, namespace.as_ref(), 0)?;
+            let server = Server::create(self.database, &stack, self.memory.bytes(), None)?;
             sysbench.prepare(&server, &stack, &runner.stop)?;
             server.pause();
             runner
@@ -174,11 +166,7 @@ impl Experiment for Oltp {
     }
 
     fn needs(&self) -> Needs {
-        Needs {
-            sessions: 1,
-            size_bytes: self.size.bytes(),
-            writes: true,
-        }
+        Needs::of_database(self.size.bytes())
     }
 
     fn steps(&self) -> usize {
@@ -319,6 +307,7 @@ fn answer(measured: &[Measured], database: Kind) -> String {
     let mut text = format!("{} does {}", database.name(), told(first));
     for other in rest {
         let compared = beside(first, other, |round| round.per_minute);
+        let cpu = beside(first, other, |round| round.cpu_us).ratio;
         let ratio = match compared.interval {
             Some((low, high)) => {
                 format!(
@@ -328,7 +317,10 @@ fn answer(measured: &[Measured], database: Kind) -> String {
             }
             None => format!("{:.2}× as many", compared.ratio),
         };
-        text += &format!("; {}: {ratio}", told(other));
+        text += &format!(
+            "; {}: {ratio}, each for {cpu:.2}× the processor time",
+            told(other)
+        );
     }
     text + "."
 }
