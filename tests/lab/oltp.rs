@@ -107,7 +107,7 @@ fn assert_sites(json: &Value, names: &[&str], rounds: usize) {
         let all = site["rounds"].as_array().expect("rounds");
         assert_eq!(all.len(), rounds, "{site}");
         for round in all {
-            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us"] {
+            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us", "load_cpu_us"] {
                 assert!(
                     round[figure].as_f64().expect("a figure") > 0.0,
                     "{figure}: {round}"
