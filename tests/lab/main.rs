@@ -8,6 +8,7 @@ mod ends;
 mod history;
 mod oltp;
 mod profiles;
+mod readme;
 mod resumed;
 mod sql_scan;
 
