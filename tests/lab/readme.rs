@@ -26,6 +26,9 @@ fn the_results_stand_beside_the_published_figures() {
     result("oltp", answer, "");
     let commit = "Where the time went\n  layer  mean\n  wire   12.5\n  total  99.5\n\nBeside a published one\n  no\n";
     directory.write("commit-iscsi.txt", commit);
+    let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
+                 all  99,000  10,000  1\n";
+    directory.write("queue-distant.txt", queue);
 
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/lab-readme");
     run(
@@ -40,6 +43,7 @@ fn the_results_stand_beside_the_published_figures() {
         "reads 4.00× (2000 beside 500 I/Os/s for 1 %), writes 3.00× (600 beside 200",
         "beside the bare file: 99 on iscsi://h/t/0: 0.99× as many. |",
         "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
+        "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
         "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",
     ] {
         assert!(readme.contains(part), "{part}: {readme}");
