@@ -51,7 +51,7 @@ oltp: build ## transactions of a database on a file, on attach over a file and o
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" tools/oltp $(ARGS)
 
-lab: build ## every profile of the lab on a file and on a stripe, an hour at most; writes docs/results (QUICK=1: minutes)
+lab: build ## every profile of the lab, in some 35 minutes; writes docs/results (QUICK=1: minutes)
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) tools/lab
 

@@ -8,10 +8,12 @@ mod ends;
 mod history;
 mod oltp;
 mod profiles;
+mod readme;
 mod resumed;
 mod sql_scan;
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{self, BufRead, BufReader},
     path::Path,
@@ -44,7 +46,7 @@ impl Place {
     }
 
     /// The call `lab` with these arguments, and both files to write to.
-    fn command(&self, arguments: &[&str]) -> Command {
+    fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(binary());
         command.arg("lab").args(arguments);
         command.args(["--json", &self.path("lab.json")]);
@@ -52,7 +54,7 @@ impl Place {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[impl AsRef<OsStr>]) -> Ran {
         harness::run::run(&mut self.command(arguments), Duration::from_secs(300))
     }
 
@@ -68,6 +70,17 @@ impl Place {
             assert!(!page.contains(outside), "the page has {outside}");
         }
         page
+    }
+
+    /// The call of a profile's quick form on the file `made.img`, which it makes, and on `db` beside it.
+    fn beside(&self, profile: &str, configuration: &str) -> Vec<String> {
+        let file = self.path("made.img");
+        let call = ["run", profile, "--quick", "-c", configuration];
+        let on = ["--on", &file, "--on", "db"];
+        call.iter()
+            .chain(&on)
+            .map(|&word| word.to_owned())
+            .collect()
     }
 
     /// A configuration with the stripe `db` over two files, and `slow`, a file behind 5 ms.

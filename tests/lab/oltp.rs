@@ -1,6 +1,7 @@
 //! Transactions on a database server, on a stripe that is attached, on a plain file and in a directory.
 
 use std::{
+    ffi::OsStr,
     fs,
     path::Path,
     process::{Child, Command},
@@ -19,7 +20,7 @@ use crate::{Place, assert_gone, assert_told, begun};
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Whether the packages are here; if not, the test is skipped.
-fn has_packages() -> bool {
+pub(crate) fn has_packages() -> bool {
     let all = ["sysbench", "mariadbd", "mariadb"];
     let has = all.iter().all(|name| find_program(name).is_some());
     if !has {
@@ -29,7 +30,7 @@ fn has_packages() -> bool {
 }
 
 /// Whether volumes can be attached and file systems be mounted here.
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {
         harness::skip("it needs root, and /dev/fuse");
@@ -45,8 +46,8 @@ fn short(database: &str) -> String {
     )
 }
 
-/// The stripe `db` over two files, large enough for a server's own files.
-fn configuration(place: &Place) -> String {
+/// The stripe `db` over two files, large enough for a server's own files, and `other`, a file.
+pub(crate) fn configuration(place: &Place) -> String {
     let text = r#"
 state = "state"
 [volume.db]
@@ -54,6 +55,8 @@ stripe = { unit = "64KiB", of = [
   { file = { path = "a.img", size = "320MiB" } },
   { file = { path = "b.img", size = "320MiB" } },
 ] }
+[volume.other]
+file = { path = "other.img", size = "640MiB" }
 "#;
     let path = place.directory.write("volumes.toml", text);
     let path = path.to_string_lossy().into_owned();
@@ -63,7 +66,7 @@ stripe = { unit = "64KiB", of = [
 
 /// Nothing that was started for this place is left: no process names it, no mount and no loop device has it.
 #[track_caller]
-fn assert_nothing_left(place: &Place) {
+pub(crate) fn assert_nothing_left(place: &Place) {
     let of_place = place.directory.path().to_string_lossy().into_owned();
     let mounts = fs::read_to_string("/proc/mounts").expect("/proc is there");
     assert!(!mounts.contains(&of_place), "{mounts}");
@@ -79,7 +82,7 @@ fn assert_nothing_left(place: &Place) {
 }
 
 /// The call, whose temporary files are in the place.
-fn prepared(place: &Place, arguments: &[&str]) -> Command {
+fn prepared(place: &Place, arguments: &[impl AsRef<OsStr>]) -> Command {
     let temporary = place.directory.join("tmp");
     fs::create_dir_all(&temporary).expect("a fresh directory");
     // The server's user comes through.
@@ -90,7 +93,8 @@ fn prepared(place: &Place, arguments: &[&str]) -> Command {
     command
 }
 
-fn oltp(place: &Place, arguments: &[&str]) -> Ran {
+/// Runs a profile that starts servers, to its end.
+pub(crate) fn run_in_place(place: &Place, arguments: &[impl AsRef<OsStr>]) -> Ran {
     run(&mut prepared(place, arguments), LIMIT)
 }
 
@@ -103,7 +107,7 @@ fn assert_sites(json: &Value, names: &[&str], rounds: usize) {
         let all = site["rounds"].as_array().expect("rounds");
         assert_eq!(all.len(), rounds, "{site}");
         for round in all {
-            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us"] {
+            for figure in ["per_minute", "seconds", "p99_ms", "cpu_us", "load_cpu_us"] {
                 assert!(
                     round[figure].as_f64().expect("a figure") > 0.0,
                     "{figure}: {round}"
@@ -125,18 +129,7 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
     }
     let place = Place::new();
     let (configuration, file) = (configuration(&place), place.path("made.img"));
-    let call = [
-        "run",
-        "oltp",
-        "-c",
-        &configuration,
-        "--on",
-        &file,
-        "--on",
-        "db",
-        "--quick",
-    ];
-    let ran = oltp(&place, &call).success();
+    let ran = run_in_place(&place, &place.beside("oltp", &configuration)).success();
     let json = assert_told(&place, &ran);
     assert_sites(&json, &[&file, "db"], 1);
     let attached = &json["figures"]["sites"][1]["rounds"][0];
@@ -164,7 +157,7 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
         "--on",
         "db",
     ];
-    let ran = oltp(&place, &again).success();
+    let ran = run_in_place(&place, &again).success();
     assert_sites(&assert_told(&place, &ran), &["db"], 2);
     assert_nothing_left(&place);
 }
@@ -185,7 +178,8 @@ fn oltp_in_a_directory_leaves_it_as_it_was() {
     };
     for database in databases {
         let profile = place.directory.write("short.toml", short(database));
-        let ran = oltp(&place, &["run", &profile.to_string_lossy(), "--on", &name]).success();
+        let ran =
+            run_in_place(&place, &["run", &profile.to_string_lossy(), "--on", &name]).success();
         assert_sites(&assert_told(&place, &ran), &[&name], 2);
         let left: Vec<_> = fs::read_dir(&directory)
             .expect("it is there")
@@ -219,25 +213,6 @@ fn what_cannot_be_run_is_named_with_the_mend() {
             "install the package mariadb-server-core",
             "\"postgresql\"",
         ],
-    );
-    let place = Place::new();
-    let configuration = place.configuration();
-    let call = [
-        "run",
-        "oltp",
-        "-c",
-        &configuration,
-        "--on",
-        "db",
-        "--on",
-        "fast",
-    ];
-    let ran = place.run(&call);
-    assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(
-        ran.stderr
-            .contains("--on fast: a configuration has one state"),
-        "{ran}"
     );
     refused(&short("oracle"), &["oracle", "mariadb", "postgresql"]);
     refused(
@@ -309,7 +284,7 @@ fn data_on_a_disk_is_not_lost_unless_that_is_said() {
     let data = harness::noise(3, 1 << 20);
     let file = place.directory.write("data.img", &data);
     let profile = place.directory.write("short.toml", short("mariadb"));
-    let ran = oltp(
+    let ran = run_in_place(
         &place,
         &[
             "run",

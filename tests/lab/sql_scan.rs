@@ -4,7 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told};
+use crate::{
+    Place, assert_gone, assert_told,
+    oltp::{assert_nothing_left, can_mount, configuration, has_packages, run_in_place},
+};
 
 /// One page, one cache, a scan and a deletion.
 const SHORT: &str = r#"
@@ -26,18 +29,9 @@ fn sql_scan_on_a_stripe_beside_a_plain_file() {
     let place = Place::new();
     let configuration = place.configuration();
     let file = place.path("made.img");
-    let call = [
-        "run",
-        "sql-scan",
-        "-c",
-        &configuration,
-        "--on",
-        &file,
-        "--on",
-        "db",
-        "--quick",
-    ];
-    let ran = place.run(&call).success();
+    let ran = place
+        .run(&place.beside("sql-scan", &configuration))
+        .success();
     let json = assert_told(&place, &ran);
     let sweep = json["figures"]["sweep"].as_array().expect("a sweep");
     assert_eq!(sweep.len(), 4, "two pages with and without a cache: {json}");
@@ -160,4 +154,99 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
         "{ran}"
     );
     assert!(fs::read(&small).expect("it is there") == vec![0; 1 << 20]);
+}
+
+/// The statements on a server, on a plain file, on a stripe and on another volume of the same configuration.
+fn served(database: &str) {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (configuration, file) = (configuration(&place), place.path("made.img"));
+    let mut call = place.beside(&format!("sql-{database}"), &configuration);
+    call.extend(["--on".to_owned(), "other".to_owned()]);
+    let ran = run_in_place(&place, &call).success();
+    let json = assert_told(&place, &ran);
+    let sweep = json["figures"]["sweep"].as_array().expect("a sweep");
+    assert_eq!(sweep.len(), 1, "{json}");
+    let sets = sweep[0]["sets"].as_array().expect("the disks");
+    let names = sets.iter().map(|set| set["name"].as_str().expect("a name"));
+    assert_eq!(names.collect::<Vec<_>>(), [&file, "db", "other"]);
+    for set in sets {
+        assert_score(set);
+        let statements = set["statements"].as_array().expect("statements");
+        assert_eq!(statements.len(), 5, "{set}");
+        for statement in &statements[..2] {
+            let read = statement["read_megabytes_per_s"].as_f64();
+            assert!(
+                read.expect("a rate") > 0.0,
+                "it reads the disk: {statement}"
+            );
+            let attach = &statement["processors"]["attach_s"];
+            assert_eq!(attach.is_null(), set["name"] == *file, "{statement}");
+        }
+    }
+    assert_gone(&file);
+    assert_nothing_left(&place);
+    let copies = fs::read_dir(place.directory.path())
+        .expect("it is there")
+        .flatten();
+    let mut copies =
+        copies.filter(|entry| entry.file_name().to_string_lossy().contains("sanstone-lab"));
+    assert!(
+        copies.next().is_none(),
+        "a copy of the configuration was left"
+    );
+}
+
+#[test]
+fn mariadb_on_a_stripe_beside_a_plain_file() {
+    served("mariadb");
+}
+
+#[test]
+fn postgresql_on_a_stripe_beside_a_plain_file() {
+    if !std::path::Path::new("/usr/lib/postgresql").exists() {
+        harness::skip("postgresql is not installed");
+        return;
+    }
+    served("postgresql");
+}
+
+#[test]
+fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_have() {
+    if !has_packages() {
+        return;
+    }
+    let place = Place::new();
+    let directory = place.directory.join("here");
+    fs::create_dir(&directory).expect("a fresh directory");
+    let days = (1..=31).map(|day| format!("2013-04-{day:02}")).take(30);
+    let rows: String = days
+        .map(|day| {
+            format!("{day},S\\1,MODEL X,4000787030016,0,\n{day},S2,MODEL Y,3000592982016,1,16\n")
+        })
+        .collect();
+    let header = "date,serial_number,model,capacity_bytes,failure,smart_5_raw\n";
+    let data = place.directory.write("data.csv", format!("{header}{rows}"));
+    let text = SHORT.replace(
+        "pages = [\"64KiB\"]",
+        "pages = [\"16KiB\"]\ndatabase = \"mariadb\"",
+    );
+    let profile = place.directory.write("short.toml", &text);
+    let (profile, data) = (profile.to_string_lossy(), data.to_string_lossy());
+    let name = directory.to_string_lossy();
+    let call = ["run", &profile, "--on", &name, "--data", &data];
+    let json = assert_told(&place, &run_in_place(&place, &call).success());
+    assert_eq!(json["figures"]["database"], "MariaDB", "{json}");
+    assert_eq!(json["figures"]["sweep"][0]["rows"], 60, "{json}");
+    assert_score(&json["figures"]["sweep"][0]["sets"][0]);
+    let left = fs::read_dir(&directory).expect("it is there").count();
+    assert_eq!(left, 0, "it leaves the directory as it was");
+    let text = SHORT.replace("rows =", "database = \"postgresql\"\nrows =");
+    let profile = place.directory.write("pages.toml", text);
+    let ran = place.run(&["run", &*profile.to_string_lossy(), "--on", &name]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    let part = "pages: 64KiB is no page of PostgreSQL; write powers of two from 8192 to 8192 bytes";
+    assert!(ran.stderr.contains(part), "{ran}");
 }

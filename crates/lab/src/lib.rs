@@ -5,11 +5,12 @@
 //! (`report`). `demo` starts shares and runs that experiment on them; `bench` compares targets.
 //!
 //! `run` runs a `profile` on whatever `target` can open, with the load generator in `load`, and
-//! `compare` two of them in turn, judged by `statistics`; `history` says where a series of runs changed. `oltp` is what
-//! the profile of that name needs: database servers, and what they lie on.
+//! `compare` two of them in turn, judged by `statistics`; `history` says where a series of runs changed. `databases`
+//! has the servers that some profiles measure, and what they lie on.
 
 pub mod bench;
 pub mod compare;
+mod databases;
 pub mod demo;
 pub mod drive_stats;
 mod error;
@@ -18,7 +19,6 @@ pub mod history;
 pub mod load;
 mod machine;
 mod nameless;
-mod oltp;
 pub mod profile;
 pub mod progress;
 pub mod report;

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, fs, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{host, process_ns};
+use crate::bench::host;
 
-pub(crate) use crate::bench::{family_ns, machine_ns};
+pub(crate) use crate::bench::{family_ns, machine_ns, process_ns};
 
 /// A core that is busier than this sets the pace.
 const BUSY: f64 = 0.9;

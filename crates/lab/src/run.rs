@@ -13,9 +13,9 @@ use engine::{Lane, LaneConfig, LaneHandle, buf};
 
 use crate::{
     Error, Result,
+    databases::{Bed, derived},
     load::{Stop, fill_to},
     machine,
-    oltp::Bed,
     profile::{Journal, Profile, Runner},
     progress::Progress,
     report::Findings,
@@ -132,8 +132,13 @@ struct Beds {
     beds: Vec<(String, Bed)>,
     /// Files that were made.
     made: Vec<PathBuf>,
-    /// Configurations of disks of targets.
+    /// Whether the configuration is in use by a volume. A state directory is for one process at a time: the others
+    /// have one of their own.
+    has_volume: bool,
+    /// State directories, and configurations of disks of targets.
     directories: Vec<tempfile::TempDir>,
+    /// Copies of the configuration, one for each volume but the first.
+    configurations: Vec<tempfile::NamedTempFile>,
 }
 
 impl Beds {
@@ -149,23 +154,13 @@ impl Beds {
             return Ok(None);
         }
         let on = named(&options.on, configured)?;
-        let of_configuration = |on: &&On| {
-            let is_in =
-                |configured: &Configured<'_>| configured.names.iter().any(|n| n == on.name());
-            configured.is_some_and(is_in)
-        };
-        if let Some(second) = on.iter().filter(of_configuration).nth(1) {
-            return Err(Error::Call(format!(
-                "--on {}: a configuration has one state directory, so one volume of it can be attached at a \
-                 time; measure the others in runs of their own",
-                second.name()
-            )));
-        }
         let mut beds = Beds {
             on,
             beds: Vec::new(),
             made: Vec::new(),
+            has_volume: false,
             directories: Vec::new(),
+            configurations: Vec::new(),
         };
         for on in beds.on.clone() {
             let bed = beds.bed(&on, options, configured, opening)?;
@@ -213,7 +208,24 @@ impl Beds {
                 volume(&configuration, "disk")
             }
             (On::Name(name), Some(configured)) if configured.names.contains(name) => {
-                volume(configured.path, name)
+                match self.has_volume {
+                    false => {
+                        self.has_volume = true;
+                        volume(configured.path, name)
+                    }
+                    true => {
+                        let state = tempfile::tempdir()
+                            .map_err(|source| file(Path::new("a directory"), source))?;
+                        let shown = state.path().to_string_lossy().into_owned();
+                        let copy = derived(configured.path, |table| {
+                            table.insert("state".into(), shown.into());
+                        })?;
+                        let bed = volume(copy.path(), name);
+                        self.directories.push(state);
+                        self.configurations.push(copy);
+                        bed
+                    }
+                }
             }
             (On::Name(name), _) => {
                 let path = path::absolute(name).map_err(|source| file(Path::new(name), source))?;

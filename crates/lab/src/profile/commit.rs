@@ -222,11 +222,7 @@ impl Experiment for Commit {
     }
 
     fn needs(&self) -> Needs {
-        Needs {
-            sessions: 1,
-            size_bytes: self.size.bytes(),
-            writes: true,
-        }
+        Needs::of_database(self.size.bytes())
     }
 
     fn steps(&self) -> usize {

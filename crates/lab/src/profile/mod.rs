@@ -31,12 +31,14 @@ use crate::{
 };
 
 /// The profiles that the program brings: their names and their texts.
-pub const BUILT_IN: [(&str, &str); 6] = [
+pub const BUILT_IN: [(&str, &str); 8] = [
     ("queue", include_str!("queue.toml")),
     ("iozone", include_str!("iozone.toml")),
     ("effectiveness", include_str!("effectiveness.toml")),
     ("commit", include_str!("commit.toml")),
     ("sql-scan", include_str!("sql-scan.toml")),
+    ("sql-mariadb", include_str!("sql-mariadb.toml")),
+    ("sql-postgresql", include_str!("sql-postgresql.toml")),
     ("oltp", include_str!("oltp.toml")),
 ];
 
@@ -70,6 +72,17 @@ pub(crate) struct Needs {
     pub(crate) size_bytes: u64,
     /// Whether it writes.
     pub(crate) writes: bool,
+}
+
+impl Needs {
+    /// Of a database, which writes so much by one session.
+    fn of_database(size_bytes: u64) -> Needs {
+        Needs {
+            sessions: 1,
+            size_bytes,
+            writes: true,
+        }
+    }
 }
 
 /// Something that is compared: one number says how fast it went.

@@ -1,7 +1,7 @@
 //! `oltp`: a fixed number of transactions on a database server, on several things in turn: how many a minute,
 //! and what each costs in processor time, on the side of the database and on that of the target.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,8 +10,8 @@ use volume::config::Size;
 use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
     Result,
-    machine::{family_ns, machine_ns},
-    oltp::{Bed, Kind, Namespace, Server, Stack, Sysbench},
+    databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
+    machine::{family_ns, machine_ns, process_ns},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
     statistics::{Comparison, Median, SAMPLES_MIN},
@@ -68,6 +68,9 @@ struct Round {
     attach_cpu_us: Option<f64>,
     /// Of the process that was named: the target's side.
     target_cpu_us: Option<f64>,
+    /// Of sysbench.
+    #[serde(default)]
+    load_cpu_us: f64,
     ios: Option<f64>,
 }
 
@@ -80,11 +83,7 @@ struct Measured {
 
 impl Oltp {
     fn sites(&self, runner: &Runner<'_>, beds: &[(String, Bed)]) -> Result<Vec<Site>> {
-        let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
-        let namespace = match beds.iter().any(is_mounted) {
-            true => Some(Rc::new(Namespace::new()?)),
-            false => None,
-        };
+        let namespace = Namespace::of_beds(beds)?;
         let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
         let mut sites = Vec::new();
         for (name, bed) in beds {
@@ -94,12 +93,8 @@ impl Oltp {
             runner
                 .stage
                 .say(&format!("{name}: {} with its tables", self.database.name()));
-            let namespace = match bed {
-                Bed::Directory(_) => None,
-                Bed::Disk(_) | Bed::Volume { .. } => namespace.clone(),
-            };
-            let stack = Stack::new(name, bed, namespace)?;
-            let server = Server::create(self.database, &stack, self.memory.bytes())?;
+            let stack = Stack::new(name, bed, namespace.as_ref(), 0)?;
+            let server = Server::create(self.database, &stack, self.memory.bytes(), None)?;
             sysbench.prepare(&server, &stack, &runner.stop)?;
             server.pause();
             runner
@@ -125,6 +120,7 @@ impl Oltp {
             stack.attach_ns(),
             of_target(),
             stack.ios(),
+            ended_ns(),
         );
         let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
         // A server counts what its processes used once it has seen their end.
@@ -135,6 +131,7 @@ impl Oltp {
             stack.attach_ns(),
             of_target(),
             stack.ios(),
+            ended_ns(),
         );
         server.pause();
         let Some(ran) = ran? else {
@@ -151,11 +148,26 @@ impl Oltp {
             server_cpu_us: us(after.1, before.1),
             attach_cpu_us: us_if(after.2, before.2),
             target_cpu_us: us_if(after.3, before.3),
+            load_cpu_us: us(after.5, before.5),
             ios: after
                 .4
                 .zip(before.4)
                 .map(|(after, before)| after.saturating_sub(before) as f64 / transactions),
         }))
+    }
+}
+
+impl Round {
+    /// What none of the programs has used: the kernel's own threads, as those of the loop device and of the network, and
+    /// whatever else ran.
+    fn rest_us(&self) -> f64 {
+        let programs = [
+            Some(self.server_cpu_us),
+            self.attach_cpu_us,
+            self.target_cpu_us,
+        ];
+        let programs: f64 = programs.into_iter().flatten().sum();
+        (self.cpu_us - programs - self.load_cpu_us).max(0.0)
     }
 }
 
@@ -174,11 +186,7 @@ impl Experiment for Oltp {
     }
 
     fn needs(&self) -> Needs {
-        Needs {
-            sessions: 1,
-            size_bytes: self.size.bytes(),
-            writes: true,
-        }
+        Needs::of_database(self.size.bytes())
     }
 
     fn steps(&self) -> usize {
@@ -292,6 +300,12 @@ impl Oltp {
     }
 }
 
+/// Processor time of the processes that this program has started and seen the end of, in nanoseconds.
+fn ended_ns() -> u64 {
+    let own = std::process::id();
+    family_ns(own).saturating_sub(process_ns(own))
+}
+
 fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
     let all: Vec<f64> = measured.rounds.iter().map(of).collect();
     Median::of(&all).median
@@ -319,6 +333,7 @@ fn answer(measured: &[Measured], database: Kind) -> String {
     let mut text = format!("{} does {}", database.name(), told(first));
     for other in rest {
         let compared = beside(first, other, |round| round.per_minute);
+        let cpu = beside(first, other, |round| round.cpu_us).ratio;
         let ratio = match compared.interval {
             Some((low, high)) => {
                 format!(
@@ -328,7 +343,10 @@ fn answer(measured: &[Measured], database: Kind) -> String {
             }
             None => format!("{:.2}× as many", compared.ratio),
         };
-        text += &format!("; {}: {ratio}", told(other));
+        text += &format!(
+            "; {}: {ratio}, each for {cpu:.2}× the processor time",
+            told(other)
+        );
     }
     text + "."
 }
@@ -338,10 +356,11 @@ fn table(measured: &[Measured]) -> Table {
         "Transactions",
         "Medians of the rounds. ÷: beside the first, round by round. Processor time is microseconds for each \
          transaction: of the whole machine, of the server, of what attaches the volume (the initiator's side), of the \
-         process that was named (the target's). I/Os are those of the file system's device, flushes included.",
+         process that was named (the target's), of sysbench, and the rest: the kernel's own threads for the loop device, \
+         the file system and the network. I/Os are those of the file system's device, flushes included.",
         &[
             "on", "a minute", "÷", "seconds", "99 % ms", "CPU µs", "÷", "server", "attach",
-            "target", "I/Os",
+            "target", "sysbench", "rest", "I/Os",
         ],
     );
     let Some(first) = measured.first() else {
@@ -373,6 +392,8 @@ fn table(measured: &[Measured]) -> Table {
             short(median(m, |round| round.server_cpu_us)),
             optional(|round| round.attach_cpu_us),
             optional(|round| round.target_cpu_us),
+            short(median(m, |round| round.load_cpu_us)),
+            short(median(m, Round::rest_us)),
             optional(|round| round.ios),
         ]);
     }

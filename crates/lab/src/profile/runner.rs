@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{Case, Journal, Work};
 use crate::{
     Error, Result,
+    databases::Bed,
     fio::{self, FioSample},
     load::{self, Done, Lun, Point, Stop, Workload},
     machine::{Cpu, Watch, told_of_others},
-    oltp::Bed,
     progress::Stage,
     report::{Findings, Table, short},
     target::Target,

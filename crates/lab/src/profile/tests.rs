@@ -70,7 +70,7 @@ fn what_cannot_be_meant_is_named() {
     );
     refused(&queue.replace("luns = 4", "luns = 4000"), "luns: 4000");
     refused(
-        &queue.replace("time = \"2s\"", "time = \"0s\""),
+        &queue.replace("time = \"1s\"", "time = \"0s\""),
         "milliseconds: 0",
     );
     let effectiveness = BUILT_IN[2].1;
@@ -81,7 +81,9 @@ fn what_cannot_be_meant_is_named() {
         .expect_err("there is none")
         .to_string();
     assert!(
-        error.contains("queue, iozone, effectiveness, commit, sql-scan, oltp"),
+        error.contains(
+            "queue, iozone, effectiveness, commit, sql-scan, sql-mariadb, sql-postgresql, oltp"
+        ),
         "{error}"
     );
 }

@@ -63,7 +63,7 @@ impl Statement {
     }
 
     /// The same for data whose first full month is `month`.
-    fn of_month(self, month: Month) -> Statement {
+    pub(crate) fn of_month(self, month: Month) -> Statement {
         let sql = self.sql.replace(MONTH, &month.to_string());
         Statement { sql, ..self }
     }

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::sweep::{Measured, MeasuredSet, MeasuredStatement};
+use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors};
 use crate::{
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
     statements::paper_scores_s,
@@ -12,8 +12,8 @@ use crate::{
 /// A factor above this is worth a word.
 const LARGE: f64 = 1.1;
 
-/// All of it.
-pub(super) fn findings(all: &[Measured]) -> Findings {
+/// All of it, by this database.
+pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
     let names: Vec<&str> = all.first().map_or(Vec::new(), |measured| {
         measured.sets.iter().map(|set| set.name.as_str()).collect()
     });
@@ -43,12 +43,12 @@ pub(super) fn findings(all: &[Measured]) -> Findings {
         );
     }
     Findings {
-        answer: answer(&best, &names),
+        answer: answer(all, &best, &names, database),
         advice: advice(all, names.len()),
         notes,
         tables,
         plots: vec![plot(all, &names)],
-        figures: json!({ "sweep": all }),
+        figures: json!({ "database": database, "sweep": all }),
         scores: scores_of(all),
         ..Findings::default()
     }
@@ -74,7 +74,12 @@ fn best_of(all: &[Measured], disk: usize) -> Option<(&Measured, f64)> {
     scores.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn answer(best: &[Option<(&Measured, f64)>], names: &[&str]) -> String {
+fn answer(
+    all: &[Measured],
+    best: &[Option<(&Measured, f64)>],
+    names: &[&str],
+    database: &str,
+) -> String {
     let told: Vec<String> = best
         .iter()
         .zip(names)
@@ -90,13 +95,46 @@ fn answer(best: &[Option<(&Measured, f64)>], names: &[&str]) -> String {
     if told.is_empty() {
         return "Nothing was measured.".into();
     }
-    let ratio = match best {
-        [Some((_, first)), .., Some((_, last))] => {
-            format!("; the last is {:.2}× as fast as the first", first / last)
-        }
-        _ => String::new(),
+    // A cache in front hides what is behind it.
+    let is_bare =
+        |m: &&Measured| m.cache.starts_with('0') || all.iter().all(|m| !m.cache.starts_with('0'));
+    let bare: Vec<Measured> = all.iter().filter(is_bare).cloned().collect();
+    let gains: Vec<String> = (1..names.len())
+        .filter_map(|disk| {
+            let (measured, score_s) = best_of(&bare, disk)?;
+            let first = measured.sets.first()?.score_s?;
+            let scans = scan_gains(measured, disk);
+            let scans = scans.map_or(String::new(), |(least, most)| {
+                format!(" (scans {} to {})", times(least), times(most))
+            });
+            Some(format!(
+                "; {}: {}{scans}",
+                names[disk],
+                times(first / score_s)
+            ))
+        })
+        .collect();
+    let gains = match gains.is_empty() {
+        true => String::new(),
+        false => format!("; beside {} with the same page{}", names[0], gains.concat()),
     };
-    format!("{}{ratio}.", told.join(", "))
+    format!("{database}: {}{gains}.", told.join(", "))
+}
+
+/// How many times as fast as on the first disk the statements that only read are on this one: the least and the most.
+fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
+    let [first, this] = [measured.sets.first()?, measured.sets.get(disk)?];
+    let gains = first
+        .statements
+        .iter()
+        .zip(&this.statements)
+        .filter(|(first, _)| first.sql.to_ascii_uppercase().starts_with("SELECT"))
+        .map(|(first, this)| first.average_s / this.average_s);
+    let gains = gains.filter(|gain| gain.is_finite());
+    gains.fold(None, |known, gain| match known {
+        None => Some((gain, gain)),
+        Some((least, most)) => Some((gain.min(least), gain.max(most))),
+    })
 }
 
 /// What a page and a cache gain on the last disk, if they gain much.
@@ -204,6 +242,13 @@ fn statements(measured: &Measured, disk: usize) -> Table {
         "published",
     ];
     table.columns.extend(rest.map(String::from));
+    let is_served = set.statements.iter().any(|s| s.processors.is_some());
+    if is_served {
+        table.about += " CPU: seconds of the machine's processors for each run, and the parts of the server and of \
+                        what attaches the volume.";
+        let cpu = ["CPU s", "server", "attach"];
+        table.columns.extend(cpu.map(String::from));
+    }
     for (statement, first) in set.statements.iter().zip(&first.statements) {
         let MeasuredStatement {
             name,
@@ -226,6 +271,17 @@ fn statements(measured: &Measured, disk: usize) -> Table {
                 .paper_s
                 .map_or("–".into(), |[one, two]| times(one / two)),
         ]);
+        if is_served {
+            let cell = |of: fn(&Processors) -> Option<f64>| {
+                let seconds = statement.processors.as_ref().and_then(of);
+                seconds.map_or("–".into(), short)
+            };
+            row.extend([
+                cell(|of| Some(of.machine_s)),
+                cell(|of| Some(of.server_s)),
+                cell(|of| of.attach_s),
+            ]);
+        }
         table.rows.push(row);
     }
     table

@@ -1,11 +1,12 @@
 //! `sql-scan`: five statements over `drive_stats`, as a published experiment timed them on one iSCSI share
-//! and on a stripe of two, by the database's page and with and without a cache. SQLite runs straight
-//! on the disks, on all of them in turn.
+//! and on a stripe of two, by the database's page and with and without a cache, on all disks in turn: by SQLite straight on
+//! them (`sweep`), or by a database server on a file system (`served`).
 
 mod findings;
+mod served;
 mod sweep;
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, ops::RangeInclusive};
 
 use serde::Deserialize;
 use volume::config::{Size, Time};
@@ -15,6 +16,7 @@ pub(crate) use sweep::Sweep;
 use super::{Case, Experiment, Needs, Runner, Work, check_time, within};
 use crate::{
     Error, Result,
+    databases::Kind as ServerKind,
     drive_stats::Source,
     progress::Progress,
     report::Findings,
@@ -26,12 +28,18 @@ use crate::{
 const ROWS_MAX: u64 = 100_000_000;
 /// What a made row takes in the database at the most, in bytes.
 const ROW_BYTES: u64 = 200;
+/// What a server and a file system need for themselves, in bytes, whatever is in the table.
+const SERVER_BYTES: u64 = 640 << 20;
+/// What a row takes of a disk on a server, with its rewritten copy and its log, in bytes.
+const SERVED_ROW_BYTES: u64 = 1536;
 
 /// The settings of a `sql-scan` profile.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SqlScan {
     about: String,
+    #[serde(default)]
+    database: Database,
     rows: u64,
     pages: Vec<Size>,
     caches: Vec<Size>,
@@ -44,6 +52,41 @@ pub(super) struct SqlScan {
     /// What a first look has found.
     #[serde(skip)]
     survey: OnceCell<Survey>,
+}
+
+/// What runs the statements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Database {
+    /// Straight on the disk.
+    #[default]
+    Sqlite,
+    Mariadb,
+    Postgresql,
+}
+
+impl Database {
+    fn server(self) -> Option<ServerKind> {
+        match self {
+            Database::Sqlite => None,
+            Database::Mariadb => Some(ServerKind::Mariadb),
+            Database::Postgresql => Some(ServerKind::Postgresql),
+        }
+    }
+
+    /// The pages that it can have, in bytes.
+    fn pages_bytes(self) -> RangeInclusive<u64> {
+        match self {
+            Database::Sqlite => 512..=65_536,
+            Database::Mariadb => 4096..=65_536,
+            // As it was compiled.
+            Database::Postgresql => 8192..=8192,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        self.server().map_or("SQLite", ServerKind::name)
+    }
 }
 
 /// A statement of the experiment by its name, or one of the user's own.
@@ -114,7 +157,9 @@ impl SqlScan {
             .caches
             .iter()
             .flat_map(|cache| self.pages.iter().map(move |page| (*page, *cache)));
+        let server = self.database.server().zip(self.survey.get().copied());
         let sweep = |(page, cache)| Sweep {
+            server,
             page,
             cache,
             settings: settings(page, self.memory),
@@ -159,16 +204,22 @@ impl Experiment for SqlScan {
         }
         let survey = Survey::of(&self.source(), progress).map_err(wrong)?;
         let _ = self.survey.set(survey);
-        Ok(())
+        self.database.server().map_or(Ok(()), ServerKind::check)
+    }
+
+    fn opens_volumes(&self) -> bool {
+        self.database == Database::Sqlite
     }
 
     fn needs(&self) -> Needs {
-        let bytes = Store::disk_bytes_for(self.database_bytes());
-        Needs {
-            sessions: 1,
-            size_bytes: bytes.next_multiple_of(1 << 20),
-            writes: true,
-        }
+        let bytes = match self.database {
+            Database::Sqlite => Store::disk_bytes_for(self.database_bytes()),
+            Database::Mariadb | Database::Postgresql => {
+                let rows = self.survey.get().map_or(self.rows, |survey| survey.rows);
+                SERVER_BYTES + rows * SERVED_ROW_BYTES
+            }
+        };
+        Needs::of_database(bytes.next_multiple_of(1 << 20))
     }
 
     fn steps(&self) -> usize {
@@ -177,6 +228,7 @@ impl Experiment for SqlScan {
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let needed = self.needs().size_bytes;
+        let disks = runner.targets.len().max(runner.beds.len());
         for target in &runner.targets {
             let (name, is) = (&target.name, target.len_bytes());
             if is < Store::disk_bytes_for(self.database_bytes()) {
@@ -191,16 +243,19 @@ impl Experiment for SqlScan {
         }
         // Each is loaded, then runs on every disk.
         let runs = self.statements.iter().map(|chosen| u64::from(chosen.runs));
-        let each = 1 + runs.sum::<u64>() * runner.targets.len() as u64;
+        let each = 1 + runs.sum::<u64>() * disks as u64;
         runner.stage.expect(self.steps() as u64 * each);
         let mut all = Vec::new();
         for sweep in self.sweeps() {
             all.extend(sweep.measure(runner)?);
         }
-        Ok(findings::findings(&all))
+        Ok(findings::findings(&all, self.database.name()))
     }
 
     fn cases(&self) -> Vec<Case> {
+        if !self.opens_volumes() {
+            return Vec::new();
+        }
         let case = |sweep: Sweep| Case {
             name: sweep.name(),
             time: sweep.time,
@@ -217,9 +272,14 @@ impl Experiment for SqlScan {
         within("rows", self.rows, 10_000..=ROWS_MAX)?;
         within("memory, in bytes", self.memory.bytes(), 65_536..=1 << 40)?;
         for page in &self.pages {
-            if !page.bytes().is_power_of_two() || !(512..=65536).contains(&page.bytes()) {
+            let can_be = self.database.pages_bytes();
+            if !page.bytes().is_power_of_two() || !can_be.contains(&page.bytes()) {
                 return Err(format!(
-                    "pages: {page} is no page of SQLite; write powers of two from 512B to 64KiB"
+                    "pages: {page} is no page of {}; write powers of two from {} to {} bytes, as \"{}B\"",
+                    self.database.name(),
+                    can_be.start(),
+                    can_be.end(),
+                    can_be.end(),
                 ));
             }
         }

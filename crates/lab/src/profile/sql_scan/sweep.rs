@@ -17,6 +17,7 @@ use volume::{
 
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
+    databases::Kind,
     drive_stats::Source,
     load::{Stop, mark_as_ours},
     nameless::nameless_file,
@@ -24,12 +25,14 @@ use crate::{
     progress::Progress,
     report::{Report, StatementReport, short},
     sqlite::{Disk, Settings},
-    statements::{Experiment, SetUp, Share, Statement, Traffic, score_s},
+    statements::{Experiment, SetUp, Share, Statement, Survey, Traffic, score_s},
 };
 
 /// The statements with one page and one cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
+    /// On which server, and what its data is like; `None` is SQLite.
+    pub(super) server: Option<(Kind, Survey)>,
     pub(super) page: Size,
     pub(super) cache: Size,
     pub(super) settings: Settings,
@@ -70,6 +73,47 @@ pub(super) struct MeasuredStatement {
     pub(super) read_megabytes_per_s: f64,
     pub(super) written_megabytes_per_s: f64,
     pub(super) paper_s: Option<[f64; 2]>,
+    /// On average; of a server.
+    #[serde(default)]
+    pub(super) processors: Option<Processors>,
+}
+
+/// Processor time of a run, in seconds.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Processors {
+    /// Of the whole machine.
+    pub(super) machine_s: f64,
+    pub(super) server_s: f64,
+    /// Of what attaches the volume.
+    pub(super) attach_s: Option<f64>,
+}
+
+impl Processors {
+    fn with(self, other: Processors, of: fn(f64, f64) -> f64) -> Processors {
+        let attach = self.attach_s.zip(other.attach_s);
+        Processors {
+            machine_s: of(self.machine_s, other.machine_s),
+            server_s: of(self.server_s, other.server_s),
+            attach_s: attach.map(|(this, other)| of(this, other)),
+        }
+    }
+
+    pub(super) fn since(self, earlier: Processors) -> Processors {
+        self.with(earlier, |now, then| (now - then).max(0.0))
+    }
+
+    pub(super) fn plus(self, other: Processors) -> Processors {
+        self.with(other, |this, other| this + other)
+    }
+
+    pub(super) fn divided_by(self, count: f64) -> Processors {
+        let each = |seconds: f64| seconds / count;
+        Processors {
+            machine_s: each(self.machine_s),
+            server_s: each(self.server_s),
+            attach_s: self.attach_s.map(each),
+        }
+    }
 }
 
 impl Sweep {
@@ -112,7 +156,10 @@ impl Sweep {
         let targets: Vec<usize> = (0..runner.targets.len()).collect();
         let (tell, name) = (runner.stage.teller(), self.name());
         let tell = move |what: &str| tell(&format!("{name}: {what}"));
-        let measured = self.run(runner, &targets, Box::new(tell))?;
+        let measured = match &self.server {
+            None => self.run(runner, &targets, Box::new(tell))?,
+            Some((kind, survey)) => self.serve(runner, *kind, survey, &tell)?,
+        };
         if let Some(measured) = &measured {
             let scores = measured.sets.iter().map(|set| match set.score_s {
                 Some(score_s) => format!("{} {} s", set.name, short(score_s)),
@@ -222,6 +269,7 @@ impl Sweep {
                 read_megabytes_per_s: read / 1e6,
                 written_megabytes_per_s: written / 1e6,
                 paper_s: statement.statement.paper_s,
+                processors: None,
             }
         };
         let sets = report.sets.iter().enumerate().map(|(share, set)| {

@@ -40,6 +40,15 @@ pub(super) fn dying_with_us(mut before: Command, program: &Path, as_nobody: bool
 impl Child {
     /// Starts it, in a process group of its own: a signal from the terminal is ours to attend to.
     pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+        Child::start_with(name, command, log, Stdio::null())
+    }
+
+    /// The same for one whose standard input is written by us.
+    pub(super) fn start_fed(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+        Child::start_with(name, command, log, Stdio::piped())
+    }
+
+    fn start_with(name: &str, command: &mut Command, log: &Path, input: Stdio) -> Result<Child> {
         let failed = |source: io::Error| Error::File {
             path: log.to_owned(),
             source,
@@ -48,7 +57,7 @@ impl Child {
         let err = out.try_clone().map_err(failed)?;
         let started = command
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(out)
             .stderr(err)
             .spawn();
@@ -61,6 +70,11 @@ impl Child {
 
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Its standard input, once, if we write it.
+    pub(super) fn input(&mut self) -> Option<process::ChildStdin> {
+        self.process.stdin.take()
     }
 
     /// What it has said.

@@ -2,24 +2,28 @@
 //! attach` of ours shows as a file. All of it goes when it is dropped, from the top to the bottom.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
     time::Duration,
 };
 
-use tempfile::TempDir;
+use rustix::fs::Advice;
+use tempfile::{NamedTempFile, TempDir};
 
 use super::{
     child::{Child, dying_with_us},
     mounts::Namespace,
     server::open_to_all,
 };
-use crate::{Error, Result, machine};
+use crate::{Error, Result, machine, statements::Traffic};
 
 /// How long `attach` may take to come up.
 const ATTACH_LIMIT: Duration = Duration::from_secs(120);
+
+/// What a volume with a cache before it is called in a configuration of ours.
+const CACHED: &str = "sanstone-lab-cached";
 
 /// What a database is put on.
 #[derive(Clone, Debug)]
@@ -51,11 +55,18 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Makes it. Whatever was on a disk or volume is lost.
-    pub(crate) fn new(name: &str, bed: &Bed, namespace: Option<Rc<Namespace>>) -> Result<Stack> {
+    /// Makes it, with a cache of so many bytes before a volume, if any. Whatever was on a disk or volume is lost.
+    pub(crate) fn new(
+        name: &str,
+        bed: &Bed,
+        namespace: Option<&Rc<Namespace>>,
+        cache_bytes: u64,
+    ) -> Result<Stack> {
+        let is_mounted = !matches!(bed, Bed::Directory(_));
+        let namespace = namespace.filter(|_| is_mounted).cloned();
         let temporary = |parent: &Path| {
             let directory = tempfile::Builder::new()
-                .prefix("sanstone-oltp-")
+                .prefix("sanstone-lab-")
                 .tempdir_in(parent);
             directory.map_err(|source| Error::File {
                 path: parent.to_owned(),
@@ -86,7 +97,17 @@ impl Stack {
                 configuration,
                 volume,
             } => {
-                let file = stack.attach(binary, configuration, volume)?;
+                let cached = (cache_bytes > 0)
+                    .then(|| {
+                        derived(configuration, |table| {
+                            with_cache(table, volume, cache_bytes)
+                        })
+                    })
+                    .transpose()?;
+                let file = match &cached {
+                    Some(cached) => stack.attach(binary, cached.path(), CACHED)?,
+                    None => stack.attach(binary, configuration, volume)?,
+                };
                 stack.mount(&file)?;
             }
         }
@@ -156,17 +177,104 @@ impl Stack {
 
     /// I/Os and flushes that the file system's device has had.
     pub(crate) fn ios(&self) -> Option<u64> {
-        let (_, device) = self.mounted.as_ref()?;
-        let name = device.file_name()?.to_str()?;
-        let text = fs::read_to_string(format!("/sys/class/block/{name}/stat")).ok()?;
-        let fields: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
-        // Reads, writes and flushes of Documentation/block/stat.rst.
+        let fields = self.device_fields()?;
+        // Reads, writes and flushes.
         Some(
             [0, 4, 15]
                 .iter()
                 .filter_map(|field| fields.get(*field))
                 .sum(),
         )
+    }
+
+    /// What the file system's device has moved.
+    pub(crate) fn traffic(&self) -> Option<Traffic> {
+        const SECTOR_BYTES: u64 = 512;
+        let fields = self.device_fields()?;
+        let bytes = |field: usize| fields.get(field).copied().unwrap_or(0) * SECTOR_BYTES;
+        Some(Traffic {
+            read_bytes: bytes(2),
+            written_bytes: bytes(6),
+        })
+    }
+
+    /// The device's counters, in the order of Documentation/block/stat.rst.
+    fn device_fields(&self) -> Option<Vec<u64>> {
+        let (_, device) = self.mounted.as_ref()?;
+        let name = device.file_name()?.to_str()?;
+        let text = fs::read_to_string(format!("/sys/class/block/{name}/stat")).ok()?;
+        Some(text.split_whitespace().flat_map(str::parse).collect())
+    }
+
+    /// Writes what is in the kernel's memory of the database's files to their medium, and takes it out of memory:
+    /// whatever is read next comes from the medium.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn forget_pages(&self) -> Result<()> {
+        let data = match &self.namespace {
+            Some(namespace) => namespace.seen(&self.data),
+            None => self.data.clone(),
+        };
+        let mut directories = vec![data];
+        while let Some(directory) = directories.pop() {
+            let failed = |source| Error::File {
+                path: directory.clone(),
+                source,
+            };
+            for entry in fs::read_dir(&directory).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let kind = entry.file_type().map_err(failed)?;
+                if kind.is_dir() {
+                    directories.push(entry.path());
+                    continue;
+                }
+                // A server may remove files of its own at any time.
+                let Some(file) = kind.is_file().then(|| File::open(entry.path()).ok()) else {
+                    continue;
+                };
+                if let Some(file) = file {
+                    file.sync_data().map_err(failed)?;
+                    let forgotten = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+                    forgotten.map_err(|error| failed(error.into()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A changed copy of a configuration, beside it: paths in it are relative to where it is.
+pub(crate) fn derived(
+    configuration: &Path,
+    change: impl FnOnce(&mut toml::Table),
+) -> Result<NamedTempFile> {
+    let failed = |source| Error::File {
+        path: configuration.to_owned(),
+        source,
+    };
+    let text = fs::read_to_string(configuration).map_err(failed)?;
+    let mut table: toml::Table = toml::from_str(&text)
+        .map_err(|error| Error::Call(format!("{}: {error}", configuration.display())))?;
+    change(&mut table);
+    let copy = tempfile::Builder::new()
+        .prefix("sanstone-lab-")
+        .suffix(".toml")
+        .tempfile_in(configuration.parent().unwrap_or(Path::new(".")))
+        .map_err(failed)?;
+    fs::write(copy.path(), table.to_string()).map_err(failed)?;
+    Ok(copy)
+}
+
+/// Adds a volume: a cache before `volume`.
+fn with_cache(table: &mut toml::Table, volume: &str, cache_bytes: u64) {
+    let settings = toml::Table::from_iter([
+        ("size".to_owned(), format!("{cache_bytes}B").into()),
+        ("of".to_owned(), volume.into()),
+    ]);
+    let cached = toml::Table::from_iter([("cache".to_owned(), settings.into())]);
+    if let Some(toml::Value::Table(volumes)) = table.get_mut("volume") {
+        volumes.insert(CACHED.to_owned(), cached.into());
     }
 }
 

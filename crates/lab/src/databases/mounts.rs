@@ -6,11 +6,15 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    rc::Rc,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use super::programs::{program, run};
+use super::{
+    programs::{program, run},
+    stack::Bed,
+};
 use crate::{Error, Result};
 
 /// The namespace.
@@ -22,8 +26,17 @@ pub(crate) struct Namespace {
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 impl Namespace {
+    /// A new one if any of these is mounted.
+    pub(crate) fn of_beds(beds: &[(String, Bed)]) -> Result<Option<Rc<Namespace>>> {
+        let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
+        match beds.iter().any(is_mounted) {
+            true => Namespace::new().map(|namespace| Some(Rc::new(namespace))),
+            false => Ok(None),
+        }
+    }
+
     /// A new one. It needs root.
-    pub(crate) fn new() -> Result<Namespace> {
+    fn new() -> Result<Namespace> {
         let wanted = "a file system on a volume, a file or a device";
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Call(format!(
@@ -81,6 +94,12 @@ impl Namespace {
             run(self.command().args(["losetup", "--detach"]).arg(&device))?;
         }
         mounted.map(|_| device)
+    }
+
+    /// A path in it, for this program, which is not in it.
+    pub(super) fn seen(&self, path: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.keeper.id());
+        Path::new(&root).join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Takes a mount away.

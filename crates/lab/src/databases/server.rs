@@ -21,6 +21,9 @@ use crate::{Error, Result, machine};
 /// How long it may take to start; as long as a slow disk takes.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
+/// What MariaDB takes for its pool at the least, in pages: 24 MiB of the largest.
+const POOL_PAGES_MIN: u64 = 384;
+
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -54,7 +57,7 @@ impl Kind {
                 for name in ["mariadbd", "mariadb-install-db"] {
                     self.program(name)?;
                 }
-                program("mariadb", "mariadb-client", &self.wanted()).map(drop)
+                self.client().map(drop)
             }
             Kind::Postgresql => {
                 for name in ["postgres", "initdb", "createdb", "psql"] {
@@ -71,6 +74,14 @@ impl Kind {
             Kind::Postgresql => ("postgresql", "mariadb"),
         };
         format!("database = \"{this}\" (\"{other}\" is the other one)")
+    }
+
+    /// The program that sends it SQL.
+    pub(super) fn client(self) -> Result<PathBuf> {
+        match self {
+            Kind::Mariadb => program("mariadb", "mariadb-client", &self.wanted()),
+            Kind::Postgresql => self.program("psql"),
+        }
     }
 
     fn program(self, name: &str) -> Result<PathBuf> {
@@ -90,8 +101,14 @@ impl Kind {
 }
 
 impl Server {
-    /// Makes an empty database on `stack` and starts it with so much memory for pages.
-    pub(crate) fn create(kind: Kind, stack: &Stack, memory_bytes: u64) -> Result<Server> {
+    /// Makes an empty database on `stack` and starts it with so much memory for pages. `page_bytes` is the length of
+    /// MariaDB's, if it is not to be the usual one.
+    pub(crate) fn create(
+        kind: Kind,
+        stack: &Stack,
+        memory_bytes: u64,
+        page_bytes: Option<u64>,
+    ) -> Result<Server> {
         let is_root = rustix::process::geteuid().is_root();
         let (data, run_in) = (stack.data().join("database"), stack.directory().join("run"));
         for directory in [&data, &run_in] {
@@ -114,6 +131,9 @@ impl Server {
                 let mut install = command("mariadb-install-db")?;
                 install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
                 install.args(["--skip-test-db", "--innodb-log-file-size=32M"]);
+                let page = page_bytes.map(|bytes| format!("--innodb-page-size={bytes}"));
+                install.args(&page);
+                let memory_bytes = memory_bytes.max(POOL_PAGES_MIN * page_bytes.unwrap_or(0));
                 run(install.arg(format!("--datadir={}", data.display())))?;
                 let mut start = command("mariadbd")?;
                 start.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
@@ -123,6 +143,7 @@ impl Server {
                     "--innodb-log-file-size=32M",
                 ]);
                 start.arg(format!("--innodb-buffer-pool-size={memory_bytes}"));
+                start.args(&page);
                 start.arg(format!("--datadir={}", data.display()));
                 start.arg(format!("--socket={}", run_in.join("socket").display()));
                 start.arg(format!("--pid-file={}", run_in.join("pid").display()));
@@ -160,8 +181,7 @@ impl Server {
     fn create_database(&mut self) -> Result<()> {
         match self.kind {
             Kind::Mariadb => {
-                let client = program("mariadb", "mariadb-client", &self.kind.wanted())?;
-                let mut create = Command::new(client);
+                let mut create = Command::new(self.kind.client()?);
                 create.args(["--no-defaults", "--user=root"]);
                 create.arg(format!("--socket={}", self.run_in.join("socket").display()));
                 run(create.args(["-e", "CREATE DATABASE bench"])).map(drop)
@@ -182,6 +202,15 @@ impl Server {
                 run(create.arg("bench")).map(drop)
             }
         }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where its socket is.
+    pub(super) fn run_in(&self) -> &Path {
+        &self.run_in
     }
 
     /// How sysbench reaches it.

@@ -1,0 +1,51 @@
+//! The README that `make lab` leaves beside its results: published figures with ours beside them.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use harness::{directory::Directory, run::run};
+
+#[test]
+fn the_results_stand_beside_the_published_figures() {
+    let directory = Directory::new();
+    let result = |name: &str, answer: &str, more: &str| {
+        let json = format!("{{\n  \"answer\": \"{answer}\",\n  \"figures\": {{\n{more}  }}\n}}\n");
+        directory.write(&format!("{name}.json"), json);
+    };
+    let gains = "two: 2.03× (scans 1.98× to 2.01×); four: 3.86× (scans 3.95× to 4.08×)";
+    let answer = format!("MariaDB: one scores 0.7 s; beside one with the same page; {gains}.");
+    result("sql-mariadb-shares", &answer, "");
+    let more = |write: f64, read: f64| {
+        let run = |operation: &str, value: f64| {
+            format!("    \"ios_per_percent\": {value},\n    \"operation\": \"{operation}\",\n")
+        };
+        run("write", write) + &run("write", 1.0) + &run("read", read) + &run("read", 1.0)
+    };
+    result("effectiveness-iscsi", "Each percent", &more(600.0, 2000.0));
+    result("effectiveness-tgt", "Each percent", &more(200.0, 500.0));
+    let answer = "MariaDB does 100 a minute on ./plain.img; 90 on stripe: 0.9×; 99 on iscsi://h/t/0: 0.99× as many.";
+    result("oltp", answer, "");
+    let commit = "Where the time went\n  layer  mean\n  wire   12.5\n  total  99.5\n\nBeside a published one\n  no\n";
+    directory.write("commit-iscsi.txt", commit);
+    let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
+                 all  99,000  10,000  1\n";
+    directory.write("queue-distant.txt", queue);
+
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/lab-readme");
+    run(
+        Command::new(tools).arg(directory.path()),
+        Duration::from_secs(60),
+    )
+    .success();
+    let readme = fs::read_to_string(directory.join("README.md")).expect("it is there");
+    for part in [
+        &format!("| | | MariaDB: {gains} |"),
+        "PostgreSQL: not measured",
+        "reads 4.00× (2000 beside 500 I/Os/s for 1 %), writes 3.00× (600 beside 200",
+        "beside the bare file: 99 on iscsi://h/t/0: 0.99× as many. |",
+        "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
+        "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
+        "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",
+    ] {
+        assert!(readme.contains(part), "{part}: {readme}");
+    }
+}
