@@ -31,11 +31,28 @@ fn late(kind: &str, delay: Duration) -> String {
     format!("lanes = 1\n[volume.v]\n{layer}\n")
 }
 
-/// A commit on what `on` names, as JSON.
+/// Enough commits for an interval, however slow they are.
+fn profile(place: &Place, setup: &str) -> String {
+    let printed = call(&["lab", "profiles", "commit"]).success().stdout;
+    let few = printed.replace("commits = 100000 ", "commits = 12 ");
+    let patient = few.replace("time = \"20s\"", "time = \"240s\"");
+    let text = patient.replace("setup = []", setup);
+    let profile = place.directory.write("few.toml", text);
+    profile.to_string_lossy().into_owned()
+}
+
+/// Commits on what `on` names, as JSON.
 fn commit(place: &Place, on: &[&str]) -> Value {
-    let mut call = vec!["run", "commit", "--quick"];
+    commit_with(place, "setup = []", on)
+}
+
+fn commit_with(place: &Place, setup: &str, on: &[&str]) -> Value {
+    let profile = profile(place, setup);
+    let mut call = vec!["run", &profile];
     call.extend(on);
-    assert_told(place, &place.run(&call).success())
+    let json = assert_told(place, &place.run(&call).success());
+    assert_eq!(json["figures"]["commits"], 12, "{json}");
+    json
 }
 
 /// The median of the row, in microseconds.
@@ -114,17 +131,11 @@ fn a_slow_way_to_a_target_is_the_wires() {
 #[test]
 fn a_trigger_is_the_databases() {
     let place = Place::new();
-    let printed = call(&["lab", "profiles", "commit"]).success().stdout;
     let slow = "setup = [\"CREATE VIEW slow AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c \
                 WHERE x < 2000000) SELECT x FROM c\", \"CREATE TRIGGER late AFTER INSERT ON table1 BEGIN SELECT \
                 count(*) FROM slow; END\"]";
-    let profile = place
-        .directory
-        .write("late.toml", printed.replace("setup = []", slow));
-    let profile = profile.to_string_lossy();
     let file = place.path("made.img");
-    let ran = place.run(&["run", &profile, "--on", &file, "--quick"]);
-    let json = assert_told(&place, &ran.success());
+    let json = commit_with(&place, slow, &["--on", &file]);
     assert_planted_in(&json, "SQLite and its files");
     assert_advises(&json, &["a faster disk would not help", "SHOW TRIGGERS"]);
 }

@@ -7,8 +7,10 @@ use crate::load::Order;
 
 /// I/Os from this length on are to use several shares.
 const SMALL_BYTES_MAX: u64 = 512 << 10;
-/// A unit that cuts fewer of them by this factor is worth to make the stripe again.
-const FEWER: f64 = 0.5;
+/// A stripe that cuts more of them than this is worth a word.
+const MANY: f64 = 0.5;
+/// A unit that leaves so small a part of the cuts is worth to make the stripe again.
+const FEWER: f64 = 0.3;
 /// The longest unit that is advised.
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 
@@ -50,7 +52,7 @@ impl Stripe {
             .find(|unit| split(block_bytes, *unit) <= FEWER * now)?;
         let then = split(block_bytes, unit_bytes);
         let unit = Size::from_bytes(self.unit_bytes);
-        (now > FEWER).then(|| {
+        (now > MANY).then(|| {
             format!(
                 "a unit of {unit} splits {:.0} % of the I/Os of {block} over two shares or more, and {outstanding} \
                  outstanding keep all {} busy without that: create {} anew with unit = \"{}\", which splits \

@@ -6,7 +6,7 @@ use super::{
     own::{Layer, Own},
     trace::{Kept, Traced},
 };
-use crate::statistics::Median;
+use crate::{statistics::Median, target::FILE};
 
 /// The run is cut into so many parts, each of which says how large a part of its commits something is.
 const PARTS: usize = 12;
@@ -193,6 +193,12 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
              power-loss protection"
                 .to_owned()
         }
+        // Found by its path, it may lie on anything.
+        (Layer::Medium, "file") if path == FILE => format!(
+            "that is the file system and the disk beneath this file; if that is a volume of Sanstone, `sanstone show` \
+             (of `sanstone attach`: SIGUSR1) tells which node of it; else move `{}` to a disk with a faster flush",
+            nodes.all()[node].place.as_deref().unwrap_or("path")
+        ),
         (Layer::Medium, _) => format!(
             "put the `path` of {path} on a disk with a faster flush, as one with power-loss protection"
         ),
@@ -360,7 +366,7 @@ mod tests {
         );
         let told = of_calls(&[spent(100, 10); 24]).expect("most of it");
         assert!(told.contains("a faster disk would not help"), "{told}");
-        assert_eq!(of_calls(&[spent(100, 45); 24]), of_calls(&[]));
+        assert_eq!(of_calls(&[spent(100, 48); 24]), of_calls(&[]));
         assert_eq!(of_calls(&[spent(100, 70); 5]), None, "no interval");
         // Now this, now that: nobody knows what the next run would say.
         let unsteady: Vec<Spent> = (0..24)
