@@ -21,6 +21,11 @@ for (const plot of document.querySelectorAll(".plot")) {
   said.push(mark.width > 0 && mark.height > 0 ? "drawn" : "not drawn");
   svg.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
   said.push(plot.querySelector(".tip").hidden ? "gone" : "still there");
+  const bars = [...svg.querySelectorAll(".bar")].map((bar) => bar.getBoundingClientRect());
+  const frame = svg.getBoundingClientRect();
+  const within = (bar) => bar.width > 0 && bar.left >= frame.left - 1 && bar.right <= frame.right + 1 && bar.bottom <= frame.bottom;
+  said.push(svg.tabIndex === 0 && bars.every(within) ? "reached" : "not reached or cut");
+  said.push(bars.length);
 }
 document.body.dataset.said = said.join("|");
 </script></body>"#;
@@ -46,7 +51,7 @@ fn a_browser_draws_the_report_says_what_is_at_a_mark_and_prints_it() {
     };
     let place = Place::new();
     let file = place.path("made.img");
-    for (profile, plots) in [("queue", 3), ("iozone", 8)] {
+    for (profile, plots) in [("queue", 3), ("iozone", 8), ("commit", 4)] {
         place
             .run(&["run", profile, "--on", &file, "--quick"])
             .success();
@@ -60,11 +65,14 @@ fn a_browser_draws_the_report_says_what_is_at_a_mark_and_prints_it() {
             .expect("the script ran");
         let said = said.split('"').next().expect("its end");
         let parts: Vec<&str> = said.split('|').collect();
-        assert_eq!(parts.len(), 3 * plots, "{said}");
-        for plot in parts.chunks(3) {
+        assert_eq!(parts.len(), 5 * plots, "{said}");
+        for plot in parts.chunks(5) {
             assert!(!plot[0].is_empty(), "nothing was said: {said}");
-            assert_eq!(&plot[1..], ["drawn", "gone"], "{said}");
+            assert_eq!(&plot[1..4], ["drawn", "gone", "reached"], "{said}");
         }
+        // The layers, and two commits of them.
+        let with_bars = parts.chunks(5).filter(|plot| plot[4] != "0").count();
+        assert_eq!(with_bars, if profile == "commit" { 3 } else { 0 }, "{said}");
         assert!(!dumped.stderr.contains(":CONSOLE"), "{}", dumped.stderr);
         let pdf = place.path("page.pdf");
         browse(&browser, &place, &page, &format!("--print-to-pdf={pdf}"));

@@ -7,6 +7,7 @@ mod compared;
 mod ends;
 mod history;
 mod oltp;
+mod planted;
 mod profiles;
 mod readme;
 mod resumed;
@@ -124,7 +125,26 @@ fn assert_told(place: &Place, ran: &Ran) -> Value {
     ] {
         assert!(page.contains(part), "the page has no {part}");
     }
+    assert_adds_up(&json);
     json
+}
+
+/// Where a profile shows layers, they are the whole: at the mean, and of the same operations at the median and the 99th
+/// percentile.
+#[track_caller]
+fn assert_adds_up(json: &Value) {
+    let Some(layers) = json["layers"].as_array() else {
+        return;
+    };
+    for at in ["mean_us", "p50_us", "p99_us"] {
+        let of = |times: &Value| times[at].as_f64().expect("a time");
+        let parts: f64 = layers.iter().map(of).sum();
+        let total = of(&json["total"]);
+        assert!(
+            (parts / total - 1.0).abs() < 0.05,
+            "{at}: {parts} of {total}: {json}"
+        );
+    }
 }
 
 /// Whether nothing has been left of a file that was made for a run.

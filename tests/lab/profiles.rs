@@ -31,6 +31,7 @@ fn assert_queue(json: &Value) {
     );
     let rates = json["figures"]["rates"].as_array().expect("rates");
     assert_eq!(rates.len(), 5);
+    assert!(json["layers"].is_array(), "{json}");
     assert!(!rates[0]["series"].as_array().expect("a series").is_empty());
     assert!(rates[0]["run"]["generator_late_p99_us"].is_number());
     assert_eq!(
@@ -210,22 +211,7 @@ fn commit(place: &Place, latency: &str) -> Value {
     let ran = place
         .run(&["run", "commit", "-c", &path, "--quick"])
         .success();
-    let json = assert_told(place, &ran);
-    for at in ["mean_us", "p50_us", "p99_us"] {
-        let of = |times: &Value| times[at].as_f64().expect("a time");
-        let parts: f64 = json["layers"]
-            .as_array()
-            .expect("layers")
-            .iter()
-            .map(of)
-            .sum();
-        let total = of(&json["total"]);
-        assert!(
-            (parts / total - 1.0).abs() < 0.05,
-            "{at}: {parts} of {total}"
-        );
-    }
-    json
+    assert_told(place, &ran)
 }
 
 #[test]
@@ -273,9 +259,6 @@ fn commit_rows(url: &str) -> Vec<(String, f64)> {
         (name.to_owned(), row["p50_us"].as_f64().expect("a time"))
     });
     let rows: Vec<_> = rows.collect();
-    let sum: f64 = rows.iter().map(|(_, us)| us).sum();
-    let total = json["total"]["p50_us"].as_f64().expect("a time");
-    assert!((sum / total - 1.0).abs() < 0.05, "{sum} of {total}: {json}");
     rows
 }
 
@@ -328,7 +311,12 @@ fn commit_on_a_stripe() {
         "db",
         "--quick",
     ];
-    assert_told(&place, &place.run(&call).success());
+    let json = assert_told(&place, &place.run(&call).success());
+    let nodes = json["figures"]["nodes"].as_array().expect("nodes");
+    assert!(
+        nodes.iter().any(|node| node["node"] == "db/stripe/0/file"),
+        "{json}"
+    );
     // What it has left is nobody's data.
     assert_told(&place, &place.run(&call).success());
 }

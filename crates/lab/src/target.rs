@@ -18,7 +18,7 @@ use volume::{
     SharedVolume,
     claim::{Owner, name_of},
     config::{Caching, Volumes},
-    graph::{Graph, Tree},
+    graph::{Graph, NodeView, Tree},
     layer::stats::{Stats, StatsHandle},
     leaf::file::{FileOptions, OpenFile},
 };
@@ -27,6 +27,9 @@ use crate::{
     Error, Result,
     load::{Ledger, Lun, is_free_to_write, mark_as_ours},
 };
+
+/// Where a trace finds a file or device that no configuration names.
+pub(crate) const FILE: &str = "file";
 
 /// What `--on` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,6 +221,7 @@ impl Target {
         let file = OpenFile::open(&options).await;
         let file = file.map_err(|error| failed(name, error))?;
         let counted = Stats::of_medium(Rc::new(file.on_lane()), &StatsHandle::new());
+        let counted = counted.found_at(Some(FILE.into()));
         let volume: SharedVolume = Rc::new(counted);
         Ok(Target {
             path: Some(path),
@@ -229,6 +233,11 @@ impl Target {
     /// The disk, by its first session.
     pub(crate) fn volume(&self) -> &SharedVolume {
         &self.volumes[0]
+    }
+
+    /// The nodes that it is made of; a file or device by its path is one, which a trace finds at [`FILE`].
+    pub(crate) fn view(&self) -> Option<NodeView> {
+        self.graphs.first()?.view(self.trees.first()?.name())
     }
 
     /// Its length.

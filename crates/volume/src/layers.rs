@@ -6,12 +6,15 @@
 //!
 //! Parts of a request that are worked on side by side share the time among them, each moment in equal
 //! parts. So all layers together never take longer than the request itself.
+//!
+//! A watch that traces also keeps what ran when: a [`Span`] for each request of a node and each command.
 
 use std::{
     cell::{Cell, RefCell},
     future::{Future, poll_fn},
     pin::pin,
     rc::Rc,
+    sync::Arc,
 };
 
 use engine::{
@@ -19,6 +22,9 @@ use engine::{
     task::{self, JoinHandle},
     time,
 };
+
+use crate::trace::Trace;
+pub use crate::trace::{Ran, Request, Span, Told};
 
 thread_local! {
     /// Whether there is a current one: a request that nobody watches costs this look.
@@ -54,18 +60,13 @@ impl Layers {
     }
 }
 
-/// What a target has told of a command.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
-    /// How long it had it.
-    pub(crate) total: Duration,
-    /// How long its medium had it, if it knows.
-    pub(crate) medium: Option<Duration>,
-}
-
 /// Sees where the time of a request goes; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Watch(Rc<State>);
+pub struct Watch {
+    state: Rc<State>,
+    /// The node of the tree that works for it, where a trace wants to know.
+    node: Option<Arc<str>>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -75,6 +76,7 @@ struct State {
     /// What each that has worked for it all the time would have got by then.
     share: Cell<u64>,
     shared_until: Cell<Instant>,
+    trace: Option<RefCell<Trace>>,
 }
 
 impl Watch {
@@ -83,9 +85,37 @@ impl Watch {
         Watch::default()
     }
 
+    /// The same, which also keeps [what ran when](Watch::take_spans).
+    pub fn tracing() -> Watch {
+        let state = State {
+            trace: Some(RefCell::default()),
+            ..State::default()
+        };
+        Watch {
+            state: Rc::new(state),
+            node: None,
+        }
+    }
+
     /// What it has seen to its end.
     pub fn layers(&self) -> Layers {
-        self.0.layers.get()
+        self.state.layers.get()
+    }
+
+    /// What ran until now and has ended, in the order of the ends, with how many more there were than a trace keeps.
+    pub fn take_spans(&self) -> (Vec<Span>, usize) {
+        let trace = self.state.trace.as_ref();
+        trace.map_or_else(Default::default, |trace| trace.take().into_spans())
+    }
+
+    fn is_tracing(&self) -> bool {
+        self.state.trace.is_some()
+    }
+
+    fn note(&self, span: Span) {
+        if let Some(trace) = &self.state.trace {
+            trace.borrow_mut().add(span);
+        }
     }
 
     /// Watches over all that is begun on this thread from now on, until that is dropped.
@@ -97,14 +127,14 @@ impl Watch {
     }
 
     fn add(&self, what: impl FnOnce(&mut Layers)) {
-        let mut layers = self.0.layers.get();
+        let mut layers = self.state.layers.get();
         what(&mut layers);
-        self.0.layers.set(layers);
+        self.state.layers.set(layers);
     }
 
     /// What each of those that work for it gets is counted up to `now`; gives how much that is so far.
     fn share(&self, now: Instant) -> u64 {
-        let state = &*self.0;
+        let state = &*self.state;
         let (until, working) = (state.shared_until.get(), u64::from(state.working.get()));
         let passed_ns = now.since(until).as_nanos() as u64;
         let each = (passed_ns << SHARE_BITS).checked_div(working);
@@ -135,6 +165,54 @@ pub(crate) fn current() -> Option<Watch> {
         true => CURRENT.with_borrow(Clone::clone),
         false => None,
     }
+}
+
+/// A `request` of a node: whoever works for it works there.
+pub(crate) fn at_node<'a, T: 'a>(
+    request: LaneFuture<'a, T>,
+    what: impl FnOnce() -> Option<Request>,
+) -> LaneFuture<'a, T> {
+    let Some((watch, what)) = traced(what) else {
+        return request;
+    };
+    LaneFuture::new(async move {
+        let below = Watch {
+            node: Some(what.node.clone()),
+            ..watch.clone()
+        };
+        let began = time::now();
+        let answer = watched(below, request).await;
+        watch.note(Span {
+            node: what.node.clone(),
+            began,
+            ended: time::now(),
+            ran: Ran::Request(what),
+        });
+        answer
+    })
+}
+
+/// A request of a node that was answered as soon as it was made.
+pub(crate) fn at_once(what: impl FnOnce() -> Option<Request>) {
+    if let Some((watch, what)) = traced(what) {
+        let now = time::now();
+        watch.note(Span {
+            node: what.node.clone(),
+            began: now,
+            ended: now,
+            ran: Ran::Request(what),
+        });
+    }
+}
+
+/// The current watch, if it traces, with what it is told.
+fn traced<T>(what: impl FnOnce() -> Option<T>) -> Option<(Watch, T)> {
+    if !IS_WATCHED.get() {
+        return None;
+    }
+    let is_tracing = |watch: &Option<Watch>| watch.as_ref().is_some_and(Watch::is_tracing);
+    let watch = CURRENT.with_borrow(|watch| is_tracing(watch).then(|| watch.clone()))?;
+    Some((watch?, what()?))
 }
 
 /// A request that a medium works for.
@@ -182,6 +260,8 @@ pub async fn watched<F: Future>(watch: Watch, future: F) -> F::Output {
 #[derive(Debug)]
 pub(crate) struct Work {
     watch: Watch,
+    /// Since when it is to be done, where a trace wants to know.
+    asked: Option<Instant>,
     /// Once it has: when, and what each had got by then.
     began: Option<(Instant, u64)>,
 }
@@ -189,14 +269,21 @@ pub(crate) struct Work {
 impl Work {
     /// Work to come, for the request that `watch` is over.
     pub(crate) fn new(watch: Watch) -> Work {
-        Work { watch, began: None }
+        Work {
+            asked: watch.is_tracing().then(time::now),
+            watch,
+            began: None,
+        }
     }
 
     /// It begins.
     pub(crate) fn begin(&mut self, now: Instant) {
         debug_assert!(self.began.is_none(), "work begins once");
         self.began = Some((now, self.watch.share(now)));
-        self.watch.0.working.set(self.watch.0.working.get() + 1);
+        self.watch
+            .state
+            .working
+            .set(self.watch.state.working.get() + 1);
     }
 
     /// How long it has taken until `now`, and its part of the time.
@@ -217,6 +304,7 @@ impl Work {
     /// A target has answered it; `told` is what it says of its time.
     pub(crate) fn end_at_target(self, told: Option<Told>, now: Instant) {
         let (took, share) = self.end(now);
+        self.note_command(told, now);
         let Some(told) = told else {
             return self.watch.add(|layers| layers.untold += share);
         };
@@ -237,12 +325,25 @@ impl Work {
             layers.is_partial |= told.medium.is_none();
         });
     }
+
+    fn note_command(&self, told: Option<Told>, ended: Instant) {
+        let (Some(asked), Some((sent, _)), Some(node)) = (self.asked, self.began, &self.watch.node)
+        else {
+            return;
+        };
+        self.watch.note(Span {
+            node: node.clone(),
+            began: asked,
+            ended,
+            ran: Ran::Command { sent, told },
+        });
+    }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
         if self.began.is_some() {
-            let working = &self.watch.0.working;
+            let working = &self.watch.state.working;
             working.set(working.get() - 1);
         }
     }

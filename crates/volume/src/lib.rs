@@ -12,6 +12,7 @@
 //!  part             an open node of the tree, on every lane or at home on one
 //!  stats            the counters of a node
 //!  layers           where the time of one request goes, for whoever watches it
+//!  trace            what ran when within it
 //!  volume, values   the trait and its contract; the values of settings, and what is said of wrong ones
 //!  claim            the owner of a stripe's children
 //! ```
@@ -40,6 +41,7 @@ mod seam_tests;
 pub mod stats;
 #[cfg(test)]
 mod test_volume;
+mod trace;
 mod values;
 mod volume;
 

@@ -51,6 +51,16 @@ impl RequestKind {
         RequestKind::Flush,
         RequestKind::Discard,
     ];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestKind::Read => "read",
+            RequestKind::Write => "write",
+            RequestKind::Flush => "flush",
+            RequestKind::Discard => "discard",
+        }
+    }
 }
 
 /// The counters of a node on all lanes; clones are the same.
@@ -123,8 +133,7 @@ impl fmt::Display for NodeReport {
             }
             writeln!(f, "node {path}")?;
             for (kind, counts) in kinds {
-                let name = format!("{kind:?}").to_lowercase();
-                writeln!(f, "  {name:<8} {counts}")?;
+                writeln!(f, "  {:<8} {counts}", kind.name())?;
             }
         }
         Ok(())
@@ -205,6 +214,8 @@ pub struct Stats {
     inner: SharedVolume,
     counters: Arc<LaneCounters>,
     sight: Sight,
+    /// Where it is in a tree.
+    path: Option<Arc<str>>,
 }
 
 /// What whoever [watches](crate::layers) a request sees of a node.
@@ -225,6 +236,7 @@ impl Stats {
             inner,
             counters: handle.on_lane(),
             sight: Sight::Through,
+            path: None,
         }
     }
 
@@ -238,6 +250,11 @@ impl Stats {
         Stats { sight, ..self }
     }
 
+    /// The same, of a node that a [trace](crate::layers) finds at `path`.
+    pub fn found_at(self, path: Option<Arc<str>>) -> Self {
+        Stats { path, ..self }
+    }
+
     fn counted<'a, T: 'a>(
         &'a self,
         kind: RequestKind,
@@ -245,8 +262,17 @@ impl Stats {
         request: LaneFuture<'a, Result<T>>,
     ) -> LaneFuture<'a, Result<T>> {
         let counters = &self.counters.0[kind as usize];
+        let what = || {
+            Some(layers::Request {
+                node: self.path.clone()?,
+                kind: kind.name(),
+                len_bytes: bytes,
+                is_medium: self.sight == Sight::Medium,
+            })
+        };
         if let Some(answer) = request.as_ready() {
             counters.record(answer.is_ok(), bytes, 0);
+            layers::at_once(what);
             return request;
         }
         let request = match self.sight {
@@ -254,6 +280,7 @@ impl Stats {
             Sight::Hidden => layers::out_of_sight(request),
             Sight::Through => request,
         };
+        let request = layers::at_node(request, what);
         LaneFuture::new(Counted {
             request,
             counters,

@@ -13,7 +13,7 @@ use volume::{
     Durability, SharedVolume,
     config::Volumes,
     graph::Graph,
-    layers::{Layers, Watch, watched},
+    layers::{Layers, Ran, Watch, watched},
 };
 
 const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
@@ -32,6 +32,8 @@ struct Delays {
     link: Duration,
     /// In a layer at the target.
     tree: Duration,
+    /// In a rule of a `fault` beneath that.
+    fault: Duration,
     /// At its disk.
     disk: Duration,
 }
@@ -40,6 +42,7 @@ const PLAIN: Delays = Delays {
     own: Duration::from_micros(5),
     link: Duration::from_micros(25),
     tree: Duration::from_micros(10),
+    fault: Duration::ZERO,
     disk: Duration::from_micros(80),
 };
 
@@ -76,7 +79,11 @@ fn texts(delays: Delays) -> [String; 2] {
         )
     };
     let file = "{ file = { path = \"disk\", size = \"8MiB\", cache = \"direct\" } }";
-    let served = throttled(delays.tree, file);
+    let fault = match delays.fault.as_micros() {
+        0 => file.to_owned(),
+        us => format!("{{ fault = {{ rules = [{{ delay = \"{us}us\" }}], of = {file} }} }}"),
+    };
+    let served = throttled(delays.tree, &fault);
     let iscsi = format!("{{ iscsi = {{ url = \"iscsi://target/{TARGET}/0\" }} }}");
     let used = throttled(delays.own, &iscsi);
     [
@@ -154,27 +161,18 @@ fn a_planted_delay_shows_in_its_row_and_in_no_other() {
                 assert!(got.abs_diff(expected) < NEAR, "{kind}, row {row}: {rows:?}");
             }
         }
+        let own = PLAIN.own + PLANTED;
+        let link = PLAIN.link + PLANTED / 2;
+        let (tree, disk) = (PLAIN.tree + PLANTED, PLAIN.disk + PLANTED);
+        let fault = PLANTED;
         for (planted, delays) in [
-            Delays {
-                own: PLAIN.own + PLANTED,
-                ..PLAIN
-            },
-            Delays {
-                link: PLAIN.link + PLANTED / 2,
-                ..PLAIN
-            },
-            Delays {
-                tree: PLAIN.tree + PLANTED,
-                ..PLAIN
-            },
-            Delays {
-                disk: PLAIN.disk + PLANTED,
-                ..PLAIN
-            },
-        ]
-        .into_iter()
-        .enumerate()
-        {
+            (0, Delays { own, ..PLAIN }),
+            (1, Delays { link, ..PLAIN }),
+            (2, Delays { tree, ..PLAIN }),
+            // To whoever looks from outside a layer that delays is the target's, whatever it plays.
+            (2, Delays { fault, ..PLAIN }),
+            (3, Delays { disk, ..PLAIN }),
+        ] {
             let with = means(seed, delays);
             for (before, after) in [(plain.read, with.read), (plain.write, with.write)] {
                 for row in 0..before.len() {
@@ -190,6 +188,41 @@ fn a_planted_delay_shows_in_its_row_and_in_no_other() {
             }
         }
     }
+}
+
+#[test]
+fn a_trace_says_the_same_by_node_and_command() {
+    let (spans, rows) = run(3, PLAIN, async |volume| {
+        let (watch, began) = (Watch::tracing(), time::now());
+        watched(watch.clone(), async { volume.read(0, 4096).await })
+            .await
+            .expect("it reads");
+        let took = time::now() - began;
+        (watch.take_spans().0, rows(took, watch.layers()))
+    });
+    let nodes: Vec<&str> = spans.iter().map(|span| &*span.node).collect();
+    // The command ends before the request that it was sent for, and that before the one above.
+    assert_eq!(
+        nodes,
+        [
+            "disk/throttle/iscsi",
+            "disk/throttle/iscsi",
+            "disk/throttle"
+        ]
+    );
+    let Ran::Command {
+        sent,
+        told: Some(told),
+    } = spans[0].ran
+    else {
+        panic!("{spans:?}");
+    };
+    let trip = spans[0].ended - sent;
+    assert_eq!(trip - told.total, rows[1], "the wire");
+    assert_eq!(told.total, rows[2] + rows[3], "the target and its medium");
+    assert_eq!(told.medium, Some(rows[3]));
+    let took = |span: usize| spans[span].ended - spans[span].began;
+    assert!((took(2) - took(1)).abs_diff(PLAIN.own) < NEAR, "{spans:?}");
 }
 
 #[test]

@@ -219,7 +219,8 @@ fn advice(runs: &[Run]) -> Option<String> {
     (cpu.busy_cores > 0).then(|| {
         format!(
             "{} of {} cores were busy for more than 90 % of the time at {} I/Os a second: the processor sets \
-             the pace there, and faster disks would not help",
+             the pace there, and faster disks would not help; give the target more `lanes`, on cores of their own \
+             (one run: run it again before you act on it)",
             cpu.busy_cores,
             cpu.cores,
             short(run.figures.iops)

@@ -310,7 +310,8 @@ fn advice(cells: &[Cell]) -> Option<String> {
     (enough > least && *there > 1.5 * first).then(|| {
         format!(
             "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on: let what scans read \
-             {} at once (read-ahead, the database's pages in an extent)",
+             {} at once (`read_ahead` of a cache, innodb_read_ahead_threshold, effective_io_concurrency; one run of \
+             each: run it again before you act on it)",
             short(*first),
             Size::from_bytes(*least),
             short(*there),

@@ -10,6 +10,7 @@ mod layers;
 mod oltp;
 mod queue;
 mod runner;
+mod split;
 mod sql_scan;
 #[cfg(test)]
 mod tests;

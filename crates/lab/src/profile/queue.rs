@@ -13,6 +13,7 @@ use super::{
     layers::{self, Way},
     poisson,
     runner::{Figures, Step},
+    split::Stripe,
     within, workload,
 };
 use crate::{
@@ -290,6 +291,12 @@ impl Experiment for Queue {
             .advice
             .extend(advice_of_knee(knee.as_ref(), &sweep));
         findings.advice.extend(advice_of_adapters(&adapters));
+        let view = runner.targets.first().and_then(|target| target.view());
+        let stripe = view.as_ref().and_then(Stripe::of);
+        let split = stripe.and_then(|stripe| stripe.advice(self.block, self.order, at));
+        findings
+            .advice
+            .extend(split.filter(|_| runner.targets.len() == 1));
         Ok(findings)
     }
 
@@ -370,8 +377,8 @@ fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
         median(runs, |run| run.mean_us),
     );
     let doubt = match runs.len() {
-        0 | 1 => " (one round: run it without --quick before you act on it)",
-        _ => "",
+        0 | 1 => " (one round: run it without --quick before you act on it)".into(),
+        rounds => format!(" (medians of {rounds} rounds)"),
     };
     (mean_us > 1.5 * knee.mean_us).then(|| {
         format!(
@@ -398,7 +405,7 @@ fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
     (more.iops > BETTER * less.iops).then(|| {
         format!(
             "an adapter with {} does {} I/Os a second, one with {} does {} ({:.2}×): set the adapter's \
-             limits to {}",
+             limits to {} (one run of each: run it again before you act on it)",
             least.name,
             short(less.iops),
             most.name,

@@ -126,6 +126,37 @@ pub enum Marks {
         /// The unit of the values.
         unit: String,
     },
+    /// Bars in rows.
+    Bars {
+        /// From the top to the bottom.
+        rows: Vec<BarRow>,
+        /// The classes of bars, and what each is.
+        legend: Vec<(usize, String)>,
+    },
+}
+
+/// A row of bars.
+#[derive(Clone, Debug)]
+pub struct BarRow {
+    /// What it is.
+    pub name: String,
+    /// Lines of bars, below each other.
+    pub lines: Vec<Vec<Bar>>,
+}
+
+/// A bar.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Where it begins on the x axis.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// Its class, which gives it its colour.
+    pub class: usize,
+    /// What is written on it, if there is room.
+    pub label: String,
+    /// Its figures.
+    pub tip: String,
 }
 
 /// A line of a plot.

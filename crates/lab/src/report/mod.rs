@@ -2,6 +2,7 @@
 //! terminal, JSON for programs, one HTML page for people. [`Report`] is the demo's experiment,
 //! [`Findings`] what a profile or a comparison has found.
 
+mod bars;
 mod chart;
 mod findings;
 mod html;
@@ -13,7 +14,9 @@ mod table;
 mod tests;
 
 pub use findings::Findings;
-pub(crate) use findings::{Axis, Layer, Layers, Line, Marks, Plot, Score, Table, Times};
+pub(crate) use findings::{
+    Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Table, Times,
+};
 pub use html::html;
 pub use json::json;
 pub use page::page;

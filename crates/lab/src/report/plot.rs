@@ -4,11 +4,12 @@
 use std::fmt::Write;
 
 use super::{
+    bars,
     findings::{Axis, Line, Marks, Plot},
     html::escaped,
 };
 
-const WIDTH: f64 = 1040.0;
+pub(super) const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
@@ -20,21 +21,37 @@ const MARKS_MAX: usize = 60;
 /// The plot with its legend.
 pub(super) fn svg(plot: &Plot) -> String {
     let mut out = String::from("<div class=\"plot\">");
-    if let Marks::Lines(lines) = &plot.marks {
+    let names: Vec<(usize, &str)> = match &plot.marks {
+        Marks::Lines(lines) => lines
+            .iter()
+            .map(|line| line.name.as_str())
+            .enumerate()
+            .collect(),
+        Marks::Bars { legend, .. } => legend
+            .iter()
+            .map(|(class, name)| (*class, name.as_str()))
+            .collect(),
+        Marks::Field { .. } => Vec::new(),
+    };
+    let height = match &plot.marks {
+        Marks::Bars { rows, .. } => bars::height(rows),
+        _ => HEIGHT,
+    };
+    if !names.is_empty() {
         out.push_str("<p class=\"legend\">");
-        for (index, line) in lines.iter().enumerate() {
+        for (class, name) in &names {
             let _ = write!(
                 out,
                 "<span class=\"s{}\">{}</span>",
-                index % 8,
-                escaped(&line.name)
+                class % 8,
+                escaped(name)
             );
         }
         out.push_str("</p>");
     }
     let _ = write!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\">",
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\">",
         escaped(&plot.title)
     );
     match &plot.marks {
@@ -44,13 +61,14 @@ pub(super) fn svg(plot: &Plot) -> String {
             rows,
             unit,
         } => draw_field(&mut out, columns, rows, unit),
+        Marks::Bars { rows, .. } => bars::draw(&mut out, rows, &plot.x),
     }
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
     let _ = write!(
         out,
         "<text class=\"label\" x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
          <text class=\"label\" x=\"4\" y=\"14\">{}</text></svg></div>",
-        HEIGHT - 8.0,
+        height - 8.0,
         escaped(&plot.x.label),
         escaped(&plot.y.label),
     );
@@ -58,7 +76,7 @@ pub(super) fn svg(plot: &Plot) -> String {
 }
 
 /// From values to places on one axis.
-struct Scale {
+pub(super) struct Scale {
     from: f64,
     to: f64,
     is_logarithmic: bool,
@@ -86,7 +104,15 @@ impl Scale {
         }
     }
 
-    fn place(&self, value: f64) -> Option<f64> {
+    /// From nothing to `to`, without a margin.
+    pub(super) fn exact(to: f64, axis: &Axis, ends: (f64, f64)) -> Scale {
+        Scale {
+            to: if to > 0.0 { to } else { 1.0 },
+            ..Scale::new(axis, [to].into_iter(), ends)
+        }
+    }
+
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.is_logarithmic && value <= 0.0) {
             return None;
         }
@@ -99,7 +125,7 @@ impl Scale {
     }
 
     /// Round values for the grid.
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         if self.is_logarithmic {
             let decades = (self.to / self.from).log10();
             let steps: &[f64] = if decades > 2.5 {

@@ -298,6 +298,7 @@ impl Graph {
             };
             let opened = settings.open(opening).await;
             if let Ok(part) = &opened {
+                part.settle_at(&path);
                 let handles = &mut self.context.handles;
                 handles.put(path.clone(), part.shape().clone());
                 handles.put(path, part.counters().clone());

@@ -5,7 +5,7 @@
 use super::Graph;
 use crate::{
     Claim, Shape,
-    kinds::{Kind, Node, What, cache::CacheHandle, iscsi::SessionStatus},
+    kinds::{Kind, Node, What, cache::CacheHandle, iscsi::SessionStatus, stripe::settings::Unit},
     stats::StatsHandle,
 };
 
@@ -20,6 +20,8 @@ pub struct NodeView {
     pub kind: &'static str,
     /// Where it lies: a path or a URL.
     pub place: Option<String>,
+    /// The unit of a stripe that was opened, in bytes.
+    pub unit_bytes: Option<u32>,
     /// The memory that it may fill, in bytes.
     pub memory_bytes: Option<u64>,
     /// What it looks like; `None` when it is not open.
@@ -85,6 +87,7 @@ impl Graph {
             name: None,
             kind: kind.name(),
             place: kind.settings().describe(),
+            unit_bytes: handles.get(&path).map(|Unit(bytes)| *bytes),
             memory_bytes: kind.memory().map(|size| size.get_ref().bytes()),
             shape: handles.get::<Shape>(&path).cloned(),
             counters: handles.get(&path).cloned().unwrap_or_default(),

@@ -63,6 +63,8 @@ pub(crate) struct Part {
     children: Vec<Arc<Part>>,
     /// What is asked of it, on every lane.
     counters: StatsHandle,
+    /// Where it is in the graph, once it is open.
+    path: OnceLock<Arc<str>>,
 }
 
 enum Place {
@@ -99,6 +101,7 @@ impl Part {
             tells_layers: OnceLock::new(),
             children: Vec::new(),
             counters: StatsHandle::new(),
+            path: OnceLock::new(),
         })
     }
 
@@ -124,6 +127,7 @@ impl Part {
             tells_layers: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
+            path: OnceLock::new(),
         }))
     }
 
@@ -151,6 +155,7 @@ impl Part {
             tells_layers: OnceLock::new(),
             children,
             counters: StatsHandle::new(),
+            path: OnceLock::new(),
         }))
     }
 
@@ -171,6 +176,11 @@ impl Part {
 
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Says where it is in the graph.
+    pub(crate) fn settle_at(&self, path: &str) {
+        let _ = self.path.set(path.into());
     }
 
     /// Says which name it has itself.
@@ -241,6 +251,7 @@ impl Part {
             Place::Home(home) => self.way(home).on_lane()?,
         };
         let counted = Stats::new(volume, &self.counters);
+        let counted = counted.found_at(self.path.get().cloned());
         Ok(Rc::new(counted.seen_as(self.sight())))
     }
 }

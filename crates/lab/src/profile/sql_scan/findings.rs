@@ -12,6 +12,9 @@ use crate::{
 /// A factor above this is worth a word.
 const LARGE: f64 = 1.1;
 
+/// Each page and cache was loaded once.
+const ONCE: &str = " (one load of each: run it again before you act on it)";
+
 /// All of it, by this database.
 pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
     let names: Vec<&str> = all.first().map_or(Vec::new(), |measured| {
@@ -154,7 +157,7 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     if let Some((other, other_s)) = worst(&|m| m.cache == best.cache) {
         if other_s > LARGE * score_s {
             advice.push(format!(
-                "make the database with pages of {}: {:.2}× as fast as with {}",
+                "make the database with pages of {} (innodb_page_size, page_size): {:.2}× as fast as with {}{ONCE}",
                 best.page,
                 other_s / score_s,
                 other.page
@@ -164,11 +167,14 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     if let Some((other, other_s)) = worst(&|m| m.page == best.page) {
         if other_s > LARGE * score_s {
             let what = match best.cache.starts_with('0') {
-                true => "leave the cache away".into(),
-                false => format!("put a cache of {} before the disk", best.cache),
+                true => "leave the `cache` away".into(),
+                false => format!(
+                    "put a cache before the disk, with size = \"{}\"",
+                    best.cache
+                ),
             };
             advice.push(format!(
-                "{what}: {:.2}× as fast as with {}",
+                "{what}: {:.2}× as fast as with {}{ONCE}",
                 other_s / score_s,
                 if other.cache.starts_with('0') {
                     "none"

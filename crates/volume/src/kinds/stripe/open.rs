@@ -198,6 +198,11 @@ impl Opened {
         })
     }
 
+    /// How its data lie.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
     /// The name that it got when it was created.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid

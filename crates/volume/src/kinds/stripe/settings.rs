@@ -48,6 +48,10 @@ impl Stripe {
     }
 }
 
+/// The unit of a stripe that is open, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit(pub(crate) u32);
+
 /// Children that belong together for ever, as a configuration lists them: those of a stripe or a concat.
 pub(crate) struct Family<'a> {
     /// How the data of a new one lie.
@@ -79,6 +83,9 @@ impl Family<'_> {
         claim: Claim,
     ) -> Result<Arc<Part>> {
         let uuid = opened.uuid();
+        if let Layout::Stripe { unit_bytes } = opened.layout() {
+            opening.put(Unit(*unit_bytes));
+        }
         let part = opening
             .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
             .await?;

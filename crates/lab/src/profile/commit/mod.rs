@@ -1,8 +1,19 @@
 //! `commit`: single-row inserts with a commit each, as an application makes them that knows no better, and
 //! where the time of each goes. SQLite runs straight on the volume; what it waits for is measured
-//! between the two, by one clock.
+//! between the two, by one clock. Each commit is also traced, for the page to show some of them.
 
-use std::{cell::Cell, io, rc::Rc, time::Instant};
+mod advice;
+mod draw;
+mod nodes;
+mod own;
+mod trace;
+
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    time::Instant,
+};
 
 use serde::Deserialize;
 use serde_json::json;
@@ -11,6 +22,10 @@ use volume::{
     layers::Watch,
 };
 
+use self::{
+    nodes::Nodes,
+    trace::{Call, Clock, Kept, Traced, works},
+};
 use super::{
     Case, Experiment, Needs, Runner, Sample, Work, check_time,
     layers::{self, Row, Way},
@@ -19,15 +34,13 @@ use super::{
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
     load::mark_as_ours,
-    report::{Axis, Findings, Layer, Layers, Line, Marks, Plot, Table, short},
+    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
     sqlite::{Disk, Settings, Store},
+    target::FILE,
 };
 
 /// Fewer commits say nothing about a 99th percentile.
 const COMMITS_MIN: usize = 200;
-
-/// A part of more than this of the mean is worth a word.
-const LARGE: f64 = 0.5;
 
 /// What the published table has for each row of ours, in microseconds: an insert of 385 µs.
 const PUBLISHED: [(&str, f64); 4] = [
@@ -51,6 +64,9 @@ pub(super) struct Commit {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Inserts {
     page: Size,
+    /// Statements after the table was made: a trigger, an index.
+    #[serde(default)]
+    setup: Vec<String>,
     commits: usize,
     time: Time,
 }
@@ -72,36 +88,65 @@ impl Spent {
     }
 }
 
+const DATABASE: &str = "SQLite and its files";
+const READS: &str = "waiting for reads";
+const DURABLE: &str = "waiting until they are durable";
+
 /// What SQLite does itself.
-const OWN: Row<Spent> = ("SQLite and its files", |spent| {
-    spent.total_ns - spent.waited_ns()
-});
+const OWN: Row<Spent> = (DATABASE, |spent| spent.total_ns - spent.waited_ns());
 
 /// What a commit is made of, as SQLite sees it: all of it.
 const PARTS: [Row<Spent>; 4] = [
     OWN,
-    ("waiting for reads", |spent| spent.read_ns),
+    (READS, |spent| spent.read_ns),
     ("handing over writes", |spent| spent.write_ns),
-    ("waiting until they are durable", |spent| spent.flush_ns),
+    (DURABLE, |spent| spent.flush_ns),
 ];
 
-/// A disk that notes how long SQLite waits for it.
+/// Where the time of all commits went, and what ran within those that are kept.
+#[derive(Default)]
+struct Inserted {
+    spent: Vec<Spent>,
+    kept: Kept,
+    nodes: Nodes,
+}
+
+/// A disk that notes when and how long SQLite waits for it.
 struct TimedDisk {
     disk: VolumeDisk,
-    spent: Rc<Cell<Spent>>,
+    noted: Rc<Noted>,
+}
+
+/// What it has noted of the commit that runs.
+#[derive(Default)]
+struct Noted {
+    began: Cell<Option<Instant>>,
+    spent: Cell<Spent>,
+    calls: RefCell<Vec<Call>>,
 }
 
 impl TimedDisk {
     fn timed<T>(
         &self,
+        (kind, len): (&'static str, usize),
         work: impl FnOnce(&VolumeDisk) -> io::Result<T>,
         part: fn(&mut Spent) -> &mut u64,
     ) -> io::Result<T> {
         let began = Instant::now();
         let done = work(&self.disk);
-        let mut spent = self.spent.get();
-        *part(&mut spent) += began.elapsed().as_nanos() as u64;
-        self.spent.set(spent);
+        let took_ns = began.elapsed().as_nanos() as u64;
+        let mut spent = self.noted.spent.get();
+        *part(&mut spent) += took_ns;
+        self.noted.spent.set(spent);
+        if let Some(commit_began) = self.noted.began.get() {
+            let from_ns = began.duration_since(commit_began).as_nanos() as u64;
+            self.noted.calls.borrow_mut().push(Call {
+                kind,
+                len_bytes: len as u64,
+                from_ns,
+                to_ns: from_ns + took_ns,
+            });
+        }
         done
     }
 }
@@ -113,6 +158,7 @@ impl Disk for TimedDisk {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.timed(
+            ("read", buffer.len()),
             |disk| disk.read_at(offset, buffer),
             |spent| &mut spent.read_ns,
         )
@@ -120,32 +166,34 @@ impl Disk for TimedDisk {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.timed(
+            ("write", bytes.len()),
             |disk| disk.write_at(offset, bytes),
             |spent| &mut spent.write_ns,
         )
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.timed(Disk::flush, |spent| &mut spent.flush_ns)
+        self.timed(("flush", 0), Disk::flush, |spent| &mut spent.flush_ns)
     }
 }
 
 impl Inserts {
     /// Inserts rows into a new database on target number `target`, until the user asks to end.
-    fn run(&self, runner: &Runner<'_>, target: usize) -> Result<Vec<Spent>> {
-        let volume = runner.targets[target].volume().clone();
+    fn run(&self, runner: &Runner<'_>, target: usize) -> Result<Inserted> {
+        let target = &runner.targets[target];
+        let volume = target.volume().clone();
         let lane = runner.lane.clone();
-        let failed = |error: volume::Error| {
-            Error::Target(format!("{}: {error}", runner.targets[target].name))
-        };
+        let failed = |error: volume::Error| Error::Target(format!("{}: {error}", target.name));
         let disk =
             VolumeDisk::new(lane.clone(), volume.clone(), IN_FLIGHT_BYTES).map_err(failed)?;
-        let spent = Rc::new(Cell::default());
+        let noted = Rc::new(Noted::default());
         let disk = TimedDisk {
             disk,
-            spent: spent.clone(),
+            noted: noted.clone(),
         };
-        let inserted = self.insert(Rc::new(disk), &spent, runner);
+        let view = target.view();
+        let nodes = view.map_or_else(|| Nodes::file(FILE, &target.name), |view| Nodes::of(&view));
+        let inserted = self.insert(Rc::new(disk), &noted, nodes, runner);
         // A later run may know by it that this was nobody's data.
         lane.block_on(mark_as_ours(&*volume)).map_err(failed)?;
         inserted
@@ -154,9 +202,10 @@ impl Inserts {
     fn insert(
         &self,
         disk: Rc<dyn Disk>,
-        spent: &Cell<Spent>,
+        noted: &Noted,
+        nodes: Nodes,
         runner: &Runner<'_>,
-    ) -> Result<Vec<Spent>> {
+    ) -> Result<Inserted> {
         let store = Store::format(disk)?;
         let settings = Settings {
             page_bytes: u32::try_from(self.page.bytes()).unwrap_or(u32::MAX),
@@ -164,35 +213,54 @@ impl Inserts {
         };
         let database = store.database(&settings)?;
         database.execute("CREATE TABLE table1 (col1 TEXT, col2 INTEGER)")?;
+        for statement in &self.setup {
+            database.execute(statement)?;
+        }
         let doing = "INSERT INTO table1 (col1, col2) VALUES ('logmydata', ?1)";
         let mut statement = database.run(doing, |connection| connection.prepare(doing))?;
+        let clock = Clock::of(runner.lane);
         let deadline = Instant::now() + self.time.duration();
-        let mut all = Vec::new();
-        while all.len() < self.commits && !runner.is_stopped() {
-            spent.set(Spent::default());
-            let watch = Watch::new();
+        let mut inserted = Inserted {
+            nodes,
+            ..Inserted::default()
+        };
+        while inserted.spent.len() < self.commits && !runner.is_stopped() {
+            noted.spent.take();
+            noted.calls.take();
+            let watch = Watch::tracing();
             let began = Instant::now();
             if began >= deadline {
                 break;
             }
-            let value = all.len() as i64 % 5 + 5;
+            noted.began.set(Some(began));
+            let value = inserted.spent.len() as i64 % 5 + 5;
             // All of this thread's I/Os until then are the commit's.
             let watched = watch.enter();
             database.run(doing, |_| statement.execute([value]))?;
             drop(watched);
-            let spent = spent.get();
-            all.push(Spent {
-                total_ns: began.elapsed().as_nanos() as u64,
+            let total = began.elapsed();
+            let spent = noted.spent.get();
+            inserted.spent.push(Spent {
+                total_ns: total.as_nanos() as u64,
                 way: Way::new(spent.waited_ns(), &watch.layers()),
                 ..spent
             });
+            let (spans, left_out) = watch.take_spans();
+            inserted.kept.add(|number| Traced {
+                number,
+                total_ns: total.as_nanos() as u64,
+                calls: noted.calls.take(),
+                works: works(spans, &inserted.nodes, &clock, (began, total)),
+                left_out,
+            });
         }
-        Ok(all)
+        noted.began.set(None);
+        Ok(inserted)
     }
 
     /// How fast it went, for a comparison.
     pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
-        let all = self.run(runner, target)?;
+        let all = self.run(runner, target)?.spent;
         runner.stage.step();
         if all.len() < 2 || runner.is_stopped() {
             return Ok(None);
@@ -230,7 +298,11 @@ impl Experiment for Commit {
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
-        let all = self.inserts.run(runner, 0)?;
+        let Inserted {
+            spent: all,
+            kept,
+            nodes,
+        } = self.inserts.run(runner, 0)?;
         runner.stage.step();
         if all.is_empty() {
             return Ok(Findings {
@@ -252,16 +324,24 @@ impl Experiment for Commit {
         }
         let totals = all.iter().map(|spent| spent.total_ns as f64 / 1e3);
         let totals: Vec<f64> = totals.collect();
+        let (by_node, json_by_node) = draw::by_node(&kept, &across, &nodes);
+        let mut plots = vec![draw::flames(&kept, &across, &nodes)];
+        plots.extend(draw::waterfalls(&kept, &across, &nodes));
+        plots.push(plot(&totals));
+        let advice = advice::of_calls(&all).into_iter();
+        let advice = advice.chain(advice::of_nodes(&kept, &nodes));
         Ok(Findings {
             answer: answer(&across, all.len()),
-            advice: advice(&waits).into_iter().collect(),
+            advice: advice.collect(),
             notes,
-            tables: vec![waited_for(&waits), published()],
-            plots: vec![plot(&totals)],
+            tables: vec![waited_for(&waits), by_node, published()],
+            plots,
             figures: json!({
                 "commits": all.len(),
                 "commits_us": totals,
                 "waits": waits,
+                "nodes": json_by_node,
+                "traced": draw::traced(&kept, &across, &nodes),
             }),
             layers: Some(across),
             ..Findings::default()
@@ -302,28 +382,6 @@ fn answer(layers: &Layers, commits: usize) -> String {
         short(total.p99_us),
         short(1e6 / total.mean_us),
     )
-}
-
-/// Says what most of the time goes to, if one part has most of it.
-fn advice(layers: &Layers) -> Option<String> {
-    let total_us = layers.total.mean_us;
-    let part = |layer: &&Layer| layer.times.mean_us > LARGE * total_us;
-    let largest = layers.layers.iter().find(part)?;
-    let percent = 100.0 * largest.times.mean_us / total_us;
-    let mend = match largest.name.as_str() {
-        name if name == PARTS[3].0 => {
-            "let several inserts share a commit, or give the log a medium with a faster flush"
-        }
-        name if name == PARTS[0].0 => {
-            "a faster disk would not help, a faster core or fewer commits would"
-        }
-        name if name == PARTS[1].0 => "give the database more memory for its pages",
-        _ => "more writes are under way than the disk takes: let fewer be outstanding",
-    };
-    Some(format!(
-        "{percent:.0} % of a commit is {}: {mend}",
-        largest.name
-    ))
 }
 
 fn waited_for(waits: &Layers) -> Table {
@@ -411,15 +469,5 @@ mod tests {
         let files = &layers.layers[0].times;
         assert!(files.p50_us < 45.0 && files.p99_us > 900.0, "{files:?}");
         assert!(layers.layers[3].times.p99_us < 61.0, "{layers:?}");
-    }
-
-    #[test]
-    fn advice_needs_a_part_that_has_most_of_it() {
-        let told = advice(&waits(&[spent(100, 70)])).expect("most of it");
-        assert!(
-            told.starts_with("70 % of a commit is waiting until"),
-            "{told}"
-        );
-        assert_eq!(advice(&waits(&[spent(100, 50)])), None);
     }
 }

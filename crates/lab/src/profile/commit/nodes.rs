@@ -1,0 +1,92 @@
+//! The nodes of the volume that is measured, in the order of its tree.
+
+use volume::graph::NodeView;
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nodes(Vec<TreeNode>);
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TreeNode {
+    /// As `show` and `top` call it.
+    pub(super) path: String,
+    /// Its kind of volume.
+    pub(super) kind: &'static str,
+    /// Where it lies, if it is a leaf.
+    pub(super) place: Option<String>,
+    /// The index of the one that is made of it.
+    pub(super) parent: Option<usize>,
+}
+
+impl Nodes {
+    /// A medium without a configuration.
+    pub(super) fn file(path: &str, place: &str) -> Nodes {
+        Nodes(vec![TreeNode {
+            path: path.to_owned(),
+            kind: "file",
+            place: Some(place.to_owned()),
+            parent: None,
+        }])
+    }
+
+    /// Those of a tree.
+    pub(super) fn of(view: &NodeView) -> Nodes {
+        let mut nodes = Nodes::default();
+        nodes.add(view, None);
+        nodes
+    }
+
+    fn add(&mut self, view: &NodeView, parent: Option<usize>) {
+        let index = self.0.len();
+        self.0.push(TreeNode {
+            path: view.path.clone(),
+            kind: view.kind,
+            place: view.place.clone(),
+            parent,
+        });
+        for child in &view.children {
+            self.add(child, Some(index));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(nodes: Vec<TreeNode>) -> Nodes {
+        Nodes(nodes)
+    }
+
+    pub(super) fn all(&self) -> &[TreeNode] {
+        &self.0
+    }
+
+    pub(super) fn index_of(&self, path: &str) -> Option<usize> {
+        self.0.iter().position(|node| node.path == path)
+    }
+
+    /// Whether the node is `above` or below it.
+    pub(super) fn is_within(&self, node: usize, above: usize) -> bool {
+        let mut at = Some(node);
+        while let Some(index) = at {
+            if index == above {
+                return true;
+            }
+            at = self.0[index].parent;
+        }
+        false
+    }
+
+    /// What a node is made of.
+    pub(super) fn children(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        let nodes = self.0.iter().enumerate();
+        nodes.filter_map(move |(index, node)| (node.parent == Some(of)).then_some(index))
+    }
+
+    /// The node as a person would look for it: its path, and where it lies.
+    pub(super) fn told(&self, node: usize) -> String {
+        let TreeNode { path, place, .. } = &self.0[node];
+        match place {
+            Some(place) => format!("{path} ({place})"),
+            None => path.clone(),
+        }
+    }
+}

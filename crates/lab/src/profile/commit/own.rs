@@ -1,0 +1,221 @@
+//! To whom each moment of a commit belongs: the layer and the node that worked while the database waited, so that
+//! all of them together make up the commit. Where several work side by side they share the moment in equal parts. What goes on
+//! while the database itself works belongs to the database.
+
+use std::collections::BTreeMap;
+
+use super::{
+    nodes::Nodes,
+    trace::{Traced, What, Work},
+};
+
+/// A layer of a commit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Layer {
+    Database,
+    Volume,
+    Line,
+    Wire,
+    Target,
+    Medium,
+    Untold,
+}
+
+impl Layer {
+    pub(super) const ALL: [Layer; 7] = [
+        Layer::Database,
+        Layer::Volume,
+        Layer::Line,
+        Layer::Wire,
+        Layer::Target,
+        Layer::Medium,
+        Layer::Untold,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Layer::Database => super::DATABASE,
+            Layer::Volume => "volume's layers here",
+            Layer::Line => "initiator's queue",
+            Layer::Wire => "wire",
+            Layer::Target => "target",
+            Layer::Medium => "medium",
+            Layer::Untold => "wire and target: not visible",
+        }
+    }
+
+    /// The class of its bars: neighbours are easy to tell apart, in light and in dark.
+    pub(super) fn class(self) -> usize {
+        match self {
+            Layer::Database => 0,
+            Layer::Volume => 1,
+            Layer::Line => 5,
+            Layer::Wire => 3,
+            Layer::Target => 2,
+            Layer::Medium => 6,
+            Layer::Untold => 7,
+        }
+    }
+
+    /// The row of the table of layers that it is a part of.
+    pub(super) fn row(self) -> &'static str {
+        match self {
+            Layer::Volume | Layer::Line => "initiator",
+            other => other.name(),
+        }
+    }
+}
+
+/// Who worked, for which kind of request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Owner {
+    pub(super) layer: Layer,
+    pub(super) node: Option<usize>,
+    pub(super) kind: &'static str,
+}
+
+/// Nanoseconds by owner.
+pub(super) type Own = BTreeMap<Owner, f64>;
+
+/// All of one commit.
+pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
+    let mut own = Own::new();
+    let mut at: Vec<u64> = vec![0, commit.total_ns];
+    at.extend(
+        commit
+            .calls
+            .iter()
+            .flat_map(|call| [call.from_ns, call.to_ns]),
+    );
+    at.extend(
+        commit
+            .works
+            .iter()
+            .flat_map(|work| [work.from_ns, work.to_ns]),
+    );
+    at.extend(commit.works.iter().filter_map(|work| match work.what {
+        What::Command { sent_ns, .. } => Some(sent_ns),
+        What::Request { .. } => None,
+    }));
+    at.retain(|ns| *ns <= commit.total_ns);
+    at.sort_unstable();
+    at.dedup();
+    for moment in at.windows(2) {
+        let (from_ns, ns) = (moment[0], (moment[1] - moment[0]) as f64);
+        let call = commit.calls.iter();
+        let call = call
+            .clone()
+            .find(|call| call.from_ns <= from_ns && from_ns < call.to_ns);
+        let Some(call) = call else {
+            let owner = Owner {
+                layer: Layer::Database,
+                node: None,
+                kind: "",
+            };
+            *own.entry(owner).or_default() += ns;
+            continue;
+        };
+        let there: Vec<&Work> = commit
+            .works
+            .iter()
+            .filter(|work| work.is_at(from_ns))
+            .collect();
+        let working: Vec<&&Work> = there
+            .iter()
+            .filter(|work| is_below(work, from_ns))
+            .collect();
+        for work in &working {
+            let kind = kind_of(work, &there);
+            for (layer, part) in parts(work) {
+                let node = work.node;
+                *own.entry(Owner { layer, node, kind }).or_default() +=
+                    part * ns / working.len() as f64;
+            }
+        }
+        if !working.is_empty() {
+            continue;
+        }
+        let deepest: Vec<&&Work> = there
+            .iter()
+            .filter(|work| is_deepest(work, &there, nodes))
+            .collect();
+        if deepest.is_empty() {
+            let owner = Owner {
+                layer: Layer::Volume,
+                node: None,
+                kind: call.kind,
+            };
+            *own.entry(owner).or_default() += ns;
+        }
+        for work in &deepest {
+            let owner = Owner {
+                layer: match work.what {
+                    What::Command { .. } => Layer::Line,
+                    What::Request { .. } => Layer::Volume,
+                },
+                node: work.node,
+                kind: kind_of(work, &there),
+            };
+            *own.entry(owner).or_default() += ns / deepest.len() as f64;
+        }
+    }
+    own
+}
+
+/// Whether a medium or a target works.
+fn is_below(work: &Work, now_ns: u64) -> bool {
+    match work.what {
+        What::Request { is_medium, .. } => is_medium,
+        What::Command { sent_ns, .. } => sent_ns <= now_ns,
+    }
+}
+
+/// Whether nobody below works for the same.
+fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
+    let is_request = matches!(work.what, What::Request { .. });
+    let Some(node) = work.node.filter(|_| is_request) else {
+        return true;
+    };
+    !there.iter().any(|other| match (&other.what, other.node) {
+        (What::Command { .. }, Some(below)) => nodes.is_within(below, node),
+        (_, Some(below)) => below != node && nodes.is_within(below, node),
+        (_, None) => false,
+    })
+}
+
+/// The kind of request that it is, or is a part of.
+fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
+    let kind = |work: &Work| match work.what {
+        What::Request { kind, .. } => Some(kind),
+        What::Command { .. } => None,
+    };
+    let whole = || there.iter().filter(|other| other.node == work.node);
+    kind(work)
+        .or_else(|| whole().find_map(|other| kind(other)))
+        .unwrap_or("")
+}
+
+/// The layers of a work that is below, and their parts of it.
+fn parts(work: &Work) -> Vec<(Layer, f64)> {
+    let (sent_ns, target_ns, medium_ns) = match work.what {
+        What::Request { .. } => return vec![(Layer::Medium, 1.0)],
+        What::Command {
+            target_ns: None, ..
+        } => return vec![(Layer::Untold, 1.0)],
+        What::Command {
+            sent_ns,
+            target_ns: Some(target_ns),
+            medium_ns,
+        } => (sent_ns, target_ns, medium_ns),
+    };
+    let whole_ns = (work.to_ns - sent_ns).max(1);
+    // A target may say what it likes: it had the command no longer than it took here.
+    let target_ns = target_ns.min(whole_ns);
+    let medium_ns = medium_ns.min(target_ns);
+    let part = |ns: u64| ns as f64 / whole_ns as f64;
+    vec![
+        (Layer::Wire, part(whole_ns - target_ns)),
+        (Layer::Target, part(target_ns - medium_ns)),
+        (Layer::Medium, part(medium_ns)),
+    ]
+}

@@ -1,0 +1,212 @@
+//! What ran when within a commit: the calls of the database, and below them each request of each node and each
+//! command, all by one clock. Of many commits a part is kept, spread evenly over all of them.
+
+use std::time::{Duration, Instant};
+
+use engine::{Lane, time};
+use volume::layers::{Ran, Span};
+
+use super::nodes::Nodes;
+
+/// Spans of all commits that are kept together: some 20 MB.
+const SPANS_MAX: usize = 200_000;
+
+/// One commit; times are nanoseconds since its beginning.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Traced {
+    /// How many went before it.
+    pub(super) number: usize,
+    pub(super) total_ns: u64,
+    /// In their order; none overlaps another.
+    pub(super) calls: Vec<Call>,
+    pub(super) works: Vec<Work>,
+    /// What ran besides and is not kept.
+    pub(super) left_out: usize,
+}
+
+/// For so long the database waited for its disk.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    /// Such as "write".
+    pub(super) kind: &'static str,
+    pub(super) len_bytes: u64,
+    pub(super) from_ns: u64,
+    pub(super) to_ns: u64,
+}
+
+/// Something that worked for the database meanwhile.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    /// The index of its node, if the tree is known.
+    pub(super) node: Option<usize>,
+    pub(super) from_ns: u64,
+    pub(super) to_ns: u64,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Request {
+        kind: &'static str,
+        len_bytes: u64,
+        is_medium: bool,
+    },
+    Command {
+        /// Until then it was in line.
+        sent_ns: u64,
+        /// How long the target says that it had it.
+        target_ns: Option<u64>,
+        /// Of that, how long its medium had it.
+        medium_ns: u64,
+    },
+}
+
+impl Work {
+    pub(super) fn is_at(&self, from_ns: u64) -> bool {
+        self.from_ns <= from_ns && from_ns < self.to_ns
+    }
+}
+
+/// The clock of the lane beside that of the thread.
+pub(super) struct Clock {
+    thread: Instant,
+    lane: engine::Instant,
+}
+
+impl Clock {
+    pub(super) fn of(lane: &Lane) -> Clock {
+        let before = Instant::now();
+        let lane = lane.block_on(async { time::now() });
+        Clock {
+            thread: before + before.elapsed() / 2,
+            lane,
+        }
+    }
+
+    /// How long after `began` this was, in nanoseconds.
+    fn since(&self, began: Instant, at: engine::Instant) -> u64 {
+        let at = self.thread + at.since(self.lane);
+        at.saturating_duration_since(began).as_nanos() as u64
+    }
+}
+
+/// The spans of a watch as works of a commit that took from `began` on for `total`.
+pub(super) fn works(
+    spans: Vec<Span>,
+    nodes: &Nodes,
+    clock: &Clock,
+    (began, total): (Instant, Duration),
+) -> Vec<Work> {
+    let total_ns = total.as_nanos() as u64;
+    let ns = |at| clock.since(began, at).min(total_ns);
+    let nanos = |of: engine::Duration| of.as_nanos() as u64;
+    let work = |span: Span| Work {
+        node: nodes.index_of(&span.node),
+        from_ns: ns(span.began),
+        to_ns: ns(span.ended),
+        what: match span.ran {
+            Ran::Request(request) => What::Request {
+                kind: request.kind,
+                len_bytes: request.len_bytes,
+                is_medium: request.is_medium,
+            },
+            Ran::Command { sent, told } => What::Command {
+                sent_ns: ns(sent),
+                target_ns: told.map(|told| nanos(told.total)),
+                medium_ns: told.and_then(|told| told.medium).map_or(0, nanos),
+            },
+        },
+    };
+    let mut works: Vec<Work> = spans.into_iter().map(work).collect();
+    works.sort_by_key(|work| (work.node, work.from_ns));
+    works
+}
+
+/// One of so many commits, always as many more as there are too many spans.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) commits: Vec<Traced>,
+    spans: usize,
+    /// As a power of two.
+    one_of: u32,
+    count: usize,
+}
+
+impl Kept {
+    pub(super) fn add(&mut self, commit: impl FnOnce(usize) -> Traced) {
+        let number = self.count;
+        self.count += 1;
+        if number % (1 << self.one_of) != 0 {
+            return;
+        }
+        let commit = commit(number);
+        self.spans += commit.works.len();
+        self.commits.push(commit);
+        while self.spans > SPANS_MAX && self.commits.len() > 1 {
+            self.one_of += 1;
+            let one_of = 1 << self.one_of;
+            self.commits.retain(|commit| commit.number % one_of == 0);
+            self.spans = self.commits.iter().map(|commit| commit.works.len()).sum();
+        }
+    }
+
+    /// The one whose time is next to this.
+    pub(super) fn nearest(&self, total_us: f64) -> Option<&Traced> {
+        let off = |commit: &&Traced| (commit.total_ns as f64 / 1e3 - total_us).abs();
+        let commits = self.commits.iter();
+        commits.min_by(|a, b| off(a).total_cmp(&off(b)))
+    }
+
+    /// Those whose time is among the parts from `from` to `to` of all, by their times.
+    pub(super) fn band(&self, from: f64, to: f64) -> Vec<&Traced> {
+        let mut sorted: Vec<&Traced> = self.commits.iter().collect();
+        sorted.sort_by_key(|commit| commit.total_ns);
+        let count = sorted.len() as f64;
+        let from = ((from * count) as usize).min(sorted.len().saturating_sub(1));
+        let to = ((to * count).ceil() as usize).clamp(from, sorted.len());
+        sorted[from..to.max((from + 1).min(sorted.len()))].to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_and_from_all_of_the_time() {
+        let work = Work {
+            node: None,
+            from_ns: 0,
+            to_ns: 1,
+            what: What::Request {
+                kind: "write",
+                len_bytes: 1,
+                is_medium: true,
+            },
+        };
+        let mut kept = Kept::default();
+        let count = 10 * SPANS_MAX / 50;
+        for _ in 0..count {
+            kept.add(|number| Traced {
+                number,
+                total_ns: number as u64 * 1000,
+                works: vec![work.clone(); 50],
+                ..Traced::default()
+            });
+        }
+        let commits = &kept.commits;
+        let spans: usize = commits.iter().map(|commit| commit.works.len()).sum();
+        assert!(spans <= SPANS_MAX && spans > SPANS_MAX / 4, "{spans}");
+        let step = commits[1].number;
+        assert!(
+            commits
+                .windows(2)
+                .all(|two| two[1].number - two[0].number == step)
+        );
+        assert!(commits.last().expect("some").number + step >= count);
+        let middle = kept.nearest(count as f64 / 2.0).expect("some").number;
+        assert!(middle.abs_diff(count / 2) <= step, "{middle}");
+        assert!(kept.band(0.45, 0.55).iter().all(|c| c.number > count / 3));
+        assert_eq!(Kept::default().band(0.45, 0.55).len(), 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! Whether a stripe cuts small I/Os in two: each part is a command of its own, which pays where a share would be idle
+//! otherwise, and is only more work where all of them are busy.
+
+use volume::{config::Size, graph::NodeView};
+
+use crate::load::Order;
+
+/// I/Os from this length on are to use several shares.
+const SMALL_BYTES_MAX: u64 = 512 << 10;
+/// A stripe that cuts more of them than this is worth a word.
+const MANY: f64 = 0.5;
+/// A unit that leaves so small a part of the cuts is worth to make the stripe again.
+const FEWER: f64 = 0.3;
+/// The longest unit that is advised.
+const UNIT_BYTES_MAX: u64 = 4 << 20;
+
+/// The stripe that a volume is, below layers of one child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stripe {
+    path: String,
+    unit_bytes: u64,
+    shares: usize,
+}
+
+impl Stripe {
+    pub(super) fn of(view: &NodeView) -> Option<Stripe> {
+        match (view.unit_bytes, &view.children[..]) {
+            (Some(unit_bytes), children) => Some(Stripe {
+                path: view.path.clone(),
+                unit_bytes: unit_bytes.into(),
+                shares: children.len(),
+            }),
+            (None, [child]) => Stripe::of(child),
+            (None, _) => None,
+        }
+    }
+
+    /// What another unit would gain for I/Os of `block`, of which `outstanding` are the most that do better.
+    pub(super) fn advice(&self, block: Size, order: Order, outstanding: usize) -> Option<String> {
+        let block_bytes = block.bytes();
+        let goes_on = !matches!(order, Order::Random | Order::Zipf);
+        // With fewer outstanding a share would be idle.
+        let has_idle_shares = outstanding < 2 * self.shares;
+        if goes_on || has_idle_shares || self.shares < 2 || block_bytes > SMALL_BYTES_MAX {
+            return None;
+        }
+        let now = split(block_bytes, self.unit_bytes);
+        let longer = |power: u32| self.unit_bytes << power;
+        let units = (1..=10).map(longer).filter(|unit| *unit <= UNIT_BYTES_MAX);
+        let unit_bytes = units
+            .into_iter()
+            .find(|unit| split(block_bytes, *unit) <= FEWER * now)?;
+        let then = split(block_bytes, unit_bytes);
+        let unit = Size::from_bytes(self.unit_bytes);
+        (now > MANY).then(|| {
+            format!(
+                "a unit of {unit} splits {:.0} % of the I/Os of {block} over two shares or more, and {outstanding} \
+                 outstanding keep all {} busy without that: create {} anew with unit = \"{}\", which splits \
+                 {:.0} % (counted, not measured)",
+                100.0 * now,
+                self.shares,
+                self.path,
+                Size::from_bytes(unit_bytes),
+                100.0 * then,
+            )
+        })
+    }
+}
+
+/// The part of all I/Os of this length, at multiples of it, that lie in more than one unit.
+fn split(block_bytes: u64, unit_bytes: u64) -> f64 {
+    // After so many the places in a unit come again.
+    let count = unit_bytes.min(1 << 16);
+    let is_split = |io: &u64| {
+        let at = io * block_bytes;
+        at / unit_bytes != (at + block_bytes - 1) / unit_bytes
+    };
+    (0..count).filter(is_split).count() as f64 / count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stripe(unit_bytes: u64) -> Stripe {
+        Stripe {
+            path: "db/stripe".into(),
+            unit_bytes,
+            shares: 2,
+        }
+    }
+
+    fn advice(unit_bytes: u64, block_bytes: u64, outstanding: usize) -> Option<String> {
+        let block = Size::from_bytes(block_bytes);
+        stripe(unit_bytes).advice(block, Order::Random, outstanding)
+    }
+
+    #[test]
+    fn a_unit_that_splits_small_ios_is_told_with_a_better_one() {
+        let told = advice(64 << 10, 96 << 10, 32).expect("every one is split");
+        assert!(
+            told.starts_with("a unit of 64KiB splits 100 % of the I/Os of 96KiB"),
+            "{told}"
+        );
+        assert!(
+            told.contains("unit = \"256KiB\", which splits 25 %"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_unit_that_fits_shares_that_would_be_idle_and_scans_give_no_advice() {
+        assert_eq!(advice(64 << 10, 16 << 10, 32), None);
+        assert_eq!(advice(64 << 10, 64 << 10, 32), None);
+        assert_eq!(advice(64 << 10, 96 << 10, 3), None);
+        assert_eq!(advice(64 << 10, 1 << 20, 32), None);
+        let scan = stripe(64 << 10).advice(Size::from_bytes(96 << 10), Order::Sequential, 32);
+        assert_eq!(scan, None);
+    }
+}

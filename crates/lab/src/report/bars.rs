@@ -1,0 +1,103 @@
+//! Plots of bars in rows: what ran when, or what a whole consists of. A row has lines of bars below each other.
+
+use std::fmt::Write;
+
+use super::{
+    findings::{Axis, Bar, BarRow},
+    html::escaped,
+    plot::{Scale, WIDTH, short},
+};
+
+const LEFT: f64 = 250.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 44.0;
+const LINE: f64 = 20.0;
+const GAP: f64 = 10.0;
+/// About as wide is a letter of a label.
+const LETTER: f64 = 6.4;
+/// A name of a row may have so many letters.
+const NAME_MAX: usize = 36;
+/// A bar is never thinner: nobody could point at it.
+const BAR_MIN: f64 = 1.5;
+
+fn height_of(row: &BarRow) -> f64 {
+    row.lines.len().max(1) as f64 * LINE + GAP
+}
+
+/// How high the plot is.
+pub(super) fn height(rows: &[BarRow]) -> f64 {
+    TOP + BOTTOM + rows.iter().map(height_of).sum::<f64>()
+}
+
+pub(super) fn draw(out: &mut String, rows: &[BarRow], axis: &Axis) {
+    let all = || rows.iter().flat_map(|row| row.lines.iter().flatten());
+    let most = all().map(|bar| bar.to).fold(0.0, f64::max);
+    let scale = Scale::exact(most, axis, (LEFT, WIDTH - RIGHT));
+    let bottom = height(rows) - BOTTOM;
+    for tick in scale.ticks() {
+        let Some(at) = scale.place(tick) else {
+            continue;
+        };
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            bottom + 18.0,
+            short(tick),
+        );
+    }
+    let mut top = TOP;
+    for row in rows {
+        let _ = write!(
+            out,
+            "<text class=\"row\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}<title>{}</title></text>",
+            LEFT - 8.0,
+            top + LINE - 6.0,
+            escaped(&elided(&row.name)),
+            escaped(&row.name),
+        );
+        for (index, line) in row.lines.iter().enumerate() {
+            for bar in line {
+                draw_bar(out, bar, &scale, top + index as f64 * LINE);
+            }
+        }
+        top += height_of(row);
+    }
+}
+
+fn draw_bar(out: &mut String, bar: &Bar, scale: &Scale, top: f64) {
+    let (Some(from), Some(to)) = (scale.place(bar.from), scale.place(bar.to)) else {
+        return;
+    };
+    let width = (to - from).max(BAR_MIN);
+    let tip = escaped(&bar.tip);
+    let _ = write!(
+        out,
+        "<rect class=\"bar s{}\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" \
+         data-tip=\"{tip}\"><title>{tip}</title></rect>",
+        bar.class % 8,
+        LINE - 2.0,
+    );
+    // A label that does not fit would be read as another bar's.
+    if !bar.label.is_empty() && width > bar.label.chars().count() as f64 * LETTER + 8.0 {
+        let _ = write!(
+            out,
+            "<text class=\"on\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            from + 5.0,
+            top + LINE - 6.5,
+            escaped(&bar.label),
+        );
+    }
+}
+
+/// The end of a path tells more than its middle.
+fn elided(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= NAME_MAX {
+        return name.to_owned();
+    }
+    let begin: String = name.chars().take(8).collect();
+    let end: String = name.chars().skip(count - (NAME_MAX - 9)).collect();
+    format!("{begin}…{end}")
+}

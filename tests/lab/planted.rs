@@ -1,0 +1,205 @@
+//! Where the time of a commit goes, with real daemons: a delay that is planted in one place, so long that noise does not
+//! matter, is in the row of that place and in no other, and the advice leads there.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use harness::{
+    directory::Directory,
+    sanstone::{Sanstone, call},
+};
+use serde_json::Value;
+
+use crate::{Place, assert_told};
+
+const DELAY: Duration = Duration::from_millis(50);
+const FILE: &str = "{ file = { path = \"v.img\", size = \"80MiB\" } }";
+
+/// A volume `v` whose requests take so much longer in a layer.
+fn late(kind: &str, delay: Duration) -> String {
+    let ms = delay.as_millis();
+    let layer = match kind {
+        "throttle" => {
+            format!("throttle = {{ rate = \"100Gbit/s\", latency = \"{ms}ms\", of = {FILE} }}")
+        }
+        _ => format!("fault = {{ rules = [{{ delay = \"{ms}ms\" }}], of = {FILE} }}"),
+    };
+    format!("lanes = 1\n[volume.v]\n{layer}\n")
+}
+
+/// Enough commits for an interval, however slow they are.
+fn profile(place: &Place, setup: &str) -> String {
+    let printed = call(&["lab", "profiles", "commit"]).success().stdout;
+    let few = printed.replace("commits = 100000 ", "commits = 12 ");
+    let patient = few.replace("time = \"20s\"", "time = \"240s\"");
+    let text = patient.replace("setup = []", setup);
+    let profile = place.directory.write("few.toml", text);
+    profile.to_string_lossy().into_owned()
+}
+
+/// Commits on what `on` names, as JSON.
+fn commit(place: &Place, on: &[&str]) -> Value {
+    commit_with(place, "setup = []", on)
+}
+
+fn commit_with(place: &Place, setup: &str, on: &[&str]) -> Value {
+    let profile = profile(place, setup);
+    let mut call = vec!["run", &profile];
+    call.extend(on);
+    let json = assert_told(place, &place.run(&call).success());
+    assert_eq!(json["figures"]["commits"], 12, "{json}");
+    json
+}
+
+/// The median of the row, in microseconds.
+fn row(json: &Value, name: &str) -> f64 {
+    let rows = json["layers"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["name"] == name);
+    row.map_or(0.0, |row| row["p50_us"].as_f64().expect("a time"))
+}
+
+/// The row has the delay, and no other row has half as much.
+#[track_caller]
+fn assert_planted_in(json: &Value, planted: &str) {
+    let there = row(json, planted);
+    assert!(there > DELAY.as_micros() as f64, "{planted}: {json}");
+    for other in json["layers"].as_array().expect("rows") {
+        let name = other["name"].as_str().expect("a name");
+        assert!(
+            name == planted || row(json, name) < there / 2.0,
+            "{name} beside {planted}: {json}"
+        );
+    }
+}
+
+#[track_caller]
+fn assert_advises(json: &Value, words: &[&str]) {
+    let advice = json["advice"].to_string();
+    for word in words {
+        assert!(advice.contains(word), "no {word}: {advice}");
+    }
+}
+
+#[test]
+fn a_throttled_node_here_is_the_initiators() {
+    let place = Place::new();
+    let path = place.directory.write("v.toml", late("throttle", DELAY));
+    let json = commit(&place, &["-c", &path.to_string_lossy()]);
+    assert_planted_in(&json, "initiator");
+    assert_advises(&json, &["v/throttle", "lower `latency`"]);
+}
+
+#[test]
+fn a_slow_medium_here_is_named_by_its_node() {
+    let place = Place::new();
+    let path = place.directory.write("v.toml", late("fault", DELAY));
+    let json = commit(&place, &["-c", &path.to_string_lossy()]);
+    assert_planted_in(&json, "initiator");
+    assert_advises(&json, &["v/fault", "`delay`"]);
+}
+
+#[test]
+fn a_throttled_node_and_a_slow_medium_of_a_target_are_the_targets() {
+    for kind in ["throttle", "fault"] {
+        let directory = Directory::new();
+        let target = Sanstone::serve(directory.path(), &late(kind, DELAY), &["v"]);
+        let place = Place::new();
+        let json = commit(&place, &["--on", &target.url(0)]);
+        assert_planted_in(&json, "target");
+        assert_advises(&json, &["is target of disk/iscsi", "sanstone show"]);
+    }
+}
+
+#[test]
+fn a_slow_way_to_a_target_is_the_wires() {
+    let directory = Directory::new();
+    let target = Sanstone::serve(directory.path(), &late("throttle", Duration::ZERO), &["v"]);
+    let to = SocketAddr::from(([127, 0, 0, 1], target.port()));
+    let slow = slow_way(to);
+    let url = target.url(0).replace(&to.to_string(), &slow.to_string());
+    assert!(url.contains(&slow.to_string()), "{url}");
+    let place = Place::new();
+    let json = commit(&place, &["--on", &url]);
+    assert_planted_in(&json, "wire");
+    assert_advises(&json, &["is wire of disk/iscsi", "ping"]);
+}
+
+#[test]
+fn a_trigger_is_the_databases() {
+    let place = Place::new();
+    let slow = "setup = [\"CREATE VIEW slow AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c \
+                WHERE x < 2000000) SELECT x FROM c\", \"CREATE TRIGGER late AFTER INSERT ON table1 BEGIN SELECT \
+                count(*) FROM slow; END\"]";
+    let file = place.path("made.img");
+    let json = commit_with(&place, slow, &["--on", &file]);
+    assert_planted_in(&json, "SQLite and its files");
+    assert_advises(&json, &["a faster disk would not help", "SHOW TRIGGERS"]);
+}
+
+#[test]
+fn a_slow_share_of_a_stripe_is_named() {
+    let directories = [Directory::new(), Directory::new()];
+    let plain = Sanstone::serve(
+        directories[0].path(),
+        &late("throttle", Duration::ZERO),
+        &["v"],
+    );
+    let slow = Sanstone::serve(directories[1].path(), &late("throttle", DELAY), &["v"]);
+    let place = Place::new();
+    // So short a unit that each commit uses both.
+    let text = format!(
+        "[volume.db]\nstripe = {{ unit = \"4KiB\", of = [\n  {{ iscsi = {{ url = \"{}\" }} }},\n  {{ iscsi = {{ url = \
+         \"{}\" }} }},\n] }}\n",
+        plain.url(0),
+        slow.url(0)
+    );
+    let path = place.directory.write("db.toml", text);
+    let path = path.to_string_lossy();
+    call(&["volume", "create", "-c", &path, "db"]).success();
+    let json = commit(&place, &["-c", &path, "--on", "db"]);
+    assert_planted_in(&json, "target");
+    assert_advises(
+        &json,
+        &["of db/stripe/1/iscsi", "one of 2 shares", "sanstone show"],
+    );
+    // The page has a row for each share.
+    let page = place.page();
+    for part in ["db/stripe/0/iscsi: commands", "db/stripe/1/iscsi: commands"] {
+        assert!(page.contains(part), "the page has no {part}");
+    }
+}
+
+/// A way to `to` that takes longer, in either direction. It ends with its connections.
+fn slow_way(to: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a bound socket has one");
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let Ok(far) = TcpStream::connect(to) else {
+                continue;
+            };
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
+                    continue;
+                };
+                thread::spawn(move || carry_late(from, to));
+            }
+        }
+    });
+    address
+}
+
+fn carry_late(mut from: TcpStream, mut to: TcpStream) {
+    let mut bytes = vec![0; 1 << 20];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        thread::sleep(DELAY / 2);
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
