@@ -178,6 +178,7 @@ impl Experiment for Oltp {
             sessions: 1,
             size_bytes: self.size.bytes(),
             writes: true,
+            is_spread: false,
         }
     }
 

@@ -168,6 +168,7 @@ impl Experiment for SqlScan {
             sessions: 1,
             size_bytes: bytes.next_multiple_of(1 << 20),
             writes: true,
+            is_spread: false,
         }
     }
 
