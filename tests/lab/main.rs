@@ -12,6 +12,7 @@ mod profiles;
 mod readme;
 mod resumed;
 mod sql_scan;
+mod stopped;
 
 use std::{
     ffi::OsStr,
@@ -62,6 +63,12 @@ impl Place {
     fn json(&self) -> Value {
         let text = fs::read_to_string(self.directory.join("lab.json")).expect("it is there");
         serde_json::from_str(&text).expect("it is JSON")
+    }
+
+    /// The JSON of a run that may still be under way, if it has left any.
+    fn kept(&self) -> Option<Value> {
+        let text = fs::read_to_string(self.directory.join("lab.json")).ok()?;
+        (!text.is_empty()).then(|| serde_json::from_str(&text).expect("it is whole"))
     }
 
     /// The page, which must need nothing else.

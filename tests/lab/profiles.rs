@@ -54,6 +54,30 @@ fn queue_on_a_file_that_it_makes_and_removes() {
 }
 
 #[test]
+fn what_makes_a_file_faster_than_its_disk_or_a_load_smaller_is_said() {
+    let place = Place::new();
+    let sparse = place.directory.sparse("sparse.img", 32 << 20);
+    let sparse = sparse.to_string_lossy();
+    let ran = place
+        .run(&["run", "queue", "--on", &sparse, "--quick"])
+        .success();
+    let notes = assert_told(&place, &ran)["notes"].to_string();
+    for part in [
+        "sparse.img is 32MiB long, and the profile's size is 64MiB",
+        "32MiB of the 32MiB that are measured of",
+        "cp --sparse=never",
+    ] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+    let whole = place.directory.write("whole.img", noise(4, 64 << 20));
+    let ran = place.run(&["run", "queue", "--on", &whole.to_string_lossy(), "--quick"]);
+    let notes = assert_told(&place, &ran.success())["notes"].to_string();
+    for part in ["sparse", "profile's size"] {
+        assert!(!notes.contains(part), "{part}: {notes}");
+    }
+}
+
+#[test]
 fn queue_on_a_stripe() {
     let place = Place::new();
     let configuration = place.configuration();
@@ -112,6 +136,18 @@ fn iozone_on_a_file() {
         .success();
     assert_iozone(&assert_told(&place, &ran));
     assert_gone(&file);
+}
+
+#[test]
+fn iozone_compares_what_it_reads_with_what_it_wrote() {
+    let place = Place::new();
+    let printed = call(&["lab", "profiles", "iozone"]).success().stdout;
+    let verified = printed.replace("verify = false", "verify = true");
+    assert_ne!(verified, printed);
+    let profile = place.directory.write("verified.toml", verified);
+    let file = place.path("made.img");
+    let ran = place.run(&["run", &profile.to_string_lossy(), "--on", &file, "--quick"]);
+    assert_iozone(&assert_told(&place, &ran.success()));
 }
 
 #[test]

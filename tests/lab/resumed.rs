@@ -1,58 +1,76 @@
-//! A run that was interrupted goes on where it stopped, and one that was not is not repeated.
+//! A run that was interrupted or killed goes on where it stopped, and one that was not is not repeated.
 
-use std::fs;
+use std::{
+    fs,
+    process::Stdio,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use harness::process::signal;
+use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told, begun};
+use crate::{Place, assert_gone, assert_told};
 
-/// Two pages, of which somebody ends the second.
-fn profile(runs: &str) -> String {
-    format!(
-        "kind = \"sql-scan\"\nabout = \"Scans\"\nrows = 20000\npages = [\"64KiB\", \"32KiB\"]\ncaches = [\"0B\"]\n\
-         memory = \"1MiB\"\ntime = \"10h\"\nstatements = [ {{ name = \"failed-drives\", runs = {runs} }} ]\n"
-    )
+/// Two streams: of a few I/Os, and of many.
+const PROFILE: &str = r#"
+kind = "iozone"
+about = "Writes"
+file_sizes = ["32KiB", "16MiB"]
+transfer_sizes = ["4KiB"]
+outstanding = 1
+streams = ["write"]
+time = "10h"
+"#;
+
+const FIRST: &str = "write of 32KiB by 4KiB";
+const SECOND: &str = "write of 16MiB by 4KiB";
+
+/// The volume `db`, each I/O of which takes so long.
+fn volume(place: &Place, latency: &str) -> String {
+    let text = format!(
+        "[volume.db]\nthrottle = {{ rate = \"100Gbit/s\", latency = \"{latency}\", of = {{ ram = {{ size = \
+         \"16MiB\" }} }} }}\n"
+    );
+    let path = place.directory.write("volume.toml", text);
+    path.to_string_lossy().into_owned()
 }
 
-/// Runs the profile of `call`, and ends it by SIGINT when it has told of its first page.
-fn interrupt_after_the_first_page(place: &Place, call: &[&str]) {
-    let mut lab = begun(place.command(call), "pages of 64KiB");
-    signal(i64::from(lab.id()), "INT");
+/// Begins a run of which the first step takes a second and the second ten minutes, and ends it by this signal
+/// once it has kept the first.
+fn end_after_the_first_step(place: &Place, call: &[&str], name: &str) {
+    let mut lab = place.command(call);
+    let lab = lab.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut lab = lab.stderr(Stdio::null()).spawn().expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(300);
+    let is_kept = || {
+        place
+            .kept()
+            .is_some_and(|json| !json["steps"][FIRST].is_null())
+    };
+    while !is_kept() && Instant::now() < deadline {
+        sleep(Duration::from_millis(10));
+    }
+    signal(i64::from(lab.id()), name);
     let ended = lab.wait().expect("a child of ours");
-    assert!(ended.success(), "{ended}");
+    assert_eq!(ended.success(), name == "INT", "{ended}");
 }
 
-#[test]
-fn an_interrupted_run_goes_on_where_it_stopped() {
+fn goes_on_after(name: &str) {
     let place = Place::new();
-    let file = place.path("made.img");
-    let path = place.directory.path().join("mine.toml");
+    let path = place.directory.write("mine.toml", PROFILE);
     let path = path.to_string_lossy();
-    let call = ["run", &path, "--on", &file, "--resume"];
-    // Whoever is slow to send the signal comes too late for a short run.
-    let interrupted = [300, 1500].into_iter().find(|runs| {
-        let _ = fs::remove_file(&file);
-        let _ = fs::remove_file(place.directory.join("lab.json"));
-        fs::write(&*path, profile(&runs.to_string())).expect("it is ours");
-        interrupt_after_the_first_page(&place, &call);
-        place.json()["interrupted"] == true
-    });
-    let runs = interrupted.expect("one of them was interrupted");
+    let slow = volume(&place, "100ms");
+    let call = ["run", &path, "-c", &slow, "--on", "db", "--resume"];
+    end_after_the_first_step(&place, &call, name);
     let json = place.json();
-    let known = json["steps"]["pages of 64KiB, no cache"].clone();
-    assert_eq!(
-        known["sets"][0]["statements"][0]["runs_s"]
-            .as_array()
-            .map(Vec::len),
-        Some(runs)
-    );
-    assert!(
-        json["steps"]["pages of 32KiB, no cache"].is_null(),
-        "{json}"
-    );
+    assert_eq!(json["interrupted"], true, "{json}");
+    let known = json["steps"][FIRST].clone();
+    assert!(known["iops"].as_f64().expect("a rate") > 0.0, "{json}");
+    assert_eq!(json["steps"][SECOND], Value::Null, "{json}");
 
-    // Another profile is not what was interrupted.
-    fs::write(&*path, profile("7")).expect("it is ours");
+    // Another profile is not what was ended.
+    fs::write(&*path, PROFILE.replace("10h", "9h")).expect("it is ours");
     let ran = place.run(&call);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(
@@ -60,26 +78,21 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
         "{ran}"
     );
 
-    fs::write(&*path, profile(&runs.to_string())).expect("it is ours");
+    fs::write(&*path, PROFILE).expect("it is ours");
     let other = place.path("other.img");
     let ran = place.run(&["run", &path, "--on", &other, "--resume"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("name the same by --on"), "{ran}");
     assert_gone(&other);
 
+    volume(&place, "1us");
     let ran = place.run(&call).success();
     let json = assert_told(&place, &ran);
     assert_eq!(json["interrupted"], false, "{json}");
-    assert!(
-        json["steps"]["pages of 64KiB, no cache"] == known,
-        "it was measured again"
-    );
-    assert_eq!(
-        json["figures"]["sweep"].as_array().map(Vec::len),
-        Some(2),
-        "{json}"
-    );
-    assert_eq!(json["figures"]["sweep"][0], known, "{json}");
+    assert!(json["steps"][FIRST] == known, "it was measured again");
+    let cells = json["figures"]["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 2, "{json}");
+    assert_eq!(cells[0], known, "{json}");
 
     let answer = json["answer"].as_str().expect("an answer").to_owned();
     let ran = place.run(&call).success();
@@ -87,7 +100,16 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
         ran.stderr.contains("finished before") && ran.stdout.contains(&answer),
         "{ran}"
     );
-    assert_gone(&file);
+}
+
+#[test]
+fn an_interrupted_run_goes_on_where_it_stopped() {
+    goes_on_after("INT");
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_behind_the_steps_that_were_over() {
+    goes_on_after("KILL");
 }
 
 #[test]

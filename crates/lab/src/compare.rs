@@ -1,17 +1,17 @@
 //! `lab compare`: two things under the loads of one profile, in rounds and in turn. Each round runs every
 //! load on both, the one that goes first changing from round to round; what counts is the ratio
-//! within each pair.
+//! within each pair. The second may be fio on the first: then it is the generators that are compared.
 
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    Error, Result,
-    load::{Lun, Stop},
-    profile::{Case, Profile, Runner, Sample},
+    Error, Result, fio,
+    load::{Arrivals, Lun, Stop},
+    profile::{Case, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    run::{end, lane, open},
+    run::{close, end, lane, open, to_know},
     statistics::{Comparison, SAMPLES_MIN},
     target::{Configured, On, Opening},
 };
@@ -21,8 +21,8 @@ use crate::{
 pub struct Options {
     /// Beside this…
     pub a: On,
-    /// …this.
-    pub b: On,
+    /// …this; nothing: fio on the same.
+    pub b: Option<On>,
     /// Rounds; each gives a pair of every load.
     pub pairs: usize,
     /// Whether data on them may be lost.
@@ -57,7 +57,7 @@ pub fn compare(
             "--pairs {pairs} cannot tell a difference from chance: write {SAMPLES_MIN} or more, better 12"
         )));
     }
-    if options.a == options.b {
+    if options.b.as_ref() == Some(&options.a) {
         let name = options.a.name();
         return Err(Error::Call(format!(
             "{name} would be compared with itself: name two things"
@@ -66,14 +66,30 @@ pub fn compare(
     let experiment = profile.experiment();
     experiment.survey(progress)?;
     let needs = experiment.needs();
-    let cases = experiment.cases();
+    let mut cases = experiment.cases();
     if cases.is_empty() {
         let name = &profile.name;
+        let both = [Some(&options.a), options.b.as_ref()];
+        let on = both.into_iter().flatten();
+        let on: String = on.map(|on| format!(" --on {}", on.name())).collect();
         return Err(Error::Call(format!(
-            "{name} compares by itself: sanstone lab run {name} --on {} --on {}",
-            options.a.name(),
-            options.b.name()
+            "{name} compares by itself: sanstone lab run {name}{on}"
         )));
+    }
+    let mut notes = Vec::new();
+    if options.b.is_none() {
+        let is_known = |case: &Case| matches!(&case.work, Work::Load(load) if fio::has(load));
+        let left_out = cases.iter().filter(|case| !is_known(case));
+        notes.extend(
+            left_out.map(|case| format!("{}: left out, as fio has no such load", case.name)),
+        );
+        cases.retain(is_known);
+        if cases.is_empty() {
+            return Err(Error::Call(format!(
+                "--with fio: fio has none of the loads of {}; queue and effectiveness have some",
+                profile.name
+            )));
+        }
     }
     let lane = lane()?;
     let opening = Opening {
@@ -83,8 +99,23 @@ pub fn compare(
         overwrite: options.overwrite,
         is_watched: false,
     };
-    let both = [options.a.clone(), options.b.clone()];
-    let (names, targets) = open(&lane, &both, configured, opening, stop, progress)?;
+    let on: Vec<On> = [Some(&options.a), options.b.as_ref()]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let (mut names, targets) = open(&lane, &on, configured, opening, stop, progress)?;
+    if options.b.is_none() {
+        if targets[0].path.is_none() {
+            close(&lane, targets);
+            return Err(Error::Call(format!(
+                "--with fio: fio opens files and block devices, and {} is neither",
+                names[0]
+            )));
+        }
+        names.push("fio".into());
+    }
+    notes.extend(to_know(&lane, &targets, needs));
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
     runner.verified = experiment.verifies().then_some(needs.size_bytes);
@@ -93,6 +124,7 @@ pub fn compare(
         let mut findings = findings(&names, &cases, &measured);
         findings.profile = format!("compare by {}", profile.name);
         findings.on = names;
+        findings.notes.extend(notes);
         findings.about = format!("{}, on both in turn", experiment.about());
         findings
     });
@@ -121,7 +153,10 @@ fn measure(
             let mut pair = [None, None];
             // The one that goes first may find a disk that has rested, or a cache that is cold.
             for turn in [round % 2, (round + 1) % 2] {
-                pair[turn] = runner.sample(case, turn, &luns[turn])?;
+                pair[turn] = match luns.get(turn) {
+                    Some(luns) => runner.sample(case, turn, luns)?,
+                    None => runner.sample_of_fio(case, 0)?,
+                };
             }
             if let [Some(a), Some(b)] = pair {
                 samples[0].push(a);
@@ -146,7 +181,8 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
             b: b.clone(),
         })
         .collect();
-    let overall = Comparison::of(&scores(measured, 0), &scores(measured, 1));
+    let counted = counted(cases, measured);
+    let overall = Comparison::of(&scores(&counted, 0), &scores(&counted, 1));
     let sentence = overall.sentence(a, b);
     let mut table = Table::new(
         "Each load",
@@ -177,10 +213,20 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         answer: format!("By throughput over all loads: {sentence}."),
         notes: overall.doubts(),
         tables: vec![table],
-        plots: vec![plot([a, b], measured)],
+        plots: vec![plot([a, b], &counted)],
         figures: json!({ "a": a, "b": b, "throughput": overall, "loads": compared }),
         ..Findings::default()
     }
+}
+
+/// The loads that tell by their throughput who is faster: at a given rate both do the same, so those count
+/// only where there are no others.
+fn counted(cases: &[Case], measured: &Measured) -> Measured {
+    let at_rate = |case: &Case| matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }));
+    let all_at_rates = cases.iter().all(at_rate);
+    let both = cases.iter().zip(measured);
+    let counted = both.filter(|(case, _)| all_at_rates || !at_rate(case));
+    counted.map(|(_, samples)| samples.clone()).collect()
 }
 
 fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {

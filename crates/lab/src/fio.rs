@@ -7,22 +7,17 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    load::{Arrivals, Order, Spacing, Workload},
+    load::{Arrivals, BEGUN_MAX, Order, Spacing, Workload},
+    profile::Sample,
 };
 
-/// What fio measured.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct FioSample {
-    /// I/Os a second.
-    pub(crate) iops: f64,
-    /// Median latency, in microseconds.
-    pub(crate) p50_us: f64,
-    /// 99th percentile of the latency, in microseconds.
-    pub(crate) p99_us: f64,
+/// Whether fio has such a load.
+pub(crate) fn has(workload: &Workload) -> bool {
+    arguments(workload, 0).is_some()
 }
 
 /// Runs a load by fio on a file or device of `len_bytes`; `None` if fio has no such load.
@@ -31,7 +26,7 @@ pub(crate) fn run(
     workload: &Workload,
     len_bytes: u64,
     time: Duration,
-) -> Result<Option<FioSample>> {
+) -> Result<Option<Sample>> {
     let Some(arguments) = arguments(workload, len_bytes) else {
         return Ok(None);
     };
@@ -116,14 +111,23 @@ fn arguments(workload: &Workload, len_bytes: u64) -> Option<Vec<String>> {
             rate_per_s,
             spacing,
         } => {
-            arguments.push("--iodepth=1024".into());
-            arguments.push(format!("--rate_iops={}", (rate_per_s as u64).max(1)));
+            arguments.push(format!("--iodepth={BEGUN_MAX}"));
+            arguments.push(format!("--rate_iops={}", rates(workload, rate_per_s)));
             if spacing == Spacing::Poisson {
                 arguments.push("--rate_process=poisson".into());
             }
         }
     }
     Some(arguments)
+}
+
+/// Its rate is one of each direction.
+fn rates(workload: &Workload, rate_per_s: f64) -> String {
+    let part = |percent: u64| (rate_per_s * percent as f64 / 100.0).round().max(1.0);
+    match workload.read_percent {
+        0 | 100.. => part(100).to_string(),
+        reads => format!("{},{}", part(reads), part(100 - reads)),
+    }
 }
 
 #[derive(Deserialize)]
@@ -156,11 +160,11 @@ struct Percentiles {
     p99: f64,
 }
 
-fn said(json: &[u8]) -> Option<FioSample> {
+fn said(json: &[u8]) -> Option<Sample> {
     let output: Output = serde_json::from_slice(json).ok()?;
     let mixed = &output.jobs.first()?.mixed;
-    (mixed.total_ios > 0).then(|| FioSample {
-        iops: mixed.iops,
+    (mixed.total_ios > 0).then(|| Sample {
+        per_s: mixed.iops,
         p50_us: mixed.lat_ns.percentile.p50 / 1e3,
         p99_us: mixed.lat_ns.percentile.p99 / 1e3,
     })
@@ -191,7 +195,7 @@ mod tests {
             told(&workload).as_deref(),
             Some(
                 "--rw=randrw --rwmixread=70 --random_distribution=zipf:0.99 --bssplit=4096/75:65536/25 \
-                 --size=65536 --iodepth=1024 --rate_iops=500 --rate_process=poisson"
+                 --size=65536 --iodepth=1024 --rate_iops=350,150 --rate_process=poisson"
             )
         );
         workload.order = Order::Strided;
@@ -204,7 +208,7 @@ mod tests {
             "lat_ns": {"mean": 1.0, "percentile": {"50.000000": 90000, "99.000000": 150000}}}}]}"#;
         let sample = said(json).expect("a job");
         assert_eq!(
-            (sample.iops, sample.p50_us, sample.p99_us),
+            (sample.per_s, sample.p50_us, sample.p99_us),
             (2000.5, 90.0, 150.0)
         );
         assert_eq!(said(b"fio: oops"), None);

@@ -16,7 +16,7 @@ use crate::{
     databases::{Bed, derived},
     load::{Stop, fill_to},
     machine,
-    profile::{Journal, Profile, Runner},
+    profile::{Journal, Needs, Profile, Runner},
     progress::Progress,
     report::Findings,
     target::{Configured, On, Opening, Target},
@@ -42,6 +42,9 @@ pub struct Options {
     pub resume: Option<Value>,
 }
 
+/// Is given the JSON of a run after each of its steps, as it would be if the run ended there.
+pub type Keep<'a> = &'a dyn Fn(&Value);
+
 /// The answer of the run that left this JSON, if nothing is left to measure.
 ///
 /// # Errors
@@ -62,6 +65,7 @@ pub fn run(
     configured: Option<&Configured<'_>>,
     stop: &Stop,
     progress: Progress,
+    keep: Keep<'_>,
 ) -> Result<Findings> {
     let experiment = profile.experiment();
     let resumed = options
@@ -104,8 +108,26 @@ pub fn run(
             "--with fio: fio opens files and block devices, and {name} is neither"
         )));
     }
+    let notes = to_know(&lane, &targets, needs);
+    let begun = Findings {
+        profile: profile.name.clone(),
+        settings: profile.text.clone(),
+        on: names,
+        about: experiment.about().to_owned(),
+        ..Findings::default()
+    };
     let stage = progress.stage(&profile.name, Some(experiment.steps() as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
+    let unfinished = Findings {
+        answer: "The run was ended before it was over.".into(),
+        is_interrupted: true,
+        ..begun.clone()
+    };
+    runner.keeper = Some(Box::new(move |steps| {
+        let mut json = unfinished.json();
+        json["steps"] = steps;
+        keep(&json);
+    }));
     runner.journal = journal;
     runner.beds = beds.iter().flat_map(|beds| beds.beds.clone()).collect();
     runner.pid = options.pid;
@@ -113,11 +135,14 @@ pub fn run(
     runner.verified = experiment.verifies().then_some(needs.size_bytes);
     let found = experiment.run(&mut runner);
     let found = found.map(|mut findings| {
-        findings.profile = profile.name.clone();
-        findings.settings = profile.text.clone();
-        findings.on = names;
-        findings.about = experiment.about().to_owned();
-        findings
+        findings.notes.extend(notes);
+        Findings {
+            profile: begun.profile,
+            settings: begun.settings,
+            on: begun.on,
+            about: begun.about,
+            ..findings
+        }
     });
     let found = end(&lane, runner, found);
     if let Some(beds) = beds {
@@ -342,6 +367,12 @@ fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
         }
         (on, _) => on.to_vec(),
     })
+}
+
+/// What to know of these before figures of them are believed.
+pub(crate) fn to_know(lane: &Lane, targets: &[Target], needs: Needs) -> Vec<String> {
+    let of_one = |target| lane.block_on(Target::to_know(target, needs));
+    targets.iter().flat_map(of_one).collect()
 }
 
 fn open_one(

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use volume::{
     SharedVolume,
     claim::{Owner, name_of},
-    config::{Caching, Volumes},
+    config::{Caching, Size, Volumes},
     graph::{Graph, NodeView, Tree},
     layer::stats::{Stats, StatsHandle},
     leaf::file::{FileOptions, OpenFile},
@@ -26,10 +26,13 @@ use volume::{
 use crate::{
     Error, Result,
     load::{Ledger, Lun, is_free_to_write, mark_as_ours},
+    profile::Needs,
 };
 
 /// Where a trace finds a file or device that no configuration names.
 pub(crate) const FILE: &str = "file";
+/// A disk in more pieces than this is looked at no further.
+const LOOKS_MAX: usize = 1024;
 
 /// What `--on` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,6 +266,52 @@ impl Target {
             ledger: ledger.clone(),
         };
         Ok(volumes.map(lun).collect())
+    }
+
+    /// What to know of it before figures of such a profile are believed.
+    pub(crate) async fn to_know(&self, needs: Needs) -> Vec<String> {
+        let (name, len) = (&self.name, self.len_bytes());
+        let used = len.min(needs.size_bytes);
+        let mut notes = Vec::new();
+        if !needs.is_spread {
+            return notes;
+        }
+        if used < needs.size_bytes {
+            notes.push(format!(
+                "{name} is {} long, and the profile's size is {}: the loads are spread over what there is",
+                Size::from_bytes(len),
+                Size::from_bytes(needs.size_bytes)
+            ));
+        }
+        let unwritten = self.unwritten_bytes(used).await;
+        if unwritten > 0 {
+            notes.push(format!(
+                "{} of the {} that are measured of {name} were never written (a sparse file, or thin storage): they \
+                 read as zeroes without the disk, which is slower than these figures say; measure a copy \
+                 (cp --sparse=never), or name a path that does not exist, for a file that is made and filled",
+                Size::from_bytes(unwritten),
+                Size::from_bytes(used)
+            ));
+        }
+        notes
+    }
+
+    /// How much of the first `len` bytes takes no space, as far as a few looks tell.
+    async fn unwritten_bytes(&self, len: u64) -> u64 {
+        let (mut at, mut unwritten) = (0, 0);
+        for _ in 0..LOOKS_MAX {
+            if at >= len {
+                break;
+            }
+            // Who cannot tell is taken to be written.
+            let Ok(found) = self.volume().allocation(at, len - at).await else {
+                break;
+            };
+            let end = len.min(at + found.len_bytes.max(1));
+            unwritten += if found.is_mapped { 0 } else { end - at };
+            at = end;
+        }
+        unwritten
     }
 
     /// Flushes and closes it, and removes what was made.

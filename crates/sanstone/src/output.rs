@@ -2,6 +2,7 @@
 //! files.
 
 use std::{
+    cell::Cell,
     fmt::Display,
     fs,
     io::{self, Read, Write},
@@ -9,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::failure::Failure;
 
@@ -19,6 +20,8 @@ pub(crate) struct OutputFile {
     path: PathBuf,
     file: fs::File,
     is_begun: bool,
+    /// Whether another file has taken the place of the one that was opened.
+    is_kept: Cell<bool>,
 }
 
 /// A file, or standard output.
@@ -59,6 +62,7 @@ impl OutputFile {
             path: path.to_owned(),
             file,
             is_begun: false,
+            is_kept: Cell::new(false),
         })
     }
 
@@ -72,7 +76,33 @@ impl OutputFile {
 
     /// Replaces what is in it.
     pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
-        self.append(text)
+        match self.is_kept.get() {
+            true => self.keep(text),
+            false => self.append(text),
+        }
+    }
+
+    /// Replaces what is in it at once, and more may follow: whoever ends this program in between leaves the whole
+    /// text or the one before. What is no file, as a pipe, waits for the last.
+    pub(crate) fn keep(&self, text: &str) -> anyhow::Result<()> {
+        let of = |path: &Path| path.display().to_string();
+        let found = self.file.metadata().with_context(|| of(&self.path))?;
+        if !found.is_file() {
+            return Ok(());
+        }
+        let path = fs::canonicalize(&self.path).with_context(|| of(&self.path))?;
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let beside = path.with_file_name(name);
+        if !is_replaceable(&beside).unwrap_or(false) {
+            bail!("{}: this file is in the way: remove it", beside.display());
+        }
+        fs::write(&beside, text)
+            .and_then(|()| fs::set_permissions(&beside, found.permissions()))
+            .and_then(|()| fs::rename(&beside, &path))
+            .with_context(|| of(&beside))?;
+        self.is_kept.set(true);
+        Ok(())
     }
 
     fn append(&mut self, text: &str) -> anyhow::Result<()> {
@@ -191,6 +221,38 @@ mod tests {
             }
         }
         check_appendable(&path).expect("nothing of it is replaced");
+    }
+
+    #[test]
+    fn what_is_kept_takes_the_place_of_what_was_there_and_nothing_is_left_beside_it() {
+        let scratch = tempfile::tempdir().expect("room");
+        let path = scratch.path().join("lab.json");
+        fs::write(&path, "{ \"old\": 1 }").expect("room");
+        let link = scratch.path().join("link.json");
+        symlink(&path, &link).expect("a link");
+        let output = OutputFile::open(&link).expect("it is ours");
+        let is = |text: &str| assert_eq!(fs::read_to_string(&path).expect("it is there"), text);
+        is("{ \"old\": 1 }");
+        for text in ["{ \"steps\": 1 }", "{}"] {
+            output.keep(text).expect("room");
+            is(text);
+        }
+        output.write("{ \"last\": 1 }").expect("room");
+        is("{ \"last\": 1 }");
+        assert!(
+            fs::symlink_metadata(&link)
+                .expect("it is there")
+                .is_symlink()
+        );
+        assert_eq!(
+            fs::read_dir(scratch.path()).expect("it is there").count(),
+            2
+        );
+        let beside = scratch.path().join("lab.json.new");
+        fs::write(&beside, "somebody's").expect("room");
+        let output = OutputFile::open(&path).expect("it is ours");
+        let error = output.keep("{}").expect_err("it is not ours").to_string();
+        assert!(error.contains("remove it"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     iter::Peekable,
+    num::NonZeroU64,
     rc::Rc,
 };
 
@@ -14,6 +15,7 @@ use engine::{
     task, time,
 };
 use hdrhistogram::Histogram;
+use rustix::thread;
 use volume::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     layers::{Watch, watched},
@@ -28,8 +30,8 @@ use super::{
 };
 
 /// I/Os of an open loop that have begun and not ended, at most: what arrives above it waits, and its
-/// latency counts.
-const BEGUN_MAX: usize = 4096;
+/// latency counts. fio is told the same.
+pub(crate) const BEGUN_MAX: usize = 1024;
 
 /// And as many bytes.
 const BEGUN_BYTES_MAX: usize = 256 << 20;
@@ -40,6 +42,9 @@ const POINTS: u32 = 200;
 const POINT_MIN: Duration = Duration::from_millis(2);
 /// The most time for which the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
+
+/// A sleep may end so much too late where the processor has rested.
+const SPIN: Duration = Duration::from_micros(60);
 
 /// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
 /// that it is not always the same disk's.
@@ -73,7 +78,10 @@ pub async fn generate(
             rate_per_s,
             spacing,
         } => {
+            // Else the system lets each sleep end up to 50 µs too late; where it refuses, it still does.
+            let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
             arrive(&run, began, Schedule::new(rate_per_s, spacing)).await;
+            let _ = thread::set_current_timer_slack(None);
             passed_ns = (time::now() - began).min(duration).as_nanos() as u64;
             let is_quiet = || (run.begun.get() == run.ended.get()).then_some(());
             run.one_ended.wait_for(is_quiet).await;
@@ -116,6 +124,7 @@ struct Run {
     ended: Cell<u64>,
     one_ended: Notify,
     times: RefCell<Times>,
+    is_prompt: bool,
     is_watched: bool,
     /// When the last I/O was issued that is watched.
     seen_at: Cell<Instant>,
@@ -188,6 +197,7 @@ impl Run {
             ended: Cell::new(0),
             one_ended: Notify::new(),
             times: RefCell::default(),
+            is_prompt: workload.is_prompt,
             is_watched: workload.is_watched,
             seen_at: Cell::default(),
             seen: RefCell::default(),
@@ -340,6 +350,27 @@ async fn worker(run: Rc<Run>, index: usize) {
     }
 }
 
+/// Waits for the moment of an arrival. Who sleeps is woken late, and each latency would have that in it: the last
+/// of the wait is spent looking at the clock.
+async fn arrival(intended: Instant, is_prompt: bool) {
+    let spin = if is_prompt { SPIN } else { Duration::ZERO };
+    let mut now = time::now();
+    if now + spin < intended {
+        time::sleep((intended - now).saturating_sub(spin)).await;
+        now = time::now();
+    }
+    while now < intended {
+        task::yield_now().await;
+        let before = now;
+        now = time::now();
+        // Virtual time stands still until all sleep.
+        if now == before {
+            time::sleep_until(intended).await;
+            now = time::now();
+        }
+    }
+}
+
 /// Lets every I/O of an open loop begin at its moment.
 async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
     let begun = Budget::new(
@@ -355,9 +386,7 @@ async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
             break;
         }
         let intended = began + Duration::from_nanos(at_ns);
-        if time::now() < intended {
-            time::sleep_until(intended).await;
-        }
+        arrival(intended, run.is_prompt).await;
         let place = match begun.try_take(1) {
             Some(place) => place,
             None => {

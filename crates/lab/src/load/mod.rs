@@ -31,8 +31,9 @@ use serde::{Deserialize, Serialize};
 use volume::{Durability, SharedVolume, Volume};
 
 pub use arrivals::Spacing;
-pub(crate) use done::quantile_us;
 pub use done::{Done, Point, SeenIo};
+pub(crate) use done::{buckets_us, quantile_us};
+pub(crate) use generator::BEGUN_MAX;
 pub use generator::generate;
 pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
@@ -110,6 +111,9 @@ pub struct Workload {
     pub span_bytes: Option<u64>,
     /// Ends after as many I/Os, if the time has not passed before.
     pub ios_max: Option<u64>,
+    /// Whether the I/Os of an open loop begin to the microsecond, for which a processor looks at the clock; else
+    /// when a sleep ends.
+    pub is_prompt: bool,
     /// Whether it is watched where the time of its I/Os goes.
     pub is_watched: bool,
 }
@@ -129,6 +133,7 @@ impl Workload {
             durability: Durability::Cached,
             span_bytes: None,
             ios_max: None,
+            is_prompt: true,
             is_watched: false,
         }
     }

@@ -119,6 +119,17 @@ impl Ledger {
         }
     }
 
+    /// Expects nothing any more of the first `len_bytes`: they have been discarded, while nothing was under way.
+    pub(crate) fn forget(&self, len_bytes: u64) {
+        let units = (len_bytes / self.unit_bytes as u64) as usize;
+        let mut state = self.state.borrow_mut();
+        state
+            .ended
+            .iter_mut()
+            .take(units)
+            .for_each(|ended| *ended = 0);
+    }
+
     /// What a read that begins now may find at least.
     pub(super) fn expect(&self, io: &Io) -> Expected {
         let state = self.state.borrow();
@@ -219,6 +230,16 @@ mod tests {
         let mut torn = second.to_vec();
         torn[5000] ^= 1;
         assert!(told(&Buf::copy_of(&torn).into()).contains("byte 12288"));
+        // What is discarded may hold anything until it is written again.
+        ledger.forget(4096 * 4);
+        ledger
+            .check(&here, &ledger.expect(&here), &Payload::zeroes(8192))
+            .expect("discarded");
+        let third = ledger.begin(&here).expect("nothing flies");
+        ledger.end(&here);
+        let expected = ledger.expect(&here);
+        ledger.check(&here, &expected, &third).expect("the last");
+        assert!(ledger.check(&here, &expected, &second).is_err());
         // What was never written may hold anything.
         let never = io(65536, 4096);
         let zeroes = Payload::zeroes(4096);

@@ -67,6 +67,8 @@ impl Effectiveness {
         Workload {
             order: self.order,
             arrivals,
+            // What it measures is processor time.
+            is_prompt: false,
             ..workload(self.block, read_percent, self.size)
         }
     }
@@ -82,6 +84,7 @@ impl Experiment for Effectiveness {
             sessions: self.sessions,
             size_bytes: self.size.bytes(),
             writes: true,
+            is_spread: true,
         }
     }
 

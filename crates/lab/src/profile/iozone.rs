@@ -28,6 +28,8 @@ pub(super) struct Iozone {
     outstanding: usize,
     streams: Vec<Stream>,
     time: Time,
+    #[serde(default)]
+    verify: bool,
 }
 
 /// One of IOzone's streams.
@@ -124,6 +126,10 @@ impl Iozone {
     ) -> Result<Option<Cell>> {
         if stream == Stream::Write && !runner.is_stopped() {
             runner.discard(file.bytes());
+            for lun in luns {
+                let ledger = lun.ledger.iter();
+                ledger.for_each(|ledger| ledger.forget(file.bytes()));
+            }
         }
         let workload = self.workload(stream, file, transfer);
         let time = self.time.duration();
@@ -164,6 +170,7 @@ impl Experiment for Iozone {
             sessions: 1,
             size_bytes: self.largest().bytes(),
             writes: true,
+            is_spread: false,
         }
     }
 
@@ -243,8 +250,7 @@ impl Experiment for Iozone {
     }
 
     fn verifies(&self) -> bool {
-        // What is discarded before the first write is not what was written.
-        false
+        self.verify
     }
 
     fn check(&self) -> std::result::Result<(), String> {

@@ -63,9 +63,9 @@ impl Journal {
     }
 
     /// All of it, for the JSON; also what was measured before and has not come up again.
-    pub(super) fn steps(&mut self) -> Value {
-        let mut all = std::mem::take(&mut self.before);
-        all.extend(std::mem::take(&mut self.now));
+    pub(super) fn steps(&self) -> Value {
+        let mut all = self.before.clone();
+        all.extend(self.now.clone());
         Value::Object(all)
     }
 }

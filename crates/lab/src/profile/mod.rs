@@ -17,7 +17,7 @@ mod tests;
 
 use std::{fmt::Display, ops::RangeInclusive, path::Path};
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use volume::config::{Size, Time};
 
 pub(crate) use journal::Journal;
@@ -53,8 +53,7 @@ pub struct Profile {
     settings: Settings,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[derive(Clone, Debug)]
 enum Settings {
     Queue(queue::Queue),
     Iozone(iozone::Iozone),
@@ -73,6 +72,8 @@ pub(crate) struct Needs {
     pub(crate) size_bytes: u64,
     /// Whether it writes.
     pub(crate) writes: bool,
+    /// Whether its loads are spread over all of that, and read there what was there before.
+    pub(crate) is_spread: bool,
 }
 
 impl Needs {
@@ -82,6 +83,7 @@ impl Needs {
             sessions: 1,
             size_bytes,
             writes: true,
+            is_spread: false,
         }
     }
 }
@@ -174,7 +176,8 @@ impl Profile {
             }
         }
         let text = serde_json::to_value(&table).unwrap_or_default();
-        let settings = Settings::deserialize(table).map_err(wrong)?;
+        let settings = Settings::parse(table)
+            .map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
         let profile = Profile {
             name: name.to_owned(),
             text,
@@ -225,6 +228,55 @@ impl Profile {
             Settings::Oltp(oltp) => oltp,
         }
     }
+}
+
+impl Settings {
+    fn parse(mut table: toml::Table) -> std::result::Result<Settings, String> {
+        let kinds = BUILT_IN.map(|(name, _)| format!("\"{name}\"")).join(", ");
+        let kind = match table.remove("kind") {
+            Some(toml::Value::String(kind)) => kind,
+            Some(other) => return Err(format!("kind = {other}: write one of {kinds}")),
+            None => return Err(format!("kind is missing: write kind = with one of {kinds}")),
+        };
+        match kind.as_str() {
+            "queue" => settings(&table).map(Settings::Queue),
+            "iozone" => settings(&table).map(Settings::Iozone),
+            "effectiveness" => settings(&table).map(Settings::Effectiveness),
+            "commit" => settings(&table).map(Settings::Commit),
+            "sql-scan" => settings(&table).map(Settings::SqlScan),
+            "oltp" => settings(&table).map(Settings::Oltp),
+            other => Err(format!("kind = \"{other}\": write one of {kinds}")),
+        }
+    }
+}
+
+/// The settings in `table`; the message of an error begins with the key that it is about.
+fn settings<T: DeserializeOwned>(table: &toml::Table) -> std::result::Result<T, String> {
+    // Only text has places, by which the key is found.
+    let text = toml::to_string(table).map_err(|error| error.to_string())?;
+    toml::from_str(&text).map_err(|error| {
+        let place = error.span().filter(|span| *span != (0..text.len()));
+        match place.and_then(|span| key_at(&text, span.start)) {
+            Some(key) => format!("{key}: {}", error.message()),
+            None => error.message().to_owned(),
+        }
+    })
+}
+
+/// The key of a text of ours at this byte: each stands in a line of its own, and those of a table below its
+/// head.
+fn key_at(text: &str, at: usize) -> Option<String> {
+    let line_end = text[at..].find('\n').map_or(text.len(), |end| at + end);
+    let mut lines = text[..line_end].lines().rev();
+    let is_head = |line: &&str| line.starts_with('[');
+    let head = |line: &str| line.trim_matches(['[', ']']).to_owned();
+    let line = lines.next()?;
+    if is_head(&line) {
+        return Some(head(line));
+    }
+    let (key, _) = line.split_once('=')?;
+    let table = lines.find(is_head).map(|line| head(line) + ".");
+    Some(table.unwrap_or_default() + key.trim())
 }
 
 /// More I/Os at once are no load but an error in writing.

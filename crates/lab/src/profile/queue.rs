@@ -50,6 +50,9 @@ pub(super) struct Queue {
     time: Time,
     #[serde(default)]
     rates_percent: Vec<u64>,
+    /// I/Os a second.
+    #[serde(default)]
+    rates: Vec<f64>,
     #[serde(default = "poisson")]
     spacing: Spacing,
     #[serde(default)]
@@ -172,7 +175,17 @@ impl Queue {
         Ok(())
     }
 
-    /// At these parts of the most that it can do.
+    fn open(&self, rate_per_s: f64) -> Workload {
+        Workload {
+            arrivals: Arrivals::Open {
+                rate_per_s,
+                spacing: self.spacing,
+            },
+            ..self.closed(1)
+        }
+    }
+
+    /// At parts of the most that it can do, and at given rates.
     fn rates(
         &self,
         runner: &mut Runner<'_>,
@@ -180,18 +193,14 @@ impl Queue {
         most: f64,
     ) -> Result<Vec<(u64, f64, Step)>> {
         let mut steps = Vec::new();
-        for percent in &self.rates_percent {
-            let rate_per_s = (most * *percent as f64 / 100.0).max(1.0);
-            let workload = Workload {
-                arrivals: Arrivals::Open {
-                    rate_per_s,
-                    spacing: self.spacing,
-                },
-                ..self.closed(1)
-            };
-            let name = format!("{} arrivals a second", short(rate_per_s));
+        let of_most = |percent: &u64| (*percent, (most * *percent as f64 / 100.0).max(1.0));
+        let given = |rate_per_s: &f64| ((100.0 * rate_per_s / most).round() as u64, *rate_per_s);
+        let of_most = self.rates_percent.iter().map(of_most);
+        for (percent, rate_per_s) in of_most.chain(self.rates.iter().map(given)) {
+            let name = arrivals(rate_per_s);
+            let workload = self.open(rate_per_s);
             if let Some(step) = runner.load(&name, luns, &workload, self.time.duration())? {
-                steps.push((*percent, rate_per_s, step));
+                steps.push((percent, rate_per_s, step));
             }
         }
         Ok(steps)
@@ -228,12 +237,13 @@ impl Experiment for Queue {
             sessions: self.luns,
             size_bytes: self.size.bytes(),
             writes: self.read_percent < 100,
+            is_spread: true,
         }
     }
 
     fn steps(&self) -> usize {
         let sweep = (self.outstanding.len() + 1) * self.rounds.max(1);
-        sweep + self.rates_percent.len() + self.adapters.len()
+        sweep + self.rates_percent.len() + self.rates.len() + self.adapters.len()
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
@@ -306,8 +316,14 @@ impl Experiment for Queue {
             work: Work::Load(self.closed(*outstanding)),
             time: self.time,
         };
+        let at_rate = |rate_per_s: &f64| Case {
+            name: arrivals(*rate_per_s),
+            work: Work::Load(self.open(*rate_per_s)),
+            time: self.time,
+        };
         // Every third tells as much of a comparison as all of them.
-        self.outstanding.iter().step_by(3).map(case).collect()
+        let closed = self.outstanding.iter().step_by(3).map(case);
+        closed.chain(self.rates.iter().map(at_rate)).collect()
     }
 
     fn verifies(&self) -> bool {
@@ -329,17 +345,24 @@ impl Experiment for Queue {
         for percent in &self.rates_percent {
             within("rates_percent", *percent, 1..=1000)?;
         }
-        for adapter in &self.adapters {
-            within(
-                "adapter_outstanding",
-                self.adapter_outstanding,
-                1..=OUTSTANDING_MAX,
-            )?;
-            within("per_lun", adapter.per_lun, 1..=OUTSTANDING_MAX)?;
-            within("total", adapter.total, 1..=OUTSTANDING_MAX)?;
+        for rate in &self.rates {
+            within("rates", *rate, 1.0..=1e7)?;
+        }
+        for (index, adapter) in self.adapters.iter().enumerate() {
+            let name = |key: &str| format!("adapters[{index}].{key}");
+            within(&name("per_lun"), adapter.per_lun, 1..=OUTSTANDING_MAX)?;
+            within(&name("total"), adapter.total, 1..=OUTSTANDING_MAX)?;
+        }
+        if !self.adapters.is_empty() {
+            let outstanding = self.adapter_outstanding;
+            within("adapter_outstanding", outstanding, 1..=OUTSTANDING_MAX)?;
         }
         check_time(self.time)
     }
+}
+
+fn arrivals(rate_per_s: f64) -> String {
+    format!("{} arrivals a second", short(rate_per_s))
 }
 
 /// Where the time of these I/Os went.
@@ -623,6 +646,8 @@ mod tests {
             queue_by_little: outstanding,
             generator_late_p99_us: 0.0,
             not_begun: 0,
+            latencies_us: Vec::new(),
+            generator_late_us: Vec::new(),
             cpu: Cpu {
                 own_percent: 50.0,
                 pid_percent: None,

@@ -12,7 +12,7 @@ use super::{Case, Journal, Work};
 use crate::{
     Error, Result,
     databases::Bed,
-    fio::{self, FioSample},
+    fio,
     load::{self, Done, Lun, Point, Stop, Workload},
     machine::{Cpu, Watch, told_of_others},
     progress::Stage,
@@ -39,7 +39,9 @@ pub(crate) struct Runner<'a> {
     pub(crate) beds: Vec<(String, Bed)>,
     /// What has been measured.
     pub(crate) journal: Journal,
-    beside: Vec<(String, Figures, FioSample)>,
+    /// Is given all that has been measured after each step.
+    pub(crate) keeper: Option<Box<dyn Fn(Value) + 'a>>,
+    beside: Vec<(String, Figures, Sample)>,
     others: Vec<f64>,
 }
 
@@ -61,6 +63,12 @@ pub(crate) struct Figures {
     pub(crate) generator_late_p99_us: f64,
     /// Arrivals that did not begin in time.
     pub(crate) not_begun: u64,
+    /// All latencies: from so many microseconds on, so many I/Os.
+    #[serde(default)]
+    pub(crate) latencies_us: Vec<(f64, u64)>,
+    /// The same of how late the generator was.
+    #[serde(default)]
+    pub(crate) generator_late_us: Vec<(f64, u64)>,
     pub(crate) cpu: Cpu,
 }
 
@@ -143,6 +151,7 @@ impl<'a> Runner<'a> {
             verified: None,
             beds: Vec::new(),
             journal: Journal::default(),
+            keeper: None,
             beside: Vec::new(),
             others: Vec::new(),
         }
@@ -223,6 +232,9 @@ impl<'a> Runner<'a> {
         let made = made?;
         if let Some(made) = &made {
             self.journal.keep(&key, made);
+            if let Some(keeper) = &self.keeper {
+                keeper(self.journal.steps());
+            }
         }
         Ok(made)
     }
@@ -248,7 +260,9 @@ impl<'a> Runner<'a> {
         }
         self.others.push(figures.cpu.others);
         if self.with_fio {
-            self.run_fio(name, workload, time, &figures)?;
+            let sample = self.fio(0, workload, time)?;
+            let beside = sample.map(|sample| (name.to_owned(), figures.clone(), sample));
+            self.beside.extend(beside);
         }
         Ok(Some(Step { done, figures }))
     }
@@ -260,7 +274,7 @@ impl<'a> Runner<'a> {
         target: usize,
         luns: &[Lun],
     ) -> Result<Option<Sample>> {
-        let name = format!("{}: {}", self.targets[target].name, case.name);
+        let name = self.name_of(case, target);
         match &case.work {
             Work::Load(workload) => {
                 let step = self.load(&name, luns, workload, case.time.duration())?;
@@ -277,29 +291,36 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// The same by fio, on the file or device of target number `target`.
+    pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> Result<Option<Sample>> {
+        let Work::Load(workload) = &case.work else {
+            return Ok(None);
+        };
+        self.stage
+            .say(&format!("{}, by fio", self.name_of(case, target)));
+        let sample = self.fio(target, workload, case.time.duration())?;
+        self.stage.step();
+        Ok(sample.filter(|_| !self.is_stopped()))
+    }
+
+    fn name_of(&self, case: &Case, target: usize) -> String {
+        format!("{}: {}", self.targets[target].name, case.name)
+    }
+
+    fn fio(&self, target: usize, workload: &Workload, time: Duration) -> Result<Option<Sample>> {
+        let target = &self.targets[target];
+        match &target.path {
+            Some(path) if !self.is_stopped() => fio::run(path, workload, target.len_bytes(), time),
+            _ => Ok(None),
+        }
+    }
+
     fn generate(&self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
         let done = load::generate(luns, workload, time, &self.stop);
         self.lane.block_on(done).map_err(|error| {
             let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
             Error::Target(format!("{}: {error}", names.join(", ")))
         })
-    }
-
-    fn run_fio(
-        &mut self,
-        name: &str,
-        workload: &Workload,
-        time: Duration,
-        ours: &Figures,
-    ) -> Result<()> {
-        let Some(path) = self.targets.first().and_then(|target| target.path.clone()) else {
-            return Ok(());
-        };
-        let span = self.targets[0].len_bytes();
-        if let Some(sample) = fio::run(&path, workload, span, time)? {
-            self.beside.push((name.to_owned(), ours.clone(), sample));
-        }
-        Ok(())
     }
 
     /// Flushes every target.
@@ -346,7 +367,7 @@ impl<'a> Runner<'a> {
         for (name, ours, fio) in &self.beside {
             let mut row = vec![name.clone()];
             for (ours, fio) in [
-                (ours.iops, fio.iops),
+                (ours.iops, fio.per_s),
                 (ours.p50_us, fio.p50_us),
                 (ours.p99_us, fio.p99_us),
             ] {
@@ -375,6 +396,8 @@ fn figures(done: &Done, cpu: Cpu) -> Figures {
         queue_by_little: done.queue_by_little(),
         generator_late_p99_us: load::quantile_us(&done.late_ns, 0.99),
         not_begun: done.not_begun,
+        latencies_us: load::buckets_us(&done.latency_ns),
+        generator_late_us: load::buckets_us(&done.late_ns),
         cpu,
     }
 }

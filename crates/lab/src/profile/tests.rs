@@ -69,6 +69,47 @@ fn what_cannot_be_meant_is_named() {
         "outstanding: 0 cannot be meant; write 1 to",
     );
     refused(&queue.replace("luns = 4", "luns = 4000"), "luns: 4000");
+    let rates = "rates_percent = [25, 50, 75, 90, 110]";
+    for (wrong, part) in [
+        (
+            "rates_percent = [0, -5]",
+            "rates_percent: invalid value: integer `-5`",
+        ),
+        ("rates_percent = [0]", "rates_percent: 0 cannot be meant"),
+    ] {
+        refused(&queue.replace(rates, wrong), part);
+    }
+    for (wrong, part) in [
+        ("rates = [0.5]", "rates: 0.5 cannot be meant"),
+        ("rates = \"fast\"", "rates: invalid type"),
+    ] {
+        refused(&queue.replace("rates = []", wrong), part);
+    }
+    let total = "per_lun = 254, total = 1024";
+    for (wrong, part) in [
+        (
+            "per_lun = 0, total = 0",
+            "adapters[1].per_lun: 0 cannot be meant",
+        ),
+        (
+            "per_lun = 1, total = 0",
+            "adapters[1].total: 0 cannot be meant",
+        ),
+        (
+            "per_lun = 1, total = -1",
+            "adapters.total: invalid value: integer `-1`",
+        ),
+        ("per_lun = 1", "adapters: missing field `total`"),
+        (
+            "per_lun = 1, total = 1, all = 1",
+            "adapters.all: unknown field `all`",
+        ),
+    ] {
+        refused(&queue.replace(total, wrong), part);
+    }
+    refused(&queue.replace("block = \"8KiB\"", "block = 8"), "block: ");
+    refused(&queue.replace("luns = 4", ""), "missing field `luns`");
+    refused("about = \"x\"", "write kind = with one of \"queue\"");
     refused(
         &queue.replace("time = \"1s\"", "time = \"0s\""),
         "milliseconds: 0",
@@ -77,6 +118,7 @@ fn what_cannot_be_meant_is_named() {
     refused(&effectiveness.replace("2000,", "-5.0,"), "rates: -5");
     let commit = BUILT_IN[3].1;
     refused(&commit.replace("\"4KiB\"", "\"5KiB\""), "5KiB");
+    refused(&commit.replace("100000 ", "-1 "), "commits: invalid value");
     let error = Profile::load("quue", false)
         .expect_err("there is none")
         .to_string();

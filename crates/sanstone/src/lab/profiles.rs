@@ -105,7 +105,11 @@ pub(crate) struct CompareCall {
     /// A volume of the configuration, a file or block device, or an iSCSI URL.
     a: On,
     /// What is compared with it.
-    b: On,
+    #[arg(required_unless_present = "with")]
+    b: Option<On>,
+    /// Compare with fio's figures for the same loads on the same file or device, instead of with something else.
+    #[arg(long, value_name = "TOOL", value_parser = ["fio"], conflicts_with = "b")]
+    with: Option<String>,
     /// The profile whose loads both are put under.
     #[arg(long, value_name = "PROFILE")]
     profile: String,
@@ -148,8 +152,8 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         log::say("this run was finished before: remove the file of --json to repeat it");
         return Ok(output::print(answer + "\n")?);
     }
-    call.common.carry_out(|configured, stop, progress| {
-        run::run(&profile, &options, configured, stop, progress)
+    call.common.carry_out(|configured, stop, progress, keep| {
+        run::run(&profile, &options, configured, stop, progress, keep)
     })
 }
 
@@ -189,9 +193,10 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
         pairs: call.pairs,
         overwrite: call.common.overwrite,
     };
-    call.common
-        .keep_apart(&[options.a.clone(), options.b.clone()])?;
-    call.common.carry_out(|configured, stop, progress| {
+    let both = [Some(&options.a), options.b.as_ref()];
+    let both: Vec<On> = both.into_iter().flatten().cloned().collect();
+    call.common.keep_apart(&both)?;
+    call.common.carry_out(|configured, stop, progress, _| {
         compare(&profile, &options, configured, stop, progress)
     })
 }
@@ -266,7 +271,12 @@ impl Common {
     /// found.
     fn carry_out(
         &self,
-        work: impl FnOnce(Option<&Configured<'_>>, &Stop, Progress) -> ::lab::Result<Findings>,
+        work: impl FnOnce(
+            Option<&Configured<'_>>,
+            &Stop,
+            Progress,
+            run::Keep<'_>,
+        ) -> ::lab::Result<Findings>,
     ) -> Result<(), Failure> {
         // Where it cannot write is better known before.
         let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
@@ -276,8 +286,15 @@ impl Common {
         let stop = stopped_by_signals()?;
         let progress = Progress::for_stderr();
         let path = self.config.clone().unwrap_or_default();
+        let keep = |value: &Value| {
+            let kept = json.as_ref().map(|json| json.keep(&pretty(value)));
+            // The run goes on, and tries again after the next step.
+            if let Some(Err(error)) = kept {
+                log::say(format!("keeping what is measured: {error:#}"));
+            }
+        };
         let found = match &config {
-            None => work(None, &stop, progress),
+            None => work(None, &stop, progress, &keep),
             Some(config) => {
                 let graph = || -> ::lab::Result<Graph> {
                     let graph = config.graph();
@@ -289,7 +306,7 @@ impl Common {
                     graph: &graph,
                     located: &|error| config.located(error).to_string(),
                 };
-                work(Some(&configured), &stop, progress)
+                work(Some(&configured), &stop, progress, &keep)
             }
         };
         tell(&found.map_err(refused)?, json, report)
@@ -314,7 +331,7 @@ fn tell(
 ) -> Result<(), Failure> {
     output::print(findings.text())?;
     if let Some(file) = json {
-        file.write(&serde_json::to_string_pretty(&findings.json())?)?;
+        file.write(&pretty(&findings.json()))?;
     }
     if let Some(file) = report {
         let written = format!("wrote {}", file.path().display());
@@ -322,6 +339,10 @@ fn tell(
         log::say(written);
     }
     Ok(())
+}
+
+fn pretty(json: &Value) -> String {
+    format!("{json:#}")
 }
 
 /// What cannot be meant is the caller's to mend.

@@ -211,7 +211,7 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
 mod tests {
     use super::{
         super::{
-            Spent, Way,
+            Spent,
             nodes::TreeNode,
             own::own_times,
             trace::{Call, What, Work},
@@ -353,7 +353,7 @@ mod tests {
             read_ns: 1000,
             write_ns: 2000,
             flush_ns: flush_us * 1000,
-            way: Way::default(),
+            way: None,
         }
     }
 

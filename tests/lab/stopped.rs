@@ -1,0 +1,139 @@
+//! A target that stops: an open loop shows it in the latency of all that arrived meanwhile, a closed loop in that of
+//! the few that were outstanding.
+
+use std::{
+    process::{Child, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use harness::{directory::Directory, sanstone::Sanstone};
+use serde_json::Value;
+
+use crate::Place;
+
+/// Closed loops, and then an open one at a rate that is no effort.
+const PROFILE: &str = r#"
+kind = "queue"
+about = "Four at a time, and then 1,500 a second"
+size = "8MiB"
+block = "4KiB"
+luns = 1
+outstanding = [4]
+rounds = 2
+time = "4s"
+rates = [1500]
+spacing = "even"
+"#;
+
+const OUTSTANDING: u64 = 4;
+const RATE: f64 = 1500.0;
+/// The generator begins so many; what arrives then waits for its turn, which counts as well.
+const BEGUN_MAX: f64 = 1024.0;
+const STOP: Duration = Duration::from_millis(1500);
+const LONG_MS: f64 = 300.0;
+
+/// A run that ends with its test, however that ends.
+struct Lab(Child);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until the run has kept this step; whether it did so before its end.
+fn has_kept(place: &Place, lab: &mut Lab, step: &str) -> bool {
+    while lab.0.try_wait().expect("a child of ours").is_none() {
+        if place
+            .kept()
+            .is_some_and(|json| !json["steps"][step].is_null())
+        {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+/// Stops the target while the load that begins now is measured, as far as this machine lets us.
+fn stop(target: &mut Sanstone) {
+    // The first tenth of a load's time does not count.
+    sleep(Duration::from_secs(1));
+    target.daemon().stop();
+    let began = Instant::now();
+    while began.elapsed() < STOP {
+        sleep(STOP.saturating_sub(began.elapsed()));
+    }
+    target.daemon().signal("CONT");
+}
+
+/// I/Os that took so long, at the least.
+fn long(buckets: &Value) -> u64 {
+    let buckets = buckets.as_array().expect("buckets").iter();
+    let count = |bucket: &Value| {
+        let from_us = bucket[0].as_f64().expect("a time");
+        let is_long = from_us >= LONG_MS * 1e3;
+        bucket[1].as_u64().filter(|_| is_long).unwrap_or(0)
+    };
+    buckets.map(count).sum()
+}
+
+fn all(buckets: &Value) -> u64 {
+    let buckets = buckets.as_array().expect("buckets").iter();
+    buckets
+        .map(|bucket| bucket[1].as_u64().expect("a count"))
+        .sum()
+}
+
+/// What a closed and an open loop say of a target that was stopped in the midst of each.
+fn stopped_twice() -> Option<(Value, Value)> {
+    let place = Place::new();
+    let directory = Directory::new();
+    let volume = "[volume.v]\nram = { size = \"8MiB\" }\n";
+    let mut target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let profile = place.directory.write("stopped.toml", PROFILE);
+    let mut call = place.command(&["run", &profile.to_string_lossy(), "--on", &target.url(0)]);
+    let call = call
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut lab = Lab(call.spawn().expect("it starts"));
+    for step in ["4 outstanding", "4 outstanding #2"] {
+        if !has_kept(&place, &mut lab, step) {
+            return None;
+        }
+        stop(&mut target);
+    }
+    assert!(lab.0.wait().expect("a child of ours").success());
+    let json = place.json();
+    let closed = json["figures"]["outstanding"][0]["runs"][1].clone();
+    Some((closed, json["figures"]["rates"][0]["run"].clone()))
+}
+
+#[test]
+fn an_open_loop_shows_a_stop_in_all_that_arrived_meanwhile_and_a_closed_one_in_few() {
+    // All that arrived in the stop but its last moments, to an eighth as buckets are, and more than began.
+    let arrived = RATE * (STOP.as_secs_f64() - LONG_MS * 1.125 / 1e3);
+    assert!(arrived > 1.5 * BEGUN_MAX);
+    // A machine with much else to do is late with the stop, or stops itself: then once more.
+    let seen = (0..5).any(|_| {
+        let Some((closed, open)) = stopped_twice() else {
+            return false;
+        };
+        let ios = all(&open["latencies_us"]);
+        let late = &open["generator_late_us"];
+        assert_eq!(all(late), ios, "how late each began is a series of its own");
+        let (shown, hidden) = (long(&open["latencies_us"]), long(&closed["latencies_us"]));
+        println!(
+            "{shown} of {ios} I/Os of the open loop took long, {hidden} of {} of the closed one; the generator was \
+             late for {}",
+            all(&closed["latencies_us"]),
+            long(late)
+        );
+        let is_shown = shown as f64 >= 0.98 * arrived;
+        is_shown && (1..=OUTSTANDING).contains(&hidden) && 2 * long(late) < shown
+    });
+    assert!(seen, "the stop was hidden");
+}
