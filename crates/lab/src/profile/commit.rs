@@ -2,7 +2,12 @@
 //! where the time of each goes. SQLite runs straight on the volume; what it waits for is measured
 //! between the two, by one clock.
 
-use std::{cell::Cell, io, rc::Rc, time::Instant};
+use std::{
+    cell::Cell,
+    io,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use serde::Deserialize;
 use serde_json::json;
@@ -18,7 +23,7 @@ use super::{
 };
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
-    load::mark_as_ours,
+    load::{SEEN_ONE_OF, mark_as_ours},
     report::{Axis, Findings, Layer, Layers, Line, Marks, Plot, Table, short},
     sqlite::{Disk, Settings, Store},
 };
@@ -26,10 +31,10 @@ use crate::{
 /// Fewer commits say nothing about a 99th percentile.
 const COMMITS_MIN: usize = 200;
 
-/// One of so many commits has its I/Os watched: a target that tells where the time of a command went takes an
-/// eighth more instructions for it. A prime, so that what SQLite does every so many commits is seen as often
-/// as it happens.
-const SEEN_ONE_OF: usize = 7;
+/// A commit that comes so long after the last whose I/Os were watched has its own watched, besides one of
+/// [`SEEN_ONE_OF`]: a target that tells where the time of a command went takes an eighth more instructions for
+/// it. Where commits are slow, so that it is most of them, it has nothing else to do.
+const SEEN_AFTER: Duration = Duration::from_millis(20);
 
 /// A part of more than this of the mean is worth a word.
 const LARGE: f64 = 0.5;
@@ -173,13 +178,18 @@ impl Inserts {
         let doing = "INSERT INTO table1 (col1, col2) VALUES ('logmydata', ?1)";
         let mut statement = database.run(doing, |connection| connection.prepare(doing))?;
         let deadline = Instant::now() + self.time.duration();
-        let mut all = Vec::new();
+        let mut all: Vec<Spent> = Vec::new();
+        let mut seen_at = Instant::now();
         while all.len() < self.commits && !runner.is_stopped() {
             spent.set(Spent::default());
-            let watch = (all.len() % SEEN_ONE_OF == 0).then(Watch::new);
             let began = Instant::now();
+            let is_one = all.len() as u64 % SEEN_ONE_OF == 0 || began - seen_at > SEEN_AFTER;
+            let watch = is_one.then(Watch::new);
             if began >= deadline {
                 break;
+            }
+            if is_one {
+                seen_at = began;
             }
             let value = all.len() as i64 % 5 + 5;
             // All of this thread's I/Os until then are the commit's.
@@ -266,9 +276,11 @@ impl Experiment for Commit {
         }
         let (across, waits) = (across(&all), waits(&all));
         let mut notes = layers::notes(all.iter().filter_map(|spent| spent.way));
+        let seen = all.iter().filter(|spent| spent.way.is_some()).count();
         notes.push(format!(
-            "where the time went is that of one commit of {SEEN_ONE_OF}, as to tell it takes a target longer; \
-             all else is of all commits"
+            "where the time went is that of {seen} of {} commits, as to tell it takes a target longer; all else is \
+             of all of them",
+            all.len()
         ));
         if all.len() < COMMITS_MIN {
             notes.push(format!(
