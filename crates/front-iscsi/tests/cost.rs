@@ -119,8 +119,8 @@ const CASES: [Case; 4] = [
 
 /// The part of an I/O's instructions, of both ends, that may go into telling where its time goes.
 const STAGE_TIMES_MAX: f64 = 0.02;
-/// One of so many I/Os asks for that, as the lab's `commit` does; its load generator asks for fewer.
-const WATCHED_ONE_OF: usize = 7;
+/// One of so many I/Os asks for that: as in a load of the lab that keeps its disk busy.
+const WATCHED_ONE_OF: usize = 67;
 
 /// Keeps the case's depth in flight until `ios` have ended.
 /// When it `is_watched`, it is asked where the time of some of them went.

@@ -48,7 +48,7 @@ const SPIN: Duration = Duration::from_micros(60);
 
 /// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
 /// that it is not always the same disk's.
-const SEEN_ONE_OF: u64 = 67;
+pub(crate) const SEEN_ONE_OF: u64 = 67;
 /// And one is that comes so long after the last.
 const SEEN_AFTER: Duration = Duration::from_millis(1);
 

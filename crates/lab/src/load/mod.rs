@@ -33,8 +33,8 @@ use volume::{Durability, SharedVolume, Volume};
 pub use arrivals::Spacing;
 pub use done::{Done, Point, SeenIo};
 pub(crate) use done::{buckets_us, quantile_us};
-pub(crate) use generator::BEGUN_MAX;
 pub use generator::generate;
+pub(crate) use generator::{BEGUN_MAX, SEEN_ONE_OF};
 pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
 

@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// A commit of a flush of two shares; the second takes `late_us` in its throttle first.
-    fn commit(number: usize, own_us: u64, late_us: u64) -> Traced {
+    fn commit(place: usize, own_us: u64, late_us: u64) -> Traced {
         const MEDIUM_NS: u64 = 100_000;
         let (from_ns, late_ns) = (own_us * 1000, late_us * 1000);
         let to_ns = from_ns + late_ns + MEDIUM_NS;
@@ -250,7 +250,8 @@ mod tests {
             },
         };
         Traced {
-            number,
+            place,
+            number: place + 1,
             total_ns: to_ns,
             calls: vec![Call {
                 kind: "flush",
@@ -271,7 +272,7 @@ mod tests {
     fn kept(count: usize, own_us: u64, late_us: u64) -> Kept {
         let mut kept = Kept::default();
         for _ in 0..count {
-            kept.add(|number| commit(number, own_us, late_us));
+            kept.add(|place| commit(place, own_us, late_us));
         }
         kept
     }
@@ -327,8 +328,8 @@ mod tests {
         let nodes = Nodes::file("file", "/srv/db.img");
         let mut kept = Kept::default();
         for _ in 0..12 {
-            kept.add(|number| {
-                let commit = commit(number, 20, 0);
+            kept.add(|place| {
+                let commit = commit(place, 20, 0);
                 Traced {
                     works: vec![Work {
                         node: Some(0),

@@ -62,7 +62,7 @@ fn waterfall(at: &str, commit: &Traced, nodes: &Nodes) -> Plot {
             "Commit number {} took {} µs; this is what ran when, from its beginning on. Only durations are used \
              across the two ends: what a target tells of a command is drawn in the middle of the wait for its \
              answer, with half of the wire on each side.{left_out}",
-            commit.number + 1,
+            commit.number,
             short(commit.total_ns as f64 / 1e3),
         ),
         x: microseconds(),
@@ -411,7 +411,7 @@ pub(super) fn traced(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Value {
             json
         });
         json!({
-            "number": commit.number + 1,
+            "number": commit.number,
             "total_us": commit.total_ns as f64 / 1e3,
             "calls": calls.collect::<Vec<_>>(),
             "works": works.collect::<Vec<_>>(),

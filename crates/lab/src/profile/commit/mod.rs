@@ -1,6 +1,6 @@
 //! `commit`: single-row inserts with a commit each, as an application makes them that knows no better, and
 //! where the time of each goes. SQLite runs straight on the volume; what it waits for is measured
-//! between the two, by one clock. Each commit is also traced, for the page to show some of them.
+//! between the two, by one clock. Some commits are also traced, for the page to show them.
 
 mod advice;
 mod draw;
@@ -12,7 +12,7 @@ use std::{
     cell::{Cell, RefCell},
     io,
     rc::Rc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use serde::Deserialize;
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
-    load::mark_as_ours,
+    load::{SEEN_ONE_OF, mark_as_ours},
     report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
     sqlite::{Disk, Settings, Store},
     target::FILE,
@@ -42,10 +42,10 @@ use crate::{
 /// Fewer commits say nothing about a 99th percentile.
 const COMMITS_MIN: usize = 200;
 
-/// One of so many commits has its I/Os watched: a target that tells where the time of a command went takes an
-/// eighth more instructions for it. A prime, so that what SQLite does every so many commits is seen as often
-/// as it happens.
-const SEEN_ONE_OF: usize = 7;
+/// A commit that comes so long after the last whose I/Os were watched has its own watched, besides one of
+/// [`SEEN_ONE_OF`]: a target that tells where the time of a command went takes an eighth more instructions for
+/// it. Where commits are slow, so that it is most of them, it has nothing else to do.
+const SEEN_AFTER: Duration = Duration::from_millis(20);
 
 /// What the published table has for each row of ours, in microseconds: an insert of 385 µs.
 const PUBLISHED: [(&str, f64); 4] = [
@@ -231,15 +231,21 @@ impl Inserts {
             nodes,
             ..Inserted::default()
         };
+        let mut seen_at = Instant::now();
         while inserted.spent.len() < self.commits && !runner.is_stopped() {
             noted.spent.take();
             noted.calls.take();
-            let watch = (inserted.spent.len() % SEEN_ONE_OF == 0).then(Watch::tracing);
             let began = Instant::now();
+            let is_one =
+                inserted.spent.len() as u64 % SEEN_ONE_OF == 0 || began - seen_at > SEEN_AFTER;
+            let watch = is_one.then(Watch::tracing);
             if began >= deadline {
                 break;
             }
-            noted.began.set(watch.is_some().then_some(began));
+            if is_one {
+                seen_at = began;
+            }
+            noted.began.set(is_one.then_some(began));
             let value = inserted.spent.len() as i64 % 5 + 5;
             // All of this thread's I/Os until then are the commit's.
             let watched = watch.as_ref().map(Watch::enter);
@@ -257,8 +263,10 @@ impl Inserts {
             });
             if let Some(watch) = watch {
                 let (spans, left_out) = watch.take_spans();
-                inserted.kept.add(|number| Traced {
-                    number: number * SEEN_ONE_OF,
+                let number = inserted.spent.len();
+                inserted.kept.add(|place| Traced {
+                    place,
+                    number,
                     total_ns: total.as_nanos() as u64,
                     calls: noted.calls.take(),
                     works: works(spans, &inserted.nodes, &clock, (began, total)),
@@ -340,9 +348,11 @@ impl Experiment for Commit {
         }
         let (across, waits) = (across(&all), waits(&all));
         let mut notes = layers::notes(all.iter().filter_map(|spent| spent.way));
+        let seen = all.iter().filter(|spent| spent.way.is_some()).count();
         notes.push(format!(
-            "where the time went is that of one commit of {SEEN_ONE_OF}, as to tell it takes a target longer; \
-             all else is of all commits"
+            "where the time went is that of {seen} of {} commits, as to tell it takes a target longer; all else is \
+             of all of them",
+            all.len()
         ));
         if all.len() < COMMITS_MIN {
             notes.push(format!(

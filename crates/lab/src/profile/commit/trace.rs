@@ -14,7 +14,9 @@ const SPANS_MAX: usize = 200_000;
 /// One commit; times are nanoseconds since its beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traced {
-    /// How many went before it.
+    /// Its number among those that are traced, from 0.
+    pub(super) place: usize,
+    /// Its number among all, from 1.
     pub(super) number: usize,
     pub(super) total_ns: u64,
     /// In their order; none overlaps another.
@@ -134,18 +136,18 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn add(&mut self, commit: impl FnOnce(usize) -> Traced) {
-        let number = self.count;
+        let place = self.count;
         self.count += 1;
-        if number % (1 << self.one_of) != 0 {
+        if place % (1 << self.one_of) != 0 {
             return;
         }
-        let commit = commit(number);
+        let commit = commit(place);
         self.spans += commit.works.len();
         self.commits.push(commit);
         while self.spans > SPANS_MAX && self.commits.len() > 1 {
             self.one_of += 1;
             let one_of = 1 << self.one_of;
-            self.commits.retain(|commit| commit.number % one_of == 0);
+            self.commits.retain(|commit| commit.place % one_of == 0);
             self.spans = self.commits.iter().map(|commit| commit.works.len()).sum();
         }
     }
@@ -187,9 +189,10 @@ mod tests {
         let mut kept = Kept::default();
         let count = 10 * SPANS_MAX / 50;
         for _ in 0..count {
-            kept.add(|number| Traced {
-                number,
-                total_ns: number as u64 * 1000,
+            kept.add(|place| Traced {
+                place,
+                number: place + 1,
+                total_ns: place as u64 * 1000,
                 works: vec![work.clone(); 50],
                 ..Traced::default()
             });
@@ -197,16 +200,16 @@ mod tests {
         let commits = &kept.commits;
         let spans: usize = commits.iter().map(|commit| commit.works.len()).sum();
         assert!(spans <= SPANS_MAX && spans > SPANS_MAX / 4, "{spans}");
-        let step = commits[1].number;
+        let step = commits[1].place;
         assert!(
             commits
                 .windows(2)
-                .all(|two| two[1].number - two[0].number == step)
+                .all(|two| two[1].place - two[0].place == step)
         );
-        assert!(commits.last().expect("some").number + step >= count);
-        let middle = kept.nearest(count as f64 / 2.0).expect("some").number;
+        assert!(commits.last().expect("some").place + step >= count);
+        let middle = kept.nearest(count as f64 / 2.0).expect("some").place;
         assert!(middle.abs_diff(count / 2) <= step, "{middle}");
-        assert!(kept.band(0.45, 0.55).iter().all(|c| c.number > count / 3));
+        assert!(kept.band(0.45, 0.55).iter().all(|c| c.place > count / 3));
         assert_eq!(Kept::default().band(0.45, 0.55).len(), 0);
     }
 }
