@@ -29,6 +29,8 @@ pub use crate::trace::{Ran, Request, Span, Told};
 thread_local! {
     /// Whether there is a current one: a request that nobody watches costs this look.
     static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
+    /// Whether that traces: what is only watched costs each node no more than this look.
+    static IS_TRACED: Cell<bool> = const { Cell::new(false) };
     static CURRENT: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
@@ -121,6 +123,7 @@ impl Watch {
     /// Watches over all that is begun on this thread from now on, until that is dropped.
     pub fn enter(&self) -> Entered {
         IS_WATCHED.set(true);
+        IS_TRACED.set(self.is_tracing());
         Entered {
             before: CURRENT.replace(Some(self.clone())),
         }
@@ -155,6 +158,7 @@ pub struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         IS_WATCHED.set(self.before.is_some());
+        IS_TRACED.set(self.before.as_ref().is_some_and(Watch::is_tracing));
         CURRENT.set(self.before.take());
     }
 }
@@ -207,12 +211,8 @@ pub(crate) fn at_once(what: impl FnOnce() -> Option<Request>) {
 
 /// The current watch, if it traces, with what it is told.
 fn traced<T>(what: impl FnOnce() -> Option<T>) -> Option<(Watch, T)> {
-    if !IS_WATCHED.get() {
-        return None;
-    }
-    let is_tracing = |watch: &Option<Watch>| watch.as_ref().is_some_and(Watch::is_tracing);
-    let watch = CURRENT.with_borrow(|watch| is_tracing(watch).then(|| watch.clone()))?;
-    Some((watch?, what()?))
+    let watch = IS_TRACED.get().then(|| CURRENT.with_borrow(Clone::clone));
+    Some((watch??, what()?))
 }
 
 /// A request that a medium works for.

@@ -20,7 +20,11 @@ const LINES_MAX: usize = 6;
 /// The waterfalls of the commits at the median and the 99th percentile.
 pub(super) fn waterfalls(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Vec<Plot> {
     let [median, late] = examples(kept, layers);
-    let plots = [("median", median), ("99th percentile", late)];
+    let total = layers.total;
+    let plots = [
+        (("median", total.p50_us), median),
+        (("99th percentile", total.p99_us), late),
+    ];
     let plots = plots.into_iter();
     plots
         .filter_map(|(at, commit)| Some(waterfall(at, commit?, nodes)))
@@ -31,7 +35,7 @@ fn examples<'a>(kept: &'a Kept, layers: &Layers) -> [Option<&'a Traced>; 2] {
     [layers.total.p50_us, layers.total.p99_us].map(|us| kept.nearest(us))
 }
 
-fn waterfall(at: &str, commit: &Traced, nodes: &Nodes) -> Plot {
+fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
     let mut rows = vec![database(commit), calls(commit)];
     for index in (0..nodes.all().len()).map(Some).chain([None]) {
         let works = commit.works.iter().filter(|work| work.node == index);
@@ -59,11 +63,12 @@ fn waterfall(at: &str, commit: &Traced, nodes: &Nodes) -> Plot {
     Plot {
         title: format!("One commit at the {at}"),
         about: format!(
-            "Commit number {} took {} µs; this is what ran when, from its beginning on. Only durations are used \
-             across the two ends: what a target tells of a command is drawn in the middle of the wait for its \
+            "Commit number {} took {} µs, nearest to the {at} of {} µs; this is what ran when, from its beginning \
+             on. Only durations are used across the two ends: what a target tells of a command is drawn in the middle of the wait for its \
              answer, with half of the wire on each side.{left_out}",
             commit.number,
             short(commit.total_ns as f64 / 1e3),
+            short(at_us),
         ),
         x: microseconds(),
         y: Axis::default(),

@@ -49,9 +49,9 @@ impl Layer {
         match self {
             Layer::Database => 0,
             Layer::Volume => 1,
-            Layer::Line => 5,
-            Layer::Wire => 3,
-            Layer::Target => 2,
+            Layer::Line => 2,
+            Layer::Wire => 5,
+            Layer::Target => 3,
             Layer::Medium => 6,
             Layer::Untold => 7,
         }
