@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use harness::{directory::Directory, sanstone::Sanstone};
 use serde_json::Value;
 
 use crate::{
@@ -249,4 +250,26 @@ fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_hav
     assert_eq!(ran.code(), Some(2), "{ran}");
     let part = "pages: 64KiB is no page of PostgreSQL; write powers of two from 8192 to 8192 bytes";
     assert!(ran.stderr.contains(part), "{ran}");
+}
+
+#[test]
+fn a_cache_stands_before_a_disk_of_a_target_for_a_server() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let volume = "[volume.v]\nram = { size = \"768MiB\" }\n";
+    let directory = Directory::new();
+    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let pages = "pages = [\"16KiB\"]\ndatabase = \"mariadb\"";
+    let text = SHORT
+        .replace("pages = [\"64KiB\"]", pages)
+        .replace("\"0B\"", "\"16MiB\"");
+    let profile = place.directory.write("cached.toml", text);
+    let call = ["run", &*profile.to_string_lossy(), "--on", &target.url(0)];
+    let json = assert_told(&place, &run_in_place(&place, &call).success());
+    let measured = &json["figures"]["sweep"][0];
+    assert_eq!(measured["cache"], "16MiB", "{json}");
+    assert_score(&measured["sets"][0]);
+    assert_nothing_left(&place);
 }

@@ -271,6 +271,8 @@ fn with_cache(table: &mut toml::Table, volume: &str, cache_bytes: u64) {
     let settings = toml::Table::from_iter([
         ("size".to_owned(), format!("{cache_bytes}B").into()),
         ("of".to_owned(), volume.into()),
+        // Nobody else has what is measured.
+        ("only_writer".to_owned(), true.into()),
     ]);
     let cached = toml::Table::from_iter([("cache".to_owned(), settings.into())]);
     if let Some(toml::Value::Table(volumes)) = table.get_mut("volume") {

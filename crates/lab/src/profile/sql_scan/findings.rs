@@ -133,7 +133,7 @@ fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
         .zip(&this.statements)
         .filter(|(first, _)| first.sql.to_ascii_uppercase().starts_with("SELECT"))
         .map(|(first, this)| first.average_s / this.average_s);
-    let gains = gains.filter(|gain| gain.is_finite());
+    let gains = gains.filter(|gain| gain.is_finite() && *gain > 0.0);
     gains.fold(None, |known, gain| match known {
         None => Some((gain, gain)),
         Some((least, most)) => Some((gain.min(least), gain.max(most))),
@@ -272,7 +272,7 @@ fn statements(measured: &Measured, disk: usize) -> Table {
             short(average_s * weight),
             format!("{:.0}", statement.read_megabytes_per_s),
             format!("{:.0}", statement.written_megabytes_per_s),
-            times(first.average_s / average_s),
+            gain(first, statement),
             statement
                 .paper_s
                 .map_or("–".into(), |[one, two]| times(one / two)),
@@ -346,6 +346,14 @@ fn plot(all: &[Measured], names: &[&str]) -> Plot {
             columns: pages,
             unit: "scores a second".into(),
         },
+    }
+}
+
+/// How many times as fast as on the first disk, if it ran on both.
+fn gain(first: &MeasuredStatement, this: &MeasuredStatement) -> String {
+    match first.runs_s.is_empty() || this.runs_s.is_empty() {
+        true => "–".into(),
+        false => times(first.average_s / this.average_s),
     }
 }
 
