@@ -7,6 +7,7 @@ use std::{
 };
 
 use engine::{LaneFuture, LaneHandle};
+use uuid::Uuid;
 
 use super::{ByType, Handles, Part};
 use crate::{
@@ -104,6 +105,11 @@ impl Opening<'_> {
     }
 
     /// Has `part` closed when the graph is closed, even if nothing else uses it by then.
+    /// Who the graph's owner is.
+    pub(crate) fn owner(&self) -> Uuid {
+        self.context.owner.uuid()
+    }
+
     pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
         let kept = (self.path.clone(), part.clone());
         self.context.until_closed.push(kept);

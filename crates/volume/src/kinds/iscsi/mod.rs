@@ -39,6 +39,7 @@ mod holder;
 mod identity;
 mod in_flight;
 mod inquiry;
+mod isids;
 mod lanes;
 mod link;
 mod login;
