@@ -68,6 +68,12 @@ impl Opening<'_> {
         self.context.is_watched
     }
 
+    /// Which of the graph's lanes it is.
+    pub(crate) fn number_of(&self, lane: &LaneHandle) -> usize {
+        let found = self.context.lanes.iter().position(|it| it == lane);
+        found.unwrap_or(0)
+    }
+
     /// The name of the volume that it is, or is a part of.
     pub(crate) fn volume(&self) -> &str {
         self.path.split('/').next().unwrap_or_default()
@@ -99,17 +105,17 @@ impl Opening<'_> {
         self.context.kept.of()
     }
 
+    /// Who the graph's owner is.
+    pub(crate) fn owner(&self) -> Uuid {
+        self.context.owner.uuid()
+    }
+
     /// A claim on `children` volumes for the graph's owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
         self.context.new_claim(children)
     }
 
     /// Has `part` closed when the graph is closed, even if nothing else uses it by then.
-    /// Who the graph's owner is.
-    pub(crate) fn owner(&self) -> Uuid {
-        self.context.owner.uuid()
-    }
-
     pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
         let kept = (self.path.clone(), part.clone());
         self.context.until_closed.push(kept);

@@ -66,4 +66,4 @@ pub use config::{IscsiConfig, Multipath, PathConfig, Policy, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;
-pub use status::{SessionState, SessionStatus};
+pub use status::{PathState, PathStatus, SessionState, SessionStatus};

@@ -180,13 +180,17 @@ impl Settings for Iscsi {
             config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
+            let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
             let found = Arc::new(OnceLock::new());
             let told = found.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
                         let disk = open(config, &lanes, wait_at_start).await?;
-                        disk.unit.paths.report_to(&status);
+                        disk.unit.paths.report_to(&status, |lane| {
+                            let at = lanes.iter().position(|it| Some(it) == lane);
+                            numbers[at.unwrap_or(0)]
+                        });
                         let branches = disk.branches().await?;
                         let _ = told.set((disk.identity().clone(), branches));
                         Ok(disk as _)
