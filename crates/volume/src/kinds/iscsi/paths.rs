@@ -21,7 +21,10 @@ use super::{
     patience::{Pace, Patience},
     status::{PathState, PathStatus, SessionStatus},
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{
+    Error, ErrorKind, Result,
+    planted::{Bug, is_planted},
+};
 
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
@@ -350,7 +353,8 @@ impl Paths {
 
     /// Whether nothing keeps commands back.
     pub(super) fn is_well(&self) -> bool {
-        self.freezes.get() == 0 && !self.is_at_rest() && !self.is_haunted()
+        let is_haunted = self.is_haunted() && !is_planted(Bug::DoorsOpenWhileHaunted);
+        self.freezes.get() == 0 && !self.is_at_rest() && !is_haunted
     }
 
     /// The sessions on other lanes.
