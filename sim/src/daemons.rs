@@ -158,9 +158,11 @@ impl Daemons {
         })
     }
 
-    /// Runs `scenario` on the client until it ends.
+    /// Runs `scenario` on the client until it ends, and the world with it.
     pub fn run<T>(self: &Rc<Daemons>, scenario: impl Future<Output = T>) -> T {
-        self.world.block_on(&self.client, scenario)
+        let output = self.world.block_on(&self.client, scenario);
+        self.world.end();
+        output
     }
 
     /// Starts both daemons for the first time, creates the stripe, registers a key with each that they

@@ -162,9 +162,12 @@ impl Site {
         self.setup.client_lanes
     }
 
-    /// Runs `scenario` on the client until it ends.
+    /// Runs `scenario` on the client until it ends, and the world with it: tasks that go on for ever may
+    /// hold the site.
     pub fn run<T>(self: &Rc<Site>, scenario: impl Future<Output = T>) -> T {
-        self.world.block_on(&self.client, scenario)
+        let output = self.world.block_on(&self.client, scenario);
+        self.world.end();
+        output
     }
 
     /// How the client logs in to target `index`. The same initiator port each time, so that a

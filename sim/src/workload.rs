@@ -26,6 +26,8 @@ pub struct Load {
     pub pause_max: Duration,
     /// Whether requests may fail. If not, an error is a failure of the test.
     pub errors: bool,
+    /// Whether it reads. The model lets no failed write happen after a read that has not found it.
+    pub reads: bool,
 }
 
 impl Default for Load {
@@ -35,6 +37,7 @@ impl Default for Load {
             requests: 50,
             pause_max: Duration::from_millis(2),
             errors: false,
+            reads: true,
         }
     }
 }
@@ -119,8 +122,8 @@ impl<S: Watched> Client<S> {
             let began = time::now();
             let sectors = self.choose(&mut random);
             let result = match random.below(20) {
-                0..=7 => self.read(sectors).await,
-                8..=15 => self.write(sectors, durability(&mut random)).await,
+                0..=7 if self.load.reads => self.read(sectors).await,
+                0..=15 => self.write(sectors, durability(&mut random)).await,
                 16 => self.zero(sectors, &mut random).await,
                 17 => self.discard(sectors).await,
                 _ => {

@@ -1,7 +1,14 @@
 //! `sanstone apply` gives a running daemon another configuration.
 
 use std::os::unix::fs::PermissionsExt;
-use std::{fs, net::TcpListener, path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
 
 use harness::{
     directory::Directory,
@@ -392,6 +399,7 @@ fn a_remote_disk_has_a_session_for_each_lane_or_as_many_as_asked_for_and_none_wh
     for (more, count) in [("", 3), (", sessions = 2", 2), (", sessions = 5", 5)] {
         apply(above.path(), &with(more)).success();
         assert_eq!(sessions(below.path()), count, "{more}");
+        check_sessions_of_leaf(above.path(), port, count);
         let far = login(own, IQN, 1, 1);
         apply(above.path(), &without).success();
         // The log-outs are answered before the sessions are gone there.
@@ -399,6 +407,40 @@ fn a_remote_disk_has_a_session_for_each_lane_or_as_many_as_asked_for_and_none_wh
         drop(far);
     }
     drop(gateway);
+}
+
+/// The sessions of the volume `far`, as `show` has them.
+fn check_sessions_of_leaf(directory: &Path, port: u16, count: usize) {
+    let state = directory.join("sanstone.state");
+    let call_of = |more: &[&str]| {
+        let state = state.to_str().expect("plain text");
+        call(&[&["show", "--state", state], more].concat()).success()
+    };
+    let shown: Value = serde_json::from_str(&call_of(&["--json", "-"]).stdout).expect("it is JSON");
+    let sessions = shown["volumes"]["far"]["tree"]["sessions"].as_array();
+    let sessions = sessions.expect("a list");
+    assert_eq!(sessions.len(), count, "{shown}");
+    let mut locals = BTreeSet::new();
+    for session in sessions {
+        assert_eq!(session["state"], "logged in", "{shown}");
+        assert_eq!(session["portal"], format!("127.0.0.1:{port}"), "{shown}");
+        let local: SocketAddr = session["local"]
+            .as_str()
+            .and_then(|it| it.parse().ok())
+            .expect("an address");
+        locals.insert(local);
+    }
+    assert_eq!(
+        locals.len(),
+        count,
+        "each has a connection of its own: {shown}"
+    );
+    let lanes: BTreeSet<_> = sessions.iter().map(|it| it["lane"].as_u64()).collect();
+    assert_eq!(lanes.len(), count.min(3), "{shown}");
+    for local in locals {
+        let line = format!("session from {local} at 127.0.0.1:{port}, on lane ");
+        assert!(call_of(&[]).stdout.contains(&line), "{line}");
+    }
 }
 
 /// Nobody listens there, and nothing waits for it.

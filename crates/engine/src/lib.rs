@@ -21,6 +21,7 @@ mod gather;
 mod handle;
 mod instant;
 pub mod lane;
+pub mod local;
 pub mod net;
 pub mod op;
 pub mod random;

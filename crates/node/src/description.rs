@@ -69,9 +69,12 @@ pub struct Node {
     /// Of a stripe: whether its children are still this daemon's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub claim: Option<Claim>,
-    /// Of an `iscsi` volume: its session.
+    /// Of an `iscsi` volume: whether it has any session.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<NodeSession>,
+    /// Of an `iscsi` volume: each session that it is to have.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sessions: Vec<PathSession>,
     /// Of a `cache` that was opened: what it answered from memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache: Option<Cache>,
@@ -103,6 +106,23 @@ pub struct NodeSession {
     /// How often it was lost and is there again.
     pub relogins: u64,
     /// Why it was lost.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// One of the sessions of an `iscsi` volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathSession {
+    /// `logged in`, `standby` (at a target port that may not be used now) or `none`.
+    pub state: String,
+    /// The portal.
+    pub portal: String,
+    /// Our end of the session that is or was there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub local: Option<String>,
+    /// The lane on which it is.
+    pub lane: usize,
+    /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }

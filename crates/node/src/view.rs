@@ -13,12 +13,12 @@ use uuid::Uuid;
 use volume::{
     cache::CacheStats,
     graph::NodeView,
-    kinds::iscsi::SessionState,
+    kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
     stats::{RequestKind, Snapshot},
 };
 
 use crate::description::{
-    Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PortalGroup,
+    Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PathSession, PortalGroup,
     Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
 };
 
@@ -126,6 +126,12 @@ fn node(view: &NodeView) -> Node {
             }
         }),
         session: view.session.as_ref().map(|status| session_of(status.now())),
+        sessions: view
+            .session
+            .iter()
+            .flat_map(SessionStatus::paths)
+            .map(path_session)
+            .collect(),
         cache: view.cache.as_ref().map(|handle| cache(handle.stats())),
         requests: requests(&view.counters.snapshot()),
         children: view.children.iter().map(node).collect(),
@@ -148,6 +154,21 @@ fn session_of(state: SessionState) -> NodeSession {
         state: state.to_owned(),
         address: address.map(|address| address.to_string()),
         relogins,
+        error,
+    }
+}
+
+fn path_session(path: PathStatus) -> PathSession {
+    let (state, error) = match path.state {
+        PathState::LoggedIn => ("logged in", None),
+        PathState::Standby => ("standby", None),
+        PathState::None(error) => ("none", error),
+    };
+    PathSession {
+        state: state.to_owned(),
+        portal: path.portal.to_string(),
+        local: path.local.map(|local| local.to_string()),
+        lane: path.lane,
         error,
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use node::description::{Cache, Description, Node, Session, Target, Unit, Volume};
+use node::description::{Cache, Description, Node, PathSession, Session, Target, Unit, Volume};
 
 use crate::{
     admin::{self, Asked, Place},
@@ -121,6 +121,9 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
         }
     }
     writeln!(f)?;
+    for session in &node.sessions {
+        show_path(f, &indent, session)?;
+    }
     for (kind, requests) in &node.requests {
         write!(
             f,
@@ -144,6 +147,18 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
     }
     let mut children = node.children.iter();
     children.try_for_each(|child| show_node(f, child, depth + 1))
+}
+
+fn show_path(f: &mut fmt::Formatter<'_>, indent: &str, session: &PathSession) -> fmt::Result {
+    write!(f, "{indent}    session ")?;
+    if let Some(local) = &session.local {
+        write!(f, "from {local} ")?;
+    }
+    write!(f, "at {}, on lane {}, ", session.portal, session.lane)?;
+    match &session.error {
+        None => writeln!(f, "{}", session.state),
+        Some(error) => writeln!(f, "{}: {error}", session.state),
+    }
 }
 
 fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::Result {

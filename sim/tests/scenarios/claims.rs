@@ -401,6 +401,8 @@ fn contend(seed: u64, plan: &Plan) -> (Rc<RefCell<History>>, Rc<Site>) {
         let after = history.borrow().good_writes;
         assert!(after > before, "nobody has the stripe in the end");
     });
+    drop(daemons);
+    assert_eq!(Rc::strong_count(&site), 1, "nothing is left of the world");
     (history, site)
 }
 
@@ -529,68 +531,78 @@ fn who_could_not_see_a_take_over_finds_it_before_it_writes() {
     });
 }
 
+/// How reads of a cache ended whose volume another owner had overwritten.
+#[derive(Default)]
+pub(crate) struct Stale {
+    from_memory: u64,
+    in_doubt: u64,
+    told: u64,
+}
+
 /// One has all that it reads in its cache when another takes over and writes under it. It may be parted from
 /// its targets meanwhile, so that nobody can tell it.
+pub(crate) fn overwrite_what_is_cached(seed: u64, stale: &mut Stale) {
+    let site = Site::new(seed, setup(seed));
+    let [mut old, new] = [0, 1].map(|index| daemon(&site, index));
+    old.cached = true;
+    let read = |daemon: &Daemon, volume: &SharedVolume| {
+        let volume = volume.clone();
+        daemon.host.spawn(async move {
+            let read = volume.read(0, SECTOR_BYTES).await;
+            read.map(|data| data.to_vec()[0])
+        })
+    };
+    site.run(async {
+        let mut random = site.world.random();
+        for target in &site.targets {
+            target.ready().await;
+        }
+        let olds = open(&old, Others::Refuse).await;
+        write(&old, &olds, 1).await.expect("it has the stripe");
+        assert_eq!(read(&old, &olds).await.ok(), Some(1));
+        let is_parted = random.chance(0.5);
+        for target in site.targets.iter().filter(|_| is_parted) {
+            old.host.partition(&target.host);
+        }
+        let news = open(&new, Others::Fence).await;
+        write(&new, &news, 2).await.expect("it has the stripe");
+        let overwritten = time::now();
+        let ends = overwritten + 3 * CACHE_LAG;
+        while time::now() < ends {
+            time::sleep(random_time(&mut random, 1_000 * MS)).await;
+            let begun = time::now();
+            match read(&old, &olds).await {
+                Ok(value) => {
+                    assert_eq!(value, 1, "it is fenced off");
+                    let lag = begun.since(overwritten);
+                    assert!(lag <= CACHE_LAG, "what was overwritten {lag:?} ago");
+                    stale.from_memory += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::Preempted => stale.told += 1,
+                Err(_) => stale.in_doubt += 1,
+            }
+            if !is_parted && random.chance(0.3) {
+                write(&old, &olds, 3).await.expect_err("it is fenced off");
+                read(&old, &olds).await.expect_err("it knows that it is");
+            }
+        }
+        for target in &site.targets {
+            old.host.heal(&target.host);
+        }
+        time::sleep(CACHE_LAG).await;
+        let error = read(&old, &olds).await.expect_err("it was taken over");
+        assert_eq!(error.kind(), ErrorKind::Preempted);
+        assert_eq!(read(&new, &news).await.ok(), Some(2));
+    });
+}
+
 #[test]
 fn a_cache_is_not_kept_over_the_writes_of_another_owner() {
-    let (mut from_memory, mut in_doubt, mut told) = (0, 0, 0);
-    seeds(100, |seed| {
-        let site = Site::new(seed, setup(seed));
-        let [mut old, new] = [0, 1].map(|index| daemon(&site, index));
-        old.cached = true;
-        let read = |daemon: &Daemon, volume: &SharedVolume| {
-            let volume = volume.clone();
-            daemon.host.spawn(async move {
-                let read = volume.read(0, SECTOR_BYTES).await;
-                read.map(|data| data.to_vec()[0])
-            })
-        };
-        site.run(async {
-            let mut random = site.world.random();
-            for target in &site.targets {
-                target.ready().await;
-            }
-            let olds = open(&old, Others::Refuse).await;
-            write(&old, &olds, 1).await.expect("it has the stripe");
-            assert_eq!(read(&old, &olds).await.ok(), Some(1));
-            let is_parted = random.chance(0.5);
-            for target in site.targets.iter().filter(|_| is_parted) {
-                old.host.partition(&target.host);
-            }
-            let news = open(&new, Others::Fence).await;
-            write(&new, &news, 2).await.expect("it has the stripe");
-            let overwritten = time::now();
-            let ends = overwritten + 3 * CACHE_LAG;
-            while time::now() < ends {
-                time::sleep(random_time(&mut random, 1_000 * MS)).await;
-                let begun = time::now();
-                match read(&old, &olds).await {
-                    Ok(value) => {
-                        assert_eq!(value, 1, "it is fenced off");
-                        let lag = begun.since(overwritten);
-                        assert!(lag <= CACHE_LAG, "what was overwritten {lag:?} ago");
-                        from_memory += 1;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Preempted => told += 1,
-                    Err(_) => in_doubt += 1,
-                }
-                if !is_parted && random.chance(0.3) {
-                    write(&old, &olds, 3).await.expect_err("it is fenced off");
-                    read(&old, &olds).await.expect_err("it knows that it is");
-                }
-            }
-            for target in &site.targets {
-                old.host.heal(&target.host);
-            }
-            time::sleep(CACHE_LAG).await;
-            let error = read(&old, &olds).await.expect_err("it was taken over");
-            assert_eq!(error.kind(), ErrorKind::Preempted);
-            assert_eq!(read(&new, &news).await.ok(), Some(2));
-        });
-    });
+    let mut stale = Stale::default();
+    seeds(100, |seed| overwrite_what_is_cached(seed, &mut stale));
     assert_occurred([
-        ("reads from memory after the take-over", from_memory),
-        ("reads without an answer", in_doubt),
-        ("reads that were refused", told),
+        ("reads from memory after the take-over", stale.from_memory),
+        ("reads without an answer", stale.in_doubt),
+        ("reads that were refused", stale.told),
     ]);
 }

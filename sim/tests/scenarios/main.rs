@@ -18,6 +18,7 @@ mod management;
 mod nbd;
 mod network;
 mod paths;
+mod planted;
 mod task_sets;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);

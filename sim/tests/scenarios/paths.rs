@@ -10,7 +10,7 @@ use engine::{
 };
 use sim::{
     Setup, Site, assert_occurred,
-    target_machine::Networks,
+    target_machine::{Networks, TargetMachine},
     workload::{self, Load, check_all, random_time},
 };
 use volume::{
@@ -22,7 +22,7 @@ use crate::MS;
 
 /// What the paths of many worlds have met.
 #[derive(Default)]
-struct Met {
+pub(crate) struct Met {
     occurred: Occurred,
     paths: PathCounts,
     flushes: u64,
@@ -163,51 +163,58 @@ fn a_path_that_fails_is_not_noticed_when_its_portals_are_two_groups() {
     assert_met(&met, true);
 }
 
-/// Writes that are late, on the network or within the target, when their path is lost.
+/// Resets one network of each target in turn while its writes are late, on the network or within the target.
+/// Gives how many were held in a target.
+pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> u64 {
+    let mut setup = setup(seed, networks).behind_faults();
+    setup.world.net.latency_ns = 50_000..60_000_000;
+    let site = Site::new(seed, setup);
+    site.run(async {
+        let volume = site.open().await;
+        site.paths_are_back().await;
+        let failing = {
+            let (site, mut random) = (site.clone(), site.world.random());
+            spawn(async move {
+                for _ in 0..4 {
+                    let target = &site.targets[random.index(2)];
+                    let time = random_time(&mut random, 1800 * MS);
+                    delay_writes(target, 3, time);
+                    time::sleep(random_time(&mut random, 400 * MS)).await;
+                    let ips = [target.host.ip(), target.second_ip.expect("two")];
+                    target.host.reset_at(ips[random.index(2)]);
+                    site.paths_are_back().await;
+                }
+            })
+        };
+        let load = Load {
+            workers: 12,
+            requests: 25,
+            ..Load::default()
+        };
+        let tally = workload::run(&site, &volume, load).await;
+        assert_eq!(tally.good, 300);
+        failing.await;
+        check_all(&site, &volume).await;
+        met.add(&site);
+        site.targets.iter().map(|target| target.acted()).sum()
+    })
+}
+
+/// Has the next `times` writes take `time` longer.
+fn delay_writes(target: &TargetMachine, times: u64, time: Duration) {
+    target.add_rule(Rule {
+        on: Some(Operation::Write),
+        times: Some(times),
+        ..Rule::always(Action::Delay(time))
+    });
+}
+
 #[test]
 fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
     let (mut met, mut held) = (Met::default(), 0);
     for networks in [Networks::TwoOfOneGroup, Networks::TwoGroups] {
         seeds(60, |seed| {
-            let mut setup = setup(seed, networks).behind_faults();
-            setup.world.net.latency_ns = 50_000..60_000_000;
-            let site = Site::new(seed, setup);
-            site.run(async {
-                let volume = site.open().await;
-                site.paths_are_back().await;
-                let failing = {
-                    let (site, mut random) = (site.clone(), site.world.random());
-                    spawn(async move {
-                        for _ in 0..4 {
-                            let target = &site.targets[random.index(2)];
-                            target.add_rule(Rule {
-                                on: Some(Operation::Write),
-                                times: Some(3),
-                                ..Rule::always(Action::Delay(random_time(&mut random, 1800 * MS)))
-                            });
-                            time::sleep(random_time(&mut random, 400 * MS)).await;
-                            let ips = [target.host.ip(), target.second_ip.expect("two")];
-                            target.host.reset_at(ips[random.index(2)]);
-                            site.paths_are_back().await;
-                        }
-                    })
-                };
-                let load = Load {
-                    workers: 12,
-                    requests: 25,
-                    ..Load::default()
-                };
-                let tally = workload::run(&site, &volume, load).await;
-                assert_eq!(tally.good, 300);
-                failing.await;
-                check_all(&site, &volume).await;
-                held += site
-                    .targets
-                    .iter()
-                    .map(|target| target.acted())
-                    .sum::<u64>();
-                met.add(&site);
-            });
+            held += lose_late_writes(seed, networks, &mut met)
         });
     }
     assert_occurred([
@@ -218,38 +225,101 @@ fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
     ]);
 }
 
-/// Power cuts between flushes, so that one that covers a single path is seen.
+/// Writes hang in a target for longer than requests wait, and neither a login nor a reset ends them. Other lanes
+/// are held up meanwhile, so that they hear of it late. Gives how many requests have failed.
+pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
+    const RETRY_FOR: Duration = Duration::from_secs(5);
+    const HANGS: Duration = Duration::from_secs(150);
+    let mut setup = Setup::draw(seed)
+        .on(Networks::TwoGroups)
+        .on_lanes(2, 4)
+        .behind_faults();
+    setup.reconnect_timeout = RETRY_FOR;
+    setup.served.caching = "write-through";
+    let site = Site::new(seed, setup);
+    site.run(async {
+        let volume = site.open().await;
+        site.paths_are_back().await;
+        let failing = {
+            let (site, mut random) = (site.clone(), site.world.random());
+            spawn(async move {
+                time::sleep(random_time(&mut random, 40 * MS)).await;
+                let target = &site.targets[random.index(2)];
+                delay_writes(target, 1 + random.below(2), HANGS);
+                time::sleep(random_time(&mut random, 40 * MS)).await;
+                let ips = [target.host.ip(), target.second_ip.expect("two")];
+                target.host.reset_at(ips[random.index(2)]);
+                let held_up = random_time(&mut random, 3 * RETRY_FOR);
+                site.client.hold_lane(1, held_up);
+            })
+        };
+        let load = Load {
+            requests: 30,
+            errors: true,
+            reads: false,
+            pause_max: 500 * MS,
+            ..Load::default()
+        };
+        let tally = workload::run(&site, &volume, load).await;
+        failing.await;
+        // It waits for its turn, for the lane, for a path, and for what had begun by then; pieces follow each other.
+        let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
+        assert!(tally.longest < limit, "{:?}", tally.longest);
+        time::sleep(HANGS).await;
+        site.paths_are_back().await;
+        check_all(&site, &volume).await;
+        met.add(&site);
+        tally.failed.len() as u64
+    })
+}
+
+#[test]
+fn a_write_that_hangs_in_the_target_fails_in_time_and_harms_no_newer_one() {
+    let (mut met, mut failed) = (Met::default(), 0);
+    seeds(60, |seed| failed += lose_writes_that_hang(seed, &mut met));
+    assert_occurred([
+        ("requests failed", failed),
+        ("lost with writes in flight", met.paths.lost_with_writes),
+        ("commands of other lanes", met.paths.beside_home),
+    ]);
+}
+
+/// Cuts the power between flushes, so that one that covers a single path is seen. Gives how many flushes there were.
+pub(crate) fn cut_power_after_flushes(seed: u64, met: &mut Met) -> u64 {
+    const ROUNDS: u64 = 3;
+    let site = Site::new(seed, setup(seed, Networks::TwoOfOneGroup).volatile());
+    site.run(async {
+        let mut volume = site.open().await;
+        for _ in 0..ROUNDS {
+            let load = Load {
+                requests: 15,
+                ..Load::default()
+            };
+            workload::run(&site, &volume, load).await;
+            workload::flush(&site, &volume).await.expect("a flush");
+            met.add(&site);
+            for index in 0..site.targets.len() {
+                site.power_cut(index);
+                site.targets[index].restart();
+                site.targets[index].ready().await;
+            }
+            volume = site.reopen(volume).await;
+            check_all(&site, &volume).await;
+        }
+    });
+    ROUNDS
+}
+
 #[test]
 fn a_flush_covers_what_went_over_every_path_and_from_every_lane() {
-    let (mut flushed, mut beside_first, mut beside_home) = (0, 0, 0);
+    let (mut flushed, mut met) = (0, Met::default());
     seeds(100, |seed| {
-        let site = Site::new(seed, setup(seed, Networks::TwoOfOneGroup).volatile());
-        site.run(async {
-            let mut volume = site.open().await;
-            for _ in 0..3 {
-                let load = Load {
-                    requests: 15,
-                    ..Load::default()
-                };
-                workload::run(&site, &volume, load).await;
-                workload::flush(&site, &volume).await.expect("a flush");
-                flushed += 1;
-                beside_first += site.path_counts()[0].beside_first;
-                beside_home += site.path_counts()[0].beside_home;
-                for index in 0..site.targets.len() {
-                    site.power_cut(index);
-                    site.targets[index].restart();
-                    site.targets[index].ready().await;
-                }
-                volume = site.reopen(volume).await;
-                check_all(&site, &volume).await;
-            }
-        });
+        flushed += cut_power_after_flushes(seed, &mut met)
     });
     assert_occurred([
         ("flushes", flushed),
-        ("commands over the second path", beside_first),
-        ("commands of other lanes", beside_home),
+        ("commands over the second path", met.paths.beside_first),
+        ("commands of other lanes", met.paths.beside_home),
     ]);
 }
 

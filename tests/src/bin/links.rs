@@ -317,6 +317,9 @@ impl Traced {
     }
 }
 
+/// In this time all of a volume is written over one link.
+const FILL_S: f64 = 5.0;
+
 /// What an I/O costs the initiator at a given rate, over one share and over several.
 fn costs(call: &Call, links: &Links, samples: &mut Samples) {
     let set_ups = [
@@ -341,6 +344,10 @@ fn costs(call: &Call, links: &Links, samples: &mut Samples) {
         ("1M write, 80/s", load("write", MIB, 80)),
     ];
     let attached = set_ups.map(|(name, kind)| (name, attach(links, kind)));
+    // Memory that nobody has touched yet is slow.
+    for (_, attached) in &attached {
+        sequential("write").run(&At::Direct(attached.path()), FILL_S);
+    }
     for _ in 0..call.rounds {
         for (what, load) in &loads {
             for (name, attached) in &attached {

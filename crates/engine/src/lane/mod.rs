@@ -13,7 +13,9 @@ mod tasks;
 mod timers;
 
 use std::{
+    any::Any,
     cell::{Cell, Ref, RefCell, RefMut},
+    collections::BTreeMap,
     fmt,
     future::Future,
     io,
@@ -82,6 +84,8 @@ pub(crate) struct LaneInner {
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
+    /// In the order of the numbers, so that a simulated lane ends in the same way each time.
+    pub(crate) locals: RefCell<BTreeMap<u64, Box<dyn Any>>>,
     pub(crate) shares: Shares,
     /// When the turn that runs now began.
     turn_began: Cell<Instant>,
@@ -150,6 +154,7 @@ impl Lane {
             ops: RefCell::default(),
             completed: RefCell::default(),
             messages: RefCell::default(),
+            locals: RefCell::default(),
             shares: Shares::new(),
             pauses: RefCell::new(Pauses::new(waiting)),
         }))
@@ -199,10 +204,15 @@ impl Drop for Lane {
         // A task's end may start others (a Drop that spawns): drain until none is left.
         loop {
             let futures = self.0.tasks.borrow_mut().drain();
-            if futures.is_empty() {
+            if !futures.is_empty() {
+                drop(futures);
+                continue;
+            }
+            let locals = self.0.locals.take();
+            if locals.is_empty() {
                 break;
             }
-            drop(futures);
+            drop(locals);
         }
     }
 }

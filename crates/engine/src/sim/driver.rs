@@ -47,6 +47,8 @@ struct Running {
     key: LaneKey,
     host: HostId,
     lane: Rc<Lane>,
+    /// It gets no turn before.
+    held_until: Instant,
 }
 
 impl Driver {
@@ -109,6 +111,7 @@ impl Driver {
                 key,
                 host,
                 lane: Rc::new(lane),
+                held_until: Instant::default(),
             });
             host_lanes.lanes.push(key);
         }
@@ -126,6 +129,16 @@ impl Driver {
                 "{} has no lane {n} now: it has fewer, or is switched off",
                 self.state.borrow().hosts[host.0].name
             )),
+        }
+    }
+
+    /// Gives lane `n` of a machine no turn for `d`.
+    pub(super) fn hold(&self, host: HostId, n: usize, d: Duration) {
+        let key = self.hosts.borrow()[host.0].lanes.get(n).copied();
+        let until = self.state.borrow().now + d;
+        let mut lanes = self.lanes.borrow_mut();
+        if let Some(held) = lanes.iter_mut().find(|it| Some(it.key) == key) {
+            held.held_until = until;
         }
     }
 
@@ -205,10 +218,15 @@ impl Driver {
         due.clear();
         let lanes = self.lanes.borrow();
         let state = self.state.borrow();
-        for (place, Running { key, lane, .. }) in lanes.iter().enumerate() {
+        for (place, running) in lanes.iter().enumerate() {
+            let Running { key, lane, .. } = running;
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
                 // A late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
+            }
+            if running.held_until > now {
+                next = Some(next.map_or(running.held_until, |next| next.min(running.held_until)));
+                continue;
             }
             let deadline = lane.0.timers.borrow().next_deadline();
             if !lane.0.is_idle()

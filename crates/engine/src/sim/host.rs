@@ -6,6 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
     rc::Rc,
+    time::Duration,
 };
 
 use super::{Direction, Fault, driver::Driver, keys::HostId};
@@ -79,6 +80,11 @@ impl Host {
     /// Whether it is switched on and its software runs.
     pub fn is_on(&self) -> bool {
         self.world.is_on(self.id)
+    }
+
+    /// Lets its lane `n` do nothing for `d`, as when the system runs something else on that CPU.
+    pub fn hold_lane(&self, n: usize, d: Duration) {
+        self.world.hold(self.id, n, d);
     }
 
     /// Takes its power away: its tasks are gone, its peers get nothing, and of what was not

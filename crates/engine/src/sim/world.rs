@@ -107,6 +107,11 @@ impl World {
         }
     }
 
+    /// Ends all its tasks, as dropping it does: for those that hold what holds the world.
+    pub fn end(&self) {
+        self.0.end();
+    }
+
     /// Cuts the network between two machines: what is sent waits, connections live on until an
     /// end gives up. [`World::heal`] ends it.
     pub fn partition(&self, a: &Host, b: &Host) {
@@ -138,6 +143,6 @@ impl fmt::Debug for World {
 impl Drop for World {
     fn drop(&mut self) {
         // Tasks may hold hosts and so the world: end them here, or nobody will.
-        self.0.end();
+        self.end();
     }
 }

@@ -62,6 +62,11 @@ impl Owner {
         }))
     }
 
+    /// Its identity.
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.0.uuid
+    }
+
     /// A short-lived owner, which nobody will be again.
     pub fn passing(name: impl Into<String>) -> Owner {
         Owner::new(Uuid::new_v4(), boot_id(), name)

@@ -7,6 +7,7 @@ use std::{
 };
 
 use engine::{LaneFuture, LaneHandle};
+use uuid::Uuid;
 
 use super::{ByType, Handles, Part};
 use crate::{
@@ -67,6 +68,12 @@ impl Opening<'_> {
         self.context.is_watched
     }
 
+    /// Which of the graph's lanes it is.
+    pub(crate) fn number_of(&self, lane: &LaneHandle) -> usize {
+        let found = self.context.lanes.iter().position(|it| it == lane);
+        found.unwrap_or(0)
+    }
+
     /// The name of the volume that it is, or is a part of.
     pub(crate) fn volume(&self) -> &str {
         self.path.split('/').next().unwrap_or_default()
@@ -96,6 +103,11 @@ impl Opening<'_> {
     /// What this kind keeps in the graph for all of its volumes.
     pub(crate) fn kept<T: Default + Send + 'static>(&mut self) -> &mut T {
         self.context.kept.of()
+    }
+
+    /// Who the graph's owner is.
+    pub(crate) fn owner(&self) -> Uuid {
+        self.context.owner.uuid()
     }
 
     /// A claim on `children` volumes for the graph's owner.

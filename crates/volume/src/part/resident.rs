@@ -1,29 +1,13 @@
 //! Values that live on one lane and are used from others: what is asked of one runs on its lane.
-//!
-//! A lane's residents are in a table of its thread, under numbers that are used once in the process.
+//! They are among the [locals](engine::local) of their lane, and go with it.
 
-use std::{
-    any::Any,
-    cell::RefCell,
-    collections::HashMap,
-    fmt,
-    future::Future,
-    marker::PhantomData,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, future::Future, marker::PhantomData, sync::Arc};
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{LaneFuture, LaneHandle, local};
 
 use crate::{Error, ErrorKind, Result};
 
-thread_local! {
-    static HERE: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();
-}
-
-/// A value on one lane; it goes when this is dropped, anywhere.
+/// A value on one lane; it goes when this is dropped, anywhere, or the lane ends.
 pub(crate) struct Resident<T> {
     number: u64,
     lane: LaneHandle,
@@ -52,11 +36,8 @@ impl<T: Clone + 'static> Resident<T> {
 
     /// Keeps `value` on `lane`, which is the current one.
     pub(crate) fn keep(lane: LaneHandle, value: T) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        HERE.with(|here| here.borrow_mut().insert(number, Box::new(value)));
         Arc::new(Resident {
-            number,
+            number: local::keep(value),
             lane,
             what: PhantomData,
         })
@@ -113,27 +94,19 @@ impl<T> Drop for Resident<T> {
     fn drop(&mut self) {
         let number = self.number;
         if self.lane.is_current() {
-            drop(leave(number));
+            drop(local::take(number));
         } else {
             self.lane.spawn(move || {
-                drop(leave(number));
+                drop(local::take(number));
                 std::future::ready(())
             });
         }
     }
 }
 
-fn leave(number: u64) -> Option<Box<dyn Any>> {
-    HERE.try_with(|here| here.borrow_mut().remove(&number))
-        .ok()?
-}
-
 fn here<T: Clone + 'static>(number: u64) -> Result<T> {
-    let value = HERE.with(|here| {
-        let here = here.borrow();
-        here.get(&number)?.downcast_ref().cloned()
-    });
-    value.ok_or_else(|| Error::new(ErrorKind::Unreachable, "the volume has been closed"))
+    local::get(number)
+        .ok_or_else(|| Error::new(ErrorKind::Unreachable, "the volume has been closed"))
 }
 
 fn lane_ended() -> Error {

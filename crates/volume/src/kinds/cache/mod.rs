@@ -37,11 +37,12 @@ use self::{
     counters::{Counters, OpenCounters},
     in_flight::{Fill, InFlight, WriteId},
     read_ahead::ReadAhead,
-    store::Store,
+    store::{Store, Why},
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
     Volume, layers,
+    planted::{Bug, is_planted},
 };
 
 pub use self::counters::{CacheHandle, CacheStats};
@@ -295,7 +296,8 @@ impl Inner {
     /// Whether another may have taken the child over and written to it: then only the child knows.
     fn is_in_doubt(&self) -> bool {
         let claim = self.shape.claim.as_ref();
-        claim.is_some_and(|claim| claim.is_in_doubt(time::now()))
+        let is_in_doubt = claim.is_some_and(|claim| claim.is_in_doubt(time::now()));
+        is_in_doubt && !is_planted(Bug::CacheKeptInDoubt)
     }
 
     /// What it costs to look for the blocks of `bytes`, in bytes moved.
@@ -378,7 +380,7 @@ impl Inner {
                     missed = true;
                     let run = state.missing_run(self.blocks, block..touched.end, bytes);
                     next = run.end;
-                    let Some(fill) = self.begin_fill(state, run, false) else {
+                    let Some(fill) = self.begin_fill(state, run, false, in_stream) else {
                         state.counters.misses.add(1);
                         return None;
                     };
@@ -429,7 +431,7 @@ impl Inner {
                 break;
             }
             let ahead = self.blocks.bytes(&run);
-            if self.begin_fill(state, run, true).is_none() {
+            if self.begin_fill(state, run, true, true).is_none() {
                 break;
             }
             state.counters.read_ahead_bytes.add(ahead.end - ahead.start);
@@ -443,11 +445,12 @@ impl Inner {
         state: &mut State,
         run: Range<u64>,
         read_ahead: bool,
+        in_stream: bool,
     ) -> Option<Rc<Fill>> {
         if !state.store.reserve(2 * (run.end - run.start) as usize) {
             return None;
         }
-        let fill = state.in_flight.begin_fill(run, read_ahead);
+        let fill = state.in_flight.begin_fill(run, read_ahead, in_stream);
         // A task of its own: others may join, and whoever asked first may be cancelled.
         drop(layers::spawn(self.clone().fill(fill.clone())));
         Some(fill)
@@ -547,7 +550,12 @@ impl State {
             Some(payload) => {
                 let mut page = Buf::new(part.len());
                 payload.copy_to(part.start, &mut page);
-                self.store.insert(block, page.freeze(), unused);
+                let why = match (unused, fill.in_stream) {
+                    (true, _) => Why::Ahead,
+                    (false, true) => Why::Passed,
+                    (false, false) => Why::Used,
+                };
+                self.store.insert(block, page.freeze(), why);
             }
             None => self.store.count_waste(unused),
         }

@@ -247,3 +247,41 @@ fn what_was_evicted_or_discarded_ahead_of_a_reader_is_read_ahead_again() {
         assert!(reads < 20, "{reads} requests for 2 MiB");
     });
 }
+
+/// What was read ahead stays until it is read, also when there is hardly room for more, and beside a set that is in use.
+#[test]
+fn a_scan_in_little_memory_reads_nothing_twice() {
+    const HOT: usize = 24;
+    for hot in [0, HOT] {
+        on_lane(async move {
+            let child = TestVolume::with(16 * MIB, |shape| shape.optimal_io_bytes = 64 << 10);
+            let config = CacheConfig {
+                size_bytes: MIB as u64,
+                ..CacheConfig::default()
+            };
+            let cache = Cache::new(child.clone(), &config).unwrap();
+            // Far apart, in an order that nobody reads ahead for; twice, so that they are in use.
+            let hot_at = |n: usize| (8 * MIB + n * 7 % HOT * 256 * KIB) as u64;
+            for n in 0..2 * hot {
+                cache.read(hot_at(n), 4 * KIB).await.unwrap();
+            }
+            child.forget();
+            for page in 0..4 * MIB / (4 * KIB) {
+                cache.read((page * 4 * KIB) as u64, 4 * KIB).await.unwrap();
+                if hot > 0 && page % 16 == 0 {
+                    cache.read(hot_at(page / 16), 4 * KIB).await.unwrap();
+                }
+            }
+            let calls = child.calls.borrow();
+            let scanned = calls.iter().filter(|call| call.at < 8 * MIB as u64);
+            let read: u64 = scanned.map(|call| call.len).sum();
+            let ahead = 4 * MIB as u64..=(4 * MIB + 256 * KIB) as u64;
+            assert!(ahead.contains(&read), "{read} bytes of 4 MiB, {hot} in use");
+            let missed = calls
+                .iter()
+                .filter(|call| call.at >= 8 * MIB as u64)
+                .count();
+            assert_eq!(missed, 0, "{hot} in use");
+        });
+    }
+}

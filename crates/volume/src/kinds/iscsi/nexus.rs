@@ -13,7 +13,10 @@ use super::{
     link::Link,
     session::{Data, Port, Reply},
 };
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    planted::{Bug, is_planted},
+};
 
 /// A way to one logical unit that ends once.
 pub(super) struct Nexus {
@@ -104,7 +107,10 @@ impl Nexus {
 
     /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
     pub(super) fn haunts(&self) -> bool {
-        self.is_over() && self.link.has_left_writes() && self.past.get() == Past::Open
+        self.is_over()
+            && self.link.has_left_writes()
+            && self.past.get() == Past::Open
+            && !is_planted(Bug::ResendAtOnce)
     }
 
     pub(super) fn settle_past(&self, past: Past) {

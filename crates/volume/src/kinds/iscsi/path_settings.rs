@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{
-    config::{Multipath, PathConfig, Policy, next_isid},
+    config::{Multipath, PathConfig, Policy},
+    isids::Isids,
     url::{IscsiUrl, split_portal},
 };
 use crate::{
@@ -158,6 +159,7 @@ impl SessionSettings<'_> {
     pub(super) async fn resolve(
         &self,
         lanes: usize,
+        isids: Isids,
         limit: Duration,
     ) -> Result<(PathConfig, Multipath)> {
         let mut ways = Vec::new();
@@ -174,11 +176,11 @@ impl SessionSettings<'_> {
         }
         let count = self.session_count(ways.len(), lanes);
         let wanted = self.session_count(ways.len(), 1);
-        let mut sessions = ways.into_iter().cycle().take(count);
-        let session = |(address, source)| PathConfig {
+        let mut sessions = ways.into_iter().cycle().take(count).enumerate();
+        let session = |(number, (address, source))| PathConfig {
             address,
             source,
-            isid: next_isid(),
+            isid: isids.of(number),
         };
         let first = sessions.next().map(session);
         let first = first.expect("there is a path, the one of the URL or one that is written");
@@ -243,6 +245,9 @@ const SESSIONS_TOO_MANY: usize = SESSIONS_MAX + 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
+
+    use super::super::isids::Openings;
     use crate::kinds::{Settings, iscsi::settings::Iscsi};
 
     fn parsed(more: &str) -> std::result::Result<Iscsi, String> {
@@ -261,7 +266,9 @@ mod tests {
         let settings = parsed(more).expect("it can be meant");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
         let session_settings = settings.session_settings();
-        let sessions = lane.block_on(session_settings.resolve(lanes, Duration::from_secs(1)));
+        let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
+        let sessions =
+            lane.block_on(session_settings.resolve(lanes, isids, Duration::from_secs(1)));
         let (first, multipath) = sessions.expect("addresses are not looked up");
         let spare = multipath.spare;
         let all = std::iter::once(first).chain(multipath.more);

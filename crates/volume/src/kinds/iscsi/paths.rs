@@ -19,9 +19,12 @@ use super::{
     login::Portal,
     nexus::{Nexus, Past},
     patience::{Pace, Patience},
-    status::SessionStatus,
+    status::{PathState, PathStatus, SessionStatus},
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{
+    Error, ErrorKind, Result,
+    planted::{Bug, is_planted},
+};
 
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
@@ -89,7 +92,8 @@ pub(super) struct Paths {
     /// Writes may still happen that the target could not be made to forget.
     has_unfenced: Cell<bool>,
     changed: Rc<Notify>,
-    status: OnceCell<SessionStatus>,
+    /// Whoever looks from outside, and the number of each path's lane.
+    status: OnceCell<(SessionStatus, Vec<usize>)>,
     pub(super) counts: RefCell<PathCounts>,
 }
 
@@ -132,6 +136,22 @@ impl Path {
         let nexus = self.nexus.borrow();
         let lost = || Some(nexus.as_ref()?.link().end_now()?.error);
         self.error.borrow().clone().or_else(lost)
+    }
+
+    /// What it does, on the lane of this number.
+    fn status(&self, lane: usize) -> PathStatus {
+        let port = self.last().map(|nexus| nexus.port());
+        let state = match self.live() {
+            None => PathState::None(self.error().map(|error| error.to_string())),
+            Some(_) if self.access.get() == Access::No => PathState::Standby,
+            Some(_) => PathState::LoggedIn,
+        };
+        PathStatus {
+            portal: port.map_or(self.config.address, |port| port.address()),
+            local: port.and_then(|port| port.local()),
+            lane,
+            state,
+        }
     }
 
     fn is_refused(&self) -> bool {
@@ -268,37 +288,55 @@ impl Paths {
         self.changed.notify();
     }
 
-    /// Says from now on in `status` whether there is a session.
-    pub(super) fn report_to(&self, status: &SessionStatus) {
-        let _ = self.status.set(status.clone());
-        if let Some(nexus) = self.live().next() {
-            self.tell_in_use(&nexus);
+    /// Says from now on in `status` what the sessions do. `number` tells the number of a lane, for `None` that
+    /// of the home lane.
+    pub(super) fn report_to(
+        &self,
+        status: &SessionStatus,
+        number: impl Fn(Option<&LaneHandle>) -> usize,
+    ) {
+        let lanes = self.all.iter().map(|path| number(path.lane.as_ref()));
+        let _ = self.status.set((status.clone(), lanes.collect()));
+        match self.live().next() {
+            Some(nexus) => self.tell_in_use(&nexus),
+            None => self.tell_paths(),
         }
     }
 
     fn tell_in_use(&self, nexus: &Nexus) {
-        if let Some(status) = self.status.get() {
+        if let Some((status, _)) = self.status.get() {
             status.logged_in(nexus.port().address());
+        }
+        self.tell_paths();
+    }
+
+    fn tell_paths(&self) {
+        if let Some((status, lanes)) = self.status.get() {
+            let paths = self.all.iter().zip(lanes);
+            status.set_paths(paths.map(|(path, &lane)| path.status(lane)).collect());
         }
     }
 
     /// A session was lost with `error`; with the last one the disk is out of reach.
     pub(super) fn tell_lost(&self, error: &Error) {
-        if let (Some(status), None) = (self.status.get(), self.live().next()) {
+        if let (Some((status, _)), None) = (self.status.get(), self.live().next()) {
             status.lost(error.to_string());
         }
+        self.tell_paths();
     }
 
     /// Keeps `nexus`, at a target port that may not be used now.
     pub(super) fn park(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
         path.replace(nexus);
+        self.tell_paths();
         self.changed.notify();
     }
 
     /// An attempt to have the path again has ended.
     pub(super) fn attempted(&self, path: &Path, failed: Option<Error>) {
         path.error.replace(failed);
+        self.tell_paths();
         self.attempts.set(self.attempts.get() + 1);
         self.changed.notify();
     }
@@ -315,7 +353,8 @@ impl Paths {
 
     /// Whether nothing keeps commands back.
     pub(super) fn is_well(&self) -> bool {
-        self.freezes.get() == 0 && !self.is_at_rest() && !self.is_haunted()
+        let is_haunted = self.is_haunted() && !is_planted(Bug::DoorsOpenWhileHaunted);
+        self.freezes.get() == 0 && !self.is_at_rest() && !is_haunted
     }
 
     /// The sessions on other lanes.

@@ -17,6 +17,7 @@ use super::{
     IscsiConfig, IscsiDisk, SessionStatus,
     config::{Policy, own_name},
     disks::{Disks, normalised},
+    isids::{Isids, Openings},
     path_settings::{PathSettings, SessionSettings},
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
@@ -101,10 +102,10 @@ impl Iscsi {
 
     /// The configuration of the sessions of a disk that so many lanes use; secrets' files are relative to
     /// `base`. Looks the host's name up, for as long as a connection may take.
-    async fn resolve(&self, base: &Path, lanes: usize) -> Result<IscsiConfig> {
+    async fn resolve(&self, base: &Path, lanes: usize, isids: Isids) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
-        let (first, multipath) = self.session_settings().resolve(lanes, limit).await?;
+        let (first, multipath) = self.session_settings().resolve(lanes, isids, limit).await?;
         let chap = self
             .chap()
             .read(base)
@@ -173,17 +174,23 @@ impl Settings for Iscsi {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let lanes = opening.lanes.to_vec();
-            let mut config = self.resolve(opening.base(), lanes.len()).await?;
+            let owner = opening.owner();
+            let isids = opening.kept::<Openings>().next(owner, self.url.get_ref());
+            let mut config = self.resolve(opening.base(), lanes.len(), isids).await?;
             config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
+            let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
             let found = Arc::new(OnceLock::new());
             let told = found.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
                         let disk = open(config, &lanes, wait_at_start).await?;
-                        disk.unit.paths.report_to(&status);
+                        disk.unit.paths.report_to(&status, |lane| {
+                            let at = lanes.iter().position(|it| Some(it) == lane);
+                            numbers[at.unwrap_or(0)]
+                        });
                         let branches = disk.branches().await?;
                         let _ = told.set((disk.identity().clone(), branches));
                         Ok(disk as _)

@@ -1,14 +1,44 @@
-//! What a session of our initiator does right now, for whoever looks from another thread.
+//! What the sessions of our initiator do right now, for whoever looks from another thread.
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Whether one `iscsi` volume has a session; clones are the same. Written when a session begins or is lost,
-/// never for a command.
+/// Whether one `iscsi` volume has a session, and each of its sessions; clones are the same. Written when a
+/// session begins or is lost, never for a command.
 #[derive(Clone, Debug, Default)]
-pub struct SessionStatus(Arc<Mutex<SessionState>>);
+pub struct SessionStatus(Arc<Mutex<Status>>);
+
+#[derive(Debug, Default)]
+struct Status {
+    volume: SessionState,
+    paths: Vec<PathStatus>,
+}
+
+/// One session of a volume, or the place where one is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// The portal: that of the session, or the configured one.
+    pub portal: SocketAddr,
+    /// Our end of the session that is or was there.
+    pub local: Option<SocketAddr>,
+    /// The number of the lane on which it is.
+    pub lane: usize,
+    /// What it does.
+    pub state: PathState,
+}
+
+/// What one session of a volume does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// It is logged in.
+    LoggedIn,
+    /// It is logged in, at a target port that the target lets nobody use now.
+    Standby,
+    /// There is none, and why, if that is known.
+    None(Option<String>),
+}
 
 /// Whether there is a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,10 +67,20 @@ pub enum SessionState {
 impl SessionStatus {
     /// What it does now.
     pub fn now(&self) -> SessionState {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock().volume.clone()
+    }
+
+    /// Each of its sessions now, those first that are configured first.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.lock().paths.clone()
+    }
+
+    pub(super) fn set_paths(&self, paths: Vec<PathStatus>) {
+        self.lock().paths = paths;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// There is a session, by `address`; one more beside another changes nothing.
@@ -77,8 +117,8 @@ impl SessionStatus {
     }
 
     fn change(&self, change: impl FnOnce(SessionState) -> SessionState) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = change(std::mem::take(&mut state));
+        let state = &mut self.lock().volume;
+        *state = change(std::mem::take(state));
     }
 }
 

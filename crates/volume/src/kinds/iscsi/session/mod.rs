@@ -130,6 +130,8 @@ impl Drop for Unused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     address: SocketAddr,
+    /// Our end of the connection.
+    local: Option<SocketAddr>,
     /// Its portal group, which is the port (RFC 7143 §4.4.3), if the target has said it.
     group: Option<u16>,
 }
@@ -137,6 +139,11 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address that it is reached from, if the system says it.
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        self.local
     }
 
     /// Whether a session at one reinstates ours at the other, as far as we know.
@@ -166,6 +173,7 @@ impl Session {
             .await
             .ok_or_else(late)?
             .map_err(|error| unreachable(address, &error))?;
+        let local = stream.addresses().ok().map(|(local, _)| local);
         let session = Rc::new(Session {
             stream,
             is_watched: config.operational.stage_times,
@@ -180,6 +188,7 @@ impl Session {
             redirection: RefCell::default(),
             port: Cell::new(Port {
                 address,
+                local,
                 group: None,
             }),
             found: RefCell::default(),

@@ -445,3 +445,29 @@ fn an_owner_that_was_preempted_is_told_so_on_every_lane() {
         });
     }
 }
+
+/// Each bug that these tests are there for, planted.
+mod planted {
+    use crate::planted::{Bug, Planted};
+
+    #[test]
+    #[should_panic(expected = "are_closed")]
+    fn lanes_that_are_not_waited_for_are_found() {
+        let _planted = Planted::new(Bug::DoorsNotWaitedFor);
+        super::doors_are_closed_when_every_lane_has_said_that_it_sends_nothing();
+    }
+
+    #[test]
+    #[should_panic(expected = "it is not ours")]
+    fn lanes_that_do_not_look_at_the_claim_are_found() {
+        let _planted = Planted::new(Bug::ClaimUncheckedByLanes);
+        super::a_claim_that_has_ended_stops_every_lane_at_once();
+    }
+
+    #[test]
+    #[should_panic]
+    fn lanes_that_write_while_a_lost_nexus_still_may_are_found() {
+        let _planted = Planted::new(Bug::DoorsOpenWhileHaunted);
+        super::after_a_write_that_has_failed_no_lane_writes_until_it_cannot_happen_any_more();
+    }
+}

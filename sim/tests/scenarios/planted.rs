@@ -1,0 +1,50 @@
+//! Whether the scenarios find what they are there for: each bug here is planted, and its scenario has to fail within
+//! so many seeds.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sim::target_machine::Networks;
+use volume::planted::{Bug, Planted};
+
+use crate::{claims, paths};
+
+/// Runs `scenario` with `bug` under one seed after another until it fails.
+///
+/// # Panics
+/// If it fails under none of the first `seeds_max`.
+#[track_caller]
+fn finds(bug: Bug, seeds_max: u64, mut scenario: impl FnMut(u64)) {
+    let _planted = Planted::new(bug);
+    let fails = |&seed: &u64| catch_unwind(AssertUnwindSafe(|| scenario(seed))).is_err();
+    let found = (0..seeds_max).find(fails);
+    let seed = found.unwrap_or_else(|| panic!("{bug:?} is not found in {seeds_max} seeds"));
+    println!("{bug:?} is found by seed {seed}");
+}
+
+#[test]
+fn a_flush_of_one_path_only_is_found() {
+    finds(Bug::FlushOfOnePath, 10, |seed| {
+        paths::cut_power_after_flushes(seed, &mut paths::Met::default());
+    });
+}
+
+#[test]
+fn a_write_that_is_sent_again_before_its_nexus_is_dead_is_found() {
+    finds(Bug::ResendAtOnce, 20, |seed| {
+        paths::lose_late_writes(seed, Networks::TwoGroups, &mut paths::Met::default());
+    });
+}
+
+#[test]
+fn a_cache_that_is_kept_over_anothers_writes_is_found() {
+    finds(Bug::CacheKeptInDoubt, 10, |seed| {
+        claims::overwrite_what_is_cached(seed, &mut claims::Stale::default());
+    });
+}
+
+#[test]
+fn lanes_that_write_while_a_lost_nexus_still_may_are_found() {
+    finds(Bug::DoorsOpenWhileHaunted, 60, |seed| {
+        paths::lose_writes_that_hang(seed, &mut paths::Met::default());
+    });
+}
