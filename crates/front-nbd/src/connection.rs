@@ -90,9 +90,12 @@ impl Connection {
         }
     }
 
-    /// The client has chosen the export: from now on it is a nexus of the unit. False: the unit knows as many as it
-    /// can.
+    /// The client has chosen the export: from now on it is a nexus of the unit. False: it has no place, or the unit
+    /// knows as many as it can.
     pub(crate) fn enter(&self) -> bool {
+        if !self.service.everywhere.places.enter(self.id) {
+            return false;
+        }
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);

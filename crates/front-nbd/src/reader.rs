@@ -146,7 +146,7 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
 
 fn begin_transmission(connection: &Connection) {
     if !connection.enter() {
-        return connection.dismiss("the volume knows as many clients as it can; end some of them");
+        return connection.dismiss("there are as many clients as there may be; end some of them");
     }
     let everywhere = &connection.service.everywhere;
     if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
