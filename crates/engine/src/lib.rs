@@ -21,6 +21,7 @@ mod gather;
 mod handle;
 mod instant;
 pub mod lane;
+pub mod mounts;
 pub mod net;
 pub mod op;
 pub mod random;

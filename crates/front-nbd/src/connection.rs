@@ -11,6 +11,7 @@ use nbd::{BlockSizes, Export};
 use unit::{CommandId, Kind, Nexus, Permits, Times, no_commands};
 
 use crate::{
+    notices::Notice,
     service::{LUN, Newcomer, Service},
     wire::Wire,
 };
@@ -204,7 +205,12 @@ impl Connection {
         if self.is_ended() {
             return;
         }
-        if let Some(suppressed) = self.service.everywhere.notices.may_say(time::now()) {
+        if let Some(suppressed) = self
+            .service
+            .everywhere
+            .notices
+            .may_say(Notice::Trouble, time::now())
+        {
             tracing::warn!(
                 peer = self.peer,
                 suppressed,

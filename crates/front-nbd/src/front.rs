@@ -13,6 +13,7 @@ use unit::{LaneUnits, TargetPort};
 use crate::{
     config::Config,
     connection::Connection,
+    notices::Notice,
     reader,
     service::{Everywhere, LUN, Newcomer, Request, Service},
     watchdog, writer,
@@ -112,7 +113,7 @@ impl Front {
         let (peer, why) = (&connection.peer, connection.ending());
         tracing::debug!(peer, id, why, "connection ended");
         if connection.nexus().is_some() {
-            if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+            if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
                 tracing::info!(peer, suppressed, "a client has left: {why}");
             }
         }

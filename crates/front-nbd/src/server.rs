@@ -22,7 +22,7 @@ use unit::{Units, answered};
 use crate::{
     config::{Address, Config},
     front::Front,
-    notices::Notices,
+    notices::{Notice, Notices},
     places::{Arrival, Places},
     service::{Everywhere, Guest, Newcomer, Request},
 };
@@ -248,7 +248,11 @@ impl Door {
                 // The peer did not wait.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
-                    if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+                    if let Some(suppressed) = self
+                        .everywhere
+                        .notices
+                        .may_say(Notice::Trouble, time::now())
+                    {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");
                     }
                     time::sleep(PAUSE_AFTER_ERROR).await;
@@ -270,7 +274,11 @@ impl Door {
         let (id, oldest) = match places.arrive(guest) {
             Arrival::LetIn(id, oldest) => (id, oldest),
             Arrival::Refused => {
-                if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+                if let Some(suppressed) = self
+                    .everywhere
+                    .notices
+                    .may_say(Notice::Trouble, time::now())
+                {
                     tracing::warn!(
                         peer,
                         limit = self.connections_max,
@@ -293,7 +301,11 @@ impl Door {
             places.leave(id);
         }
         if let Some((id, guest)) = oldest {
-            if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+            if let Some(suppressed) = self
+                .everywhere
+                .notices
+                .may_say(Notice::Trouble, time::now())
+            {
                 tracing::warn!(
                     peer = guest.peer,
                     suppressed,

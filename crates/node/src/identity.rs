@@ -66,6 +66,8 @@ pub(crate) struct Known<'a> {
     pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
     /// What is at the path of a record.
     pub(crate) at: &'a dyn Fn(&Path) -> Found,
+    /// The process that has locked a file.
+    pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
 }
 
 /// What [`Known::judge`] has found so far.
@@ -381,7 +383,7 @@ impl Known<'_> {
                 let message = self.second_name(leaf, known, sibling).unwrap_or_else(|| {
                     let what = format!("{path} is disk {mark}");
                     let otherwise = "is to be served without its reservations and saved mode pages";
-                    self.elsewhere(&what, sibling, known, otherwise)
+                    self.elsewhere(std::slice::from_ref(leaf), &what, sibling, known, otherwise)
                 });
                 if self.records.is_new && !leaf.read_only {
                     return judged.refuse(&leaf.span, message);
@@ -421,14 +423,24 @@ impl Known<'_> {
         })
     }
 
-    /// What to say of a disk that a directory beside ours knows.
+    /// What to say of a disk that a directory beside ours knows, whose files are `leaves`. Who has one open now says more
+    /// than what was recorded.
     fn elsewhere(
         &self,
+        leaves: &[Leaf],
         what: &str,
         sibling: &Sibling,
         (uuid, record): (&Uuid, &Record),
         otherwise: &str,
     ) -> String {
+        let mut leaves = leaves.iter();
+        let in_use = leaves.find_map(|leaf| Some((&leaf.path, (self.holder)(&leaf.path)?)));
+        if let Some((path, pid)) = in_use {
+            return format!(
+                "{} is in use by process {pid}; stop that one, or serve another file",
+                path.display()
+            );
+        }
         let directory = sibling.directory.display();
         let name = sibling.directory.file_name().unwrap_or_default();
         let name = name.to_string_lossy();
@@ -546,6 +558,7 @@ impl Known<'_> {
         }
         if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
             let message = self.elsewhere(
+                std::slice::from_ref(leaf),
                 &format!("{path} was served as disk {}", disk.0),
                 sibling,
                 disk,
@@ -615,6 +628,7 @@ impl Known<'_> {
         }
         if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
             let message = self.elsewhere(
+                std::slice::from_ref(leaf),
                 &format!(
                     "{path} is missing or empty, but has been served before as disk {}",
                     disk.0

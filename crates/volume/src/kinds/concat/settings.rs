@@ -11,7 +11,7 @@ use crate::{
     Result,
     kinds::{
         Look, Node, Settings,
-        stripe::{Layout, Opened, settings::Family},
+        stripe::{Layout, Opened, Wanted, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -54,8 +54,7 @@ impl Settings for Concat {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        let checked = self.family().check_lasting(look.volumes());
-        look.errors(checked.err());
+        self.family().look(Wanted::Concat, look);
     }
 
     fn span(&self) -> Option<Range<usize>> {

@@ -7,7 +7,7 @@ use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT};
+use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted};
 use crate::{
     Claim, Result,
     kinds::{Look, Node, Settings, Volumes, What},
@@ -66,10 +66,15 @@ impl Family<'_> {
         let mut named = Vec::new();
         for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
             let volume = part.on_lane().await?;
-            let name = format!("{} child {index} ({})", self.kind(), node.describe());
+            let name = self.name_of(index, node);
             named.push(Child { name, volume });
         }
         Ok(named)
+    }
+
+    /// What messages call a child.
+    pub(super) fn name_of(&self, index: usize, node: &Node) -> String {
+        format!("{} child {index} ({})", self.kind(), node.describe())
     }
 
     /// The volume of children that have been opened and claimed.
@@ -116,6 +121,13 @@ impl Family<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Says what would keep it from opening.
+    pub(crate) fn look(&self, wanted: Wanted, look: &mut Look<'_>) {
+        let (base, volumes) = (look.base(), look.volumes());
+        look.errors(self.check_lasting(volumes).err());
+        look.errors(self.look_at_children(wanted, base, volumes));
     }
 
     /// Refuses what can be created and never served: what is in memory is another disk, and blank, in
@@ -181,8 +193,7 @@ impl Settings for Stripe {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        let checked = self.family().check_lasting(look.volumes());
-        look.errors(checked.err());
+        self.family().look(Wanted::Stripe(self.unit_bytes()), look);
     }
 
     fn span(&self) -> Option<Range<usize>> {
