@@ -82,7 +82,15 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
     let carried = known.judge_before(&survey.all, &identities);
     notes.extend(carried.map_err(Refusal::Volumes)?);
-    Ok(notes)
+    let (volumes, base) = (site.volumes, site.base());
+    let served = site.served.iter();
+    let errors: Vec<_> = served
+        .flat_map(|name| volumes.look_at_children(name, &base))
+        .collect();
+    match errors.is_empty() {
+        true => Ok(notes),
+        false => Err(Refusal::Volumes(errors)),
+    }
 }
 
 /// Opens the state directory of `site`, unless what it serves is refused: a directory that was made is

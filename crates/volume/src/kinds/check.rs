@@ -1,11 +1,9 @@
 //! Checks of what parses and cannot be meant: names of nothing, trees that contain themselves, and settings that
 //! their kind refuses. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check) does.
 
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
-use uuid::Uuid;
-
-use super::{Kind, Node, Volumes, What, stripe::Wanted};
+use super::{Node, Volumes, What};
 use crate::values::ConfigError;
 
 const NAME_BYTES_MAX: usize = 64;
@@ -89,19 +87,6 @@ impl Volumes {
             }
         }
         parts
-    }
-
-    /// The name that the stripe or concat `node` carries, if one of its children that are files tells; with paths
-    /// that are relative to `base`. Nothing is opened, locked or claimed.
-    pub fn carried(&self, node: &Node, base: &Path) -> Option<Uuid> {
-        let What::Inline(kind) = &node.what else {
-            return None;
-        };
-        match &**kind {
-            Kind::Stripe(stripe) => stripe.family().carried(Wanted::Stripe(None), base, self),
-            Kind::Concat(concat) => concat.family().carried(Wanted::Concat, base, self),
-            _ => None,
-        }
     }
 
     /// Refuses a tree that reaches a volume by two ways: what is written by one of them goes past the

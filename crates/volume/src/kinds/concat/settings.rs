@@ -11,7 +11,7 @@ use crate::{
     Result,
     kinds::{
         Look, Node, Settings,
-        stripe::{Layout, Opened, Wanted, settings::Family},
+        stripe::{Layout, Opened, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -54,7 +54,8 @@ impl Settings for Concat {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        self.family().look(Wanted::Concat, look);
+        let checked = self.family().check_lasting(look.volumes());
+        look.errors(checked.err());
     }
 
     fn span(&self) -> Option<Range<usize>> {

@@ -1,7 +1,7 @@
 //! `stripe = { unit = "64KiB", of = [ … ] }`: several volumes as one. `serve` opens a stripe and
 //! never makes one: that is [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
 
-use std::{collections::BTreeSet, ops::Range, rc::Rc, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, path::Path, rc::Rc, sync::Arc};
 
 use engine::LaneFuture;
 use serde::Deserialize;
@@ -40,6 +40,12 @@ impl Stripe {
             layout: Layout::Stripe { unit_bytes },
             of: &self.of,
         }
+    }
+
+    /// As [`Family::look_at_children`].
+    pub(crate) fn look_at_children(&self, base: &Path, volumes: &Volumes) -> Vec<ConfigError> {
+        let wanted = Wanted::Stripe(self.unit_bytes());
+        self.family().look_at_children(wanted, base, volumes)
     }
 
     fn unit_bytes(&self) -> Option<u32> {
@@ -123,13 +129,6 @@ impl Family<'_> {
         Ok(())
     }
 
-    /// Says what would keep it from opening.
-    pub(crate) fn look(&self, wanted: Wanted, look: &mut Look<'_>) {
-        let (base, volumes) = (look.base(), look.volumes());
-        look.errors(self.check_lasting(volumes).err());
-        look.errors(self.look_at_children(wanted, base, volumes));
-    }
-
     /// Refuses what can be created and never served: what is in memory is another disk, and blank, in
     /// every process.
     ///
@@ -193,7 +192,8 @@ impl Settings for Stripe {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        self.family().look(Wanted::Stripe(self.unit_bytes()), look);
+        let checked = self.family().check_lasting(look.volumes());
+        look.errors(checked.err());
     }
 
     fn span(&self) -> Option<Range<usize>> {
