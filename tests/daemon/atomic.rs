@@ -12,19 +12,21 @@ use std::time::Duration;
 
 const UNIT_BLOCKS: u16 = 32;
 
-/// A fresh XFS on a loop device, mounted until this is dropped.
-struct Mounted {
-    directory: Directory,
-    place: PathBuf,
+/// A fresh file system on a loop device, mounted until this is dropped.
+pub(crate) struct Mounted {
+    pub(crate) directory: Directory,
+    pub(crate) place: PathBuf,
 }
 
 impl Mounted {
-    fn new() -> Result<Mounted, String> {
+    /// One of this `kind`, as `xfs`.
+    pub(crate) fn new(kind: &str) -> Result<Mounted, String> {
         let directory = Directory::new();
-        let image = directory.sparse("xfs.img", 512 << 20);
+        let image = directory.sparse("system.img", 512 << 20);
         let place = directory.path().join("mounted");
         std::fs::create_dir(&place).map_err(|error| error.to_string())?;
-        let mkfs = find_program("mkfs.xfs").ok_or("mkfs.xfs is missing (xfsprogs)")?;
+        let mkfs = format!("mkfs.{kind}");
+        let mkfs = find_program(&mkfs).ok_or(format!("{mkfs} is missing (xfsprogs, e2fsprogs)"))?;
         run(Command::new(mkfs).arg("-q").arg(&image))?;
         run(Command::new("mount")
             .args(["-o", "loop"])
@@ -46,7 +48,7 @@ impl Drop for Mounted {
     }
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|error| format!("{command:?}: {error}"))?;
@@ -78,7 +80,7 @@ fn read(session: &mut Session, cdb: &[u8], len: u32) -> Vec<u8> {
 
 #[test]
 fn a_file_system_with_atomic_writes_lends_them_to_the_disk() {
-    let mounted = match Mounted::new() {
+    let mounted = match Mounted::new("xfs") {
         Ok(mounted) => mounted,
         Err(why) => return harness::skip(format_args!("no XFS can be mounted here: {why}")),
     };

@@ -41,7 +41,7 @@ fn a_stripe_of_disks_that_take_no_writes_has_no_cache_without_the_users_word() {
     let refused = call(&["serve", "-c", &file]);
     assert_eq!(refused.code(), Some(1), "{refused}");
     for word in [
-        "sanstone.toml:1",
+        "sanstone.toml:2:18",
         "nothing keeps others from writing",
         "only_writer = true",
     ] {

@@ -239,20 +239,68 @@ fn a_blank_child_of_a_stripe_is_refused_by_serve_and_named() {
     let volume = "[volume.disk]\nstripe = { unit = \"64KiB\", of = [\n  \
         { file = { path = \"a.img\" } },\n  { file = { path = \"b.img\" } },\n] }\n";
     let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
-    let ran = call_with("serve", &directory, &configuration);
-    assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains("a.img"), "{ran}");
-    let file = directory.join("bad.toml");
-    let mend = format!("`sanstone volume create -c {} disk`", file.display());
-    assert!(
-        ran.stderr.contains(&mend),
-        "the message does not say what to do\n{ran}"
-    );
+    for verb in ["check", "serve"] {
+        let ran = call_with(verb, &directory, &configuration);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("a.img"), "{ran}");
+        let file = directory.join("bad.toml");
+        let mend = format!("`sanstone volume create -c {} disk`", file.display());
+        assert!(
+            ran.stderr.contains(&mend),
+            "the message does not say what to do\n{ran}"
+        );
+    }
     let untouched = std::fs::read(directory.join("a.img")).expect("it was there");
     assert!(
         untouched.iter().all(|&byte| byte == 0),
         "serve wrote to a blank child"
     );
+}
+
+/// A configuration with a concat `db` of these files in `directory`, which is created.
+fn concat_of(directory: &Directory, children: [&str; 2]) -> String {
+    let configuration = concat_text(children);
+    let file = directory.write("bad.toml", &configuration);
+    call(&["volume", "create", "-c", &file.to_string_lossy(), "db"]).success();
+    configuration
+}
+
+fn concat_text(children: [&str; 2]) -> String {
+    let children =
+        children.map(|name| format!("{{ file = {{ path = \"{name}\", size = \"4MiB\" }} }}"));
+    let volume = format!(
+        "[volume.db]\nconcat = {{ of = [{}] }}\n",
+        children.join(", ")
+    );
+    format!("{volume}{}", target_table(harness::free_port(), &["db"]))
+}
+
+#[test]
+fn children_that_do_not_belong_together_are_told_by_check_and_nothing_is_made() {
+    let directory = Directory::new();
+    let whole = concat_of(&directory, ["a", "b"]);
+    concat_of(&directory, ["x", "y"]);
+    std::fs::copy(directory.join("a"), directory.join("copy")).expect("room");
+    directory.write("foreign", harness::noise(1, 4 << 20));
+    call_with("check", &directory, &whole).success();
+    for (children, said) in [
+        (["a", "x"], "it belongs to concat"),
+        (["a", "copy"], "both say that they are child 0 of 2"),
+        (["a", "foreign"], "no Sanstone superblock"),
+        (["a", "lost"], "it is not there, or empty"),
+    ] {
+        let text = concat_text(children);
+        for verb in ["check", "serve"] {
+            let ran = call_with(verb, &directory, &text);
+            assert_eq!(ran.code(), Some(2), "{ran}");
+            assert!(ran.stderr.contains(said), "{ran}");
+        }
+    }
+    let one = whole.replace(", { file = { path = \"b\", size = \"4MiB\" } }", "");
+    let ran = call_with("check", &directory, &one);
+    assert!(ran.stderr.contains("child 1 is missing"), "{ran}");
+    assert!(!directory.join("lost").exists());
+    assert!(!directory.join("bad.state").exists());
 }
 
 #[test]

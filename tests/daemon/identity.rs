@@ -453,6 +453,45 @@ fn a_stripe_is_told_by_its_superblock() {
 }
 
 #[test]
+fn a_concat_that_another_state_directory_knows_is_refused_before_it_is_claimed() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let child = |name: &str| format!("{{ file = {{ path = \"{name}\", size = \"4MiB\" }} }}");
+    let children = ["a.img", "b.img"].map(child).join(", ");
+    let table = target_table(port, &["db"]);
+    let text = format!("[volume.db]\nconcat = {{ of = [{children}] }}\n{table}");
+    let file = directory.write("app.toml", &text);
+    call(&["volume", "create", "-c", &file.to_string_lossy(), "db"]).success();
+    serve(&file, port, names);
+    let record = fs::read_to_string(directory.join("app.state/volumes.toml")).expect("a record");
+    assert!(record.contains("kind = \"concat\""), "{record}");
+    // By a daemon that was killed: its claim stands.
+    let mut command = Command::new(binary());
+    command.args(["serve", "-c"]).arg(&file);
+    wait_until_free((Ipv4Addr::LOCALHOST, port).into());
+    let mut daemon = Daemon::start(&command, directory.join("killed.log"));
+    daemon.wait_for_port(port);
+    let other = directory.write("other.toml", &text);
+    // While it runs, that is what is said.
+    let verbs = ["check", "serve"];
+    for verb in verbs {
+        let refused = call(&[verb, "-c", &other.to_string_lossy()]);
+        let said = format!("a.img is in use by process {}", daemon.pid());
+        assert!(refused.stderr.contains(&said), "{refused}");
+    }
+    daemon.signal("KILL");
+    daemon.wait(Duration::from_secs(120)).expect("it is killed");
+    let before = ["a.img", "b.img"].map(|name| fs::read(directory.join(name)).expect("a child"));
+    for verb in verbs {
+        let refused = call(&[verb, "-c", &other.to_string_lossy()]);
+        assert_eq!(refused.code(), Some(2), "{refused}");
+        assert!(refused.stderr.contains("app.state"), "{refused}");
+    }
+    let after = ["a.img", "b.img"].map(|name| fs::read(directory.join(name)).expect("a child"));
+    assert!(before == after, "something was written");
+}
+
+#[test]
 fn a_remote_disk_that_is_served_on_has_one_identity_of_its_own() {
     let (far, near) = (Directory::new(), Directory::new());
     let volumes = "[volume.db]\nfile = { path = \"db.img\", size = \"4MiB\" }\n";

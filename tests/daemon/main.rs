@@ -6,6 +6,7 @@ mod both_ways;
 mod caches;
 mod configuration;
 mod files;
+mod frozen;
 mod growth;
 mod help;
 mod identity;

@@ -168,4 +168,11 @@ fn a_last_flush_that_fails_is_told_by_the_exit_code() {
     assert_eq!(status.expect("it stops").code(), Some(1), "{log}");
     let said = "sanstone: the last flush of volume disk failed";
     assert!(log.contains(said), "{log}");
+    // Why, it says once, however many lanes there are.
+    assert_eq!(
+        log.matches("the last flush of a volume failed").count(),
+        1,
+        "{log}"
+    );
+    assert_eq!(log.matches("failed as told by a rule").count(), 1, "{log}");
 }

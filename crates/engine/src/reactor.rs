@@ -179,6 +179,8 @@ pub(crate) trait Store {
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>>;
+    fn lock_holder(&self, path: &Path) -> Option<u32>;
     fn is_blank(&self, path: &Path) -> io::Result<bool>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;

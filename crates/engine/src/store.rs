@@ -56,6 +56,20 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     with(|store| store.read(path))
 }
 
+/// What the file or block device at `path` holds at its start: `len` bytes, or as many as there are. For what is known
+/// to be one: others may wait for somebody who writes.
+///
+/// # Errors
+/// What the system says.
+pub fn read_start(path: &Path, len: usize) -> io::Result<Vec<u8>> {
+    with(|store| store.read_start(path, len))
+}
+
+/// The process that has [locked](crate::fs::OpenOptions::lock) the file at `path`, if one has and the system says which.
+pub fn lock_holder(path: &Path) -> Option<u32> {
+    with(|store| store.lock_holder(path))
+}
+
 /// Whether nothing was ever written to the file at `path`, as far as its file system tells without
 /// reading it all: what was made by writing its last block of zeroes is blank, too.
 ///

@@ -12,6 +12,7 @@ use engine::{
     blocking,
     cross::{Receiver, Sender, channel, oneshot},
     device::SharedDevice,
+    mounts::mount_at,
 };
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
@@ -20,7 +21,6 @@ use crate::{
     crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
     mount,
-    mount_table::mount_at,
     place::Place,
     session::Session,
     transfer::{LUN, Transfer},

@@ -20,7 +20,6 @@ mod front;
 mod fusermount;
 mod lane;
 mod mount;
-mod mount_table;
 mod place;
 mod reply;
 mod request;
@@ -31,7 +30,6 @@ mod transfer;
 mod codec_tests;
 
 pub use front::{Front, Spec, StartError};
-pub use mount_table::{Mount, mount_at, mounts};
 pub use place::{Place, PlaceError};
 pub use reply::{Attributes, Reply};
 pub use request::{HEAD_BYTES, Malformed, Operation, Request};

@@ -9,13 +9,10 @@ use std::{
     time::Duration,
 };
 
-use engine::{blocking, time};
+use engine::{blocking, mounts::mount_at, time};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::{
-    mount::{self, TYPE},
-    mount_table::mount_at,
-};
+use crate::mount::{self, TYPE};
 
 /// A mount that does not answer within this is nobody's that lives well.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -47,8 +47,10 @@ impl fmt::Display for Address {
 /// What clients may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Clients at a time, from the end of their handshake.
     pub connections_max: usize,
+    /// Connections in their handshake at a time; the oldest makes room for a further one.
+    pub handshakes_max: usize,
     /// Requests of one connection that are open, their replies included: what it sends beyond them waits in the
     /// network.
     pub requests_max: usize,
@@ -64,6 +66,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 256,
+            handshakes_max: 64,
             requests_max: 128,
             handshake_time: Duration::from_secs(10),
             peer_time: Duration::from_secs(30),

@@ -11,6 +11,7 @@ use nbd::{BlockSizes, Export};
 use unit::{CommandId, Kind, Nexus, Permits, Times, no_commands};
 
 use crate::{
+    notices::Notice,
     service::{LUN, Newcomer, Service},
     wire::Wire,
 };
@@ -90,9 +91,12 @@ impl Connection {
         }
     }
 
-    /// The client has chosen the export: from now on it is a nexus of the unit. False: the unit knows as many as it
-    /// can.
+    /// The client has chosen the export: from now on it is a nexus of the unit. False: it has no place, or the unit
+    /// knows as many as it can.
     pub(crate) fn enter(&self) -> bool {
+        if !self.service.everywhere.places.enter(self.id) {
+            return false;
+        }
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);
@@ -201,7 +205,12 @@ impl Connection {
         if self.is_ended() {
             return;
         }
-        if let Some(suppressed) = self.service.everywhere.notices.may_say(time::now()) {
+        if let Some(suppressed) = self
+            .service
+            .everywhere
+            .notices
+            .may_say(Notice::Trouble, time::now())
+        {
             tracing::warn!(
                 peer = self.peer,
                 suppressed,

@@ -4,7 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     rc::Rc,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
@@ -13,6 +13,7 @@ use unit::{LaneUnits, TargetPort};
 use crate::{
     config::Config,
     connection::Connection,
+    notices::Notice,
     reader,
     service::{Everywhere, LUN, Newcomer, Request, Service},
     watchdog, writer,
@@ -62,9 +63,11 @@ impl Front {
         while let Some(request) = requests.receive().await {
             match request {
                 Request::Serve(newcomer) => {
-                    let share = Share::of(newcomer.id);
-                    spawn_for(share, self.clone().serve(newcomer));
+                    let id = newcomer.id;
+                    let connection = self.let_in(newcomer);
+                    spawn_for(Share::of(id), self.clone().serve(id, connection));
                 }
+                Request::MakeRoom(id) => self.make_room(id),
                 Request::Stop(done) => {
                     let front = self.clone();
                     spawn(async move {
@@ -76,8 +79,7 @@ impl Front {
         }
     }
 
-    /// Serves one connection from its first byte to the end of its last I/O.
-    async fn serve(self: Rc<Self>, newcomer: Newcomer) {
+    fn let_in(&self, newcomer: Newcomer) -> Rc<Connection> {
         let id = newcomer.id;
         let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
         if self.is_stopping.get() {
@@ -85,6 +87,18 @@ impl Front {
         }
         self.connections.borrow_mut().insert(id, connection.clone());
         tracing::debug!(peer = connection.peer, id, "connected");
+        connection
+    }
+
+    /// Ends a connection that is in its handshake. One that has gone needs no telling.
+    fn make_room(&self, id: u64) {
+        if let Some(connection) = self.connections.borrow().get(&id) {
+            connection.end("it was in its handshake for longest, and others came");
+        }
+    }
+
+    /// Serves one connection from its first byte to the end of its last I/O.
+    async fn serve(self: Rc<Self>, id: u64, connection: Rc<Connection>) {
         spawn(writer::run(connection.clone()));
         spawn(watchdog::watch(connection.clone()));
         reader::run(&connection).await;
@@ -95,11 +109,11 @@ impl Front {
         }
         self.connections.borrow_mut().remove(&id);
         let everywhere = &self.service.everywhere;
-        everywhere.connections.fetch_sub(1, Ordering::Relaxed);
+        everywhere.places.leave(id);
         let (peer, why) = (&connection.peer, connection.ending());
         tracing::debug!(peer, id, why, "connection ended");
         if connection.nexus().is_some() {
-            if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+            if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
                 tracing::info!(peer, suppressed, "a client has left: {why}");
             }
         }

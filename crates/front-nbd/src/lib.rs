@@ -18,6 +18,7 @@ mod config;
 mod connection;
 mod front;
 mod notices;
+mod places;
 mod reader;
 mod request;
 mod server;

@@ -11,6 +11,7 @@ use nbd::{Command, Event, Received};
 
 use crate::{
     connection::{Connection, Outgoing},
+    notices::Notice,
     request, tls,
     wire::Wire,
 };
@@ -119,7 +120,7 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
 /// Tells the log why a client gets nothing that may know nothing of TLS.
 fn tell_of_tls(connection: &Connection) {
     let everywhere = &connection.service.everywhere;
-    if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+    if let Some(suppressed) = everywhere.notices.may_say(Notice::Trouble, time::now()) {
         tracing::warn!(
             peer = connection.peer,
             suppressed,
@@ -146,10 +147,10 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
 
 fn begin_transmission(connection: &Connection) {
     if !connection.enter() {
-        return connection.dismiss("the volume knows as many clients as it can; end some of them");
+        return connection.dismiss("there are as many clients as there may be; end some of them");
     }
     let everywhere = &connection.service.everywhere;
-    if let Some(suppressed) = everywhere.notices.may_say(time::now()) {
+    if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
         tracing::info!(peer = connection.peer, suppressed, "a client has come");
     }
 }

@@ -5,7 +5,7 @@ use std::{
     io::{self, ErrorKind},
     pin::pin,
     rc::Rc,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use engine::{
@@ -22,13 +22,17 @@ use unit::{Units, answered};
 use crate::{
     config::{Address, Config},
     front::Front,
-    service::{Everywhere, Newcomer, Request},
+    notices::{Notice, Notices},
+    places::{Arrival, Places},
+    service::{Everywhere, Guest, Newcomer, Request},
 };
 
 /// How long an address may stay in use before that is an error.
 const IN_USE_LIMIT: Duration = Duration::from_secs(2);
 /// Before the next try after an address was in use, or a connection could not be accepted.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
+/// Before the next look whether those that make room have gone.
+const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(1);
 
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -61,7 +65,10 @@ impl Server {
     /// # Errors
     /// [`StartError::Unit`]; nothing is served then.
     pub async fn start(config: Config, place: Place, units: &Units) -> Result<Server, StartError> {
-        let everywhere = Arc::new(Everywhere::default());
+        let everywhere = Arc::new(Everywhere {
+            places: Places::new(config.limits),
+            notices: Notices::default(),
+        });
         let (lanes, receivers): (Vec<_>, Vec<_>) = (0..units.lanes()).map(|_| channel()).unzip();
         for (lane, requests) in receivers.into_iter().enumerate() {
             let (started, opened) = oneshot();
@@ -241,41 +248,73 @@ impl Door {
                 // The peer did not wait.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
-                    if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
+                    if let Some(suppressed) = self
+                        .everywhere
+                        .notices
+                        .may_say(Notice::Trouble, time::now())
+                    {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");
                     }
                     time::sleep(PAUSE_AFTER_ERROR).await;
                 }
             }
+            while self.everywhere.places.is_crowded() {
+                time::sleep(PAUSE_WHEN_CROWDED).await;
+            }
         }
     }
 
     fn let_in(&self, stream: TcpStream, peer: String) {
-        let connections = &self.everywhere.connections;
-        let limit = self.connections_max;
-        if connections.fetch_add(1, Ordering::Relaxed) >= limit {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            if let Some(suppressed) = self.everywhere.notices.may_say(time::now()) {
-                tracing::warn!(
-                    peer,
-                    limit,
-                    suppressed,
-                    "a connection was refused: there are as many as there may be; end some of them"
-                );
-            }
-            return;
-        }
         let lane = &self.lanes[self.next_lane.get()];
+        let guest = Guest {
+            peer: peer.clone(),
+            lane: lane.clone(),
+        };
+        let places = &self.everywhere.places;
+        let (id, oldest) = match places.arrive(guest) {
+            Arrival::LetIn(id, oldest) => (id, oldest),
+            Arrival::Refused => {
+                if let Some(suppressed) = self
+                    .everywhere
+                    .notices
+                    .may_say(Notice::Trouble, time::now())
+                {
+                    tracing::warn!(
+                        peer,
+                        limit = self.connections_max,
+                        suppressed,
+                        "a connection was refused: there are as many as there may be; end some of them"
+                    );
+                }
+                return;
+            }
+        };
         self.next_lane
             .set((self.next_lane.get() + 1) % self.lanes.len());
         let newcomer = Newcomer {
-            id: self.everywhere.next_id.fetch_add(1, Ordering::Relaxed),
+            id,
             peer,
             stream: stream.detach(),
         };
         if lane.send(Request::Serve(newcomer)).is_err() {
             tracing::error!("a lane has ended; its connection is dropped");
-            connections.fetch_sub(1, Ordering::Relaxed);
+            places.leave(id);
+        }
+        if let Some((id, guest)) = oldest {
+            if let Some(suppressed) = self
+                .everywhere
+                .notices
+                .may_say(Notice::Trouble, time::now())
+            {
+                tracing::warn!(
+                    peer = guest.peer,
+                    suppressed,
+                    "a connection in its handshake has made room for a new one"
+                );
+            }
+            if guest.lane.send(Request::MakeRoom(id)).is_err() {
+                places.leave(id);
+            }
         }
     }
 }

@@ -1,17 +1,14 @@
 //! What the connections of a lane have in common, and the lanes of a server.
 
-use std::{
-    rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize},
-    },
-};
+use std::{rc::Rc, sync::Arc};
 
-use engine::{cross::OneshotSender, net::DetachedStream};
+use engine::{
+    cross::{OneshotSender, Sender},
+    net::DetachedStream,
+};
 use unit::{LaneUnits, Luns};
 
-use crate::{config::Limits, notices::Notices, tls::Tls};
+use crate::{config::Limits, notices::Notices, places::Places, tls::Tls};
 
 /// The number of the unit for every nexus.
 pub(crate) const LUN: u32 = 0;
@@ -28,17 +25,24 @@ pub(crate) struct Service {
 }
 
 /// What all lanes share of a server; touched when connections come and go.
-#[derive(Default)]
 pub(crate) struct Everywhere {
-    pub(crate) connections: AtomicUsize,
-    pub(crate) next_id: AtomicU64,
+    pub(crate) places: Places<Guest>,
     pub(crate) notices: Notices,
+}
+
+/// A connection in its handshake, as the door knows it.
+pub(crate) struct Guest {
+    pub(crate) peer: String,
+    /// Where it is.
+    pub(crate) lane: Sender<Request>,
 }
 
 /// What a lane is asked.
 pub(crate) enum Request {
     /// Serve this connection.
     Serve(Newcomer),
+    /// End this connection, which is in its handshake: another one needs its place.
+    MakeRoom(u64),
     /// Answer what was accepted, then end all connections.
     Stop(OneshotSender<()>),
 }

@@ -358,7 +358,7 @@ impl Config {
         let mut lines: Vec<String> = errors
             .iter()
             .take(ERRORS_MAX)
-            .map(|error| error.located(&self.path, &self.text).to_string())
+            .map(|error| self.said(error))
             .collect();
         if let Some(more) = errors
             .len()
@@ -416,10 +416,15 @@ impl Config {
 
     /// What is right and did not work, with its place.
     pub fn failed(&self, error: &ConfigError) -> Failure {
+        Failure::Failed(self.said(error))
+    }
+
+    /// An error with its place, and with the file and the volume in the command that mends it: a stripe's child knows
+    /// neither.
+    fn said(&self, error: &ConfigError) -> String {
         let message = error.located(&self.path, &self.text).to_string();
-        // A stripe's child knows neither in the command that mends it.
         let call = format!("-c {} {}", self.path.display(), self.volume_of(error));
-        Failure::Failed(message.replace("-c FILE NAME", &call))
+        message.replace("-c FILE NAME", &call)
     }
 
     /// The volume that an error is about: the last one that begins before its place.

@@ -9,6 +9,7 @@
 
 mod carried;
 mod orphans;
+mod siblings;
 #[cfg(test)]
 mod tests;
 
@@ -66,6 +67,8 @@ pub(crate) struct Known<'a> {
     pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
     /// What is at the path of a record.
     pub(crate) at: &'a dyn Fn(&Path) -> Found,
+    /// The process that has locked a file.
+    pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
 }
 
 /// What [`Known::judge`] has found so far.
@@ -381,7 +384,7 @@ impl Known<'_> {
                 let message = self.second_name(leaf, known, sibling).unwrap_or_else(|| {
                     let what = format!("{path} is disk {mark}");
                     let otherwise = "is to be served without its reservations and saved mode pages";
-                    self.elsewhere(&what, sibling, known, otherwise)
+                    self.elsewhere(std::slice::from_ref(leaf), &what, sibling, known, otherwise)
                 });
                 if self.records.is_new && !leaf.read_only {
                     return judged.refuse(&leaf.span, message);
@@ -397,54 +400,6 @@ impl Known<'_> {
             ),
         };
         judged.note(Level::Warn, &leaf.span, text);
-    }
-
-    /// What to say of a file that a directory beside ours knows under another name, which it still has: by
-    /// a hard link. Then no configuration was renamed.
-    fn second_name(
-        &self,
-        leaf: &Leaf,
-        (uuid, record): (&Uuid, &Record),
-        sibling: &Sibling,
-    ) -> Option<String> {
-        let old = record.path().filter(|old| *old != leaf.path)?;
-        let id = id_of(&leaf.found)?;
-        (id_of(&(self.at)(old)) == Some(id)).then(|| {
-            let path = leaf.path.display();
-            format!(
-                "{path} and {} are one file (a hard link), and {} knows it as disk {uuid}, volume \"{}\": \
-                 serve it from one configuration; for a disk of its own, copy the file and name the copy",
-                old.display(),
-                sibling.directory.display(),
-                record.volume
-            )
-        })
-    }
-
-    /// What to say of a disk that a directory beside ours knows.
-    fn elsewhere(
-        &self,
-        what: &str,
-        sibling: &Sibling,
-        (uuid, record): (&Uuid, &Record),
-        otherwise: &str,
-    ) -> String {
-        let directory = sibling.directory.display();
-        let name = sibling.directory.file_name().unwrap_or_default();
-        let name = name.to_string_lossy();
-        let rename = match self.state_exists {
-            true => String::new(),
-            false => format!("mv {directory} {} or ", self.state.display()),
-        };
-        format!(
-            "{what}, which {} does not know and {directory} does, as volume \"{}\": if the configuration \
-             has another name now, {rename}write state = \"{}\" (no daemon may be using it); if it \
-             {otherwise}, {}",
-            self.state.display(),
-            record.volume,
-            name,
-            sibling.records.forget(uuid, record)
-        )
     }
 
     /// Whether a recorded disk is, by its mark, where it was, and not in `leaf`, which has none.
@@ -546,6 +501,7 @@ impl Known<'_> {
         }
         if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
             let message = self.elsewhere(
+                std::slice::from_ref(leaf),
                 &format!("{path} was served as disk {}", disk.0),
                 sibling,
                 disk,
@@ -615,6 +571,7 @@ impl Known<'_> {
         }
         if let Some((sibling, disk)) = self.in_sibling(asked, leaf) {
             let message = self.elsewhere(
+                std::slice::from_ref(leaf),
                 &format!(
                     "{path} is missing or empty, but has been served before as disk {}",
                     disk.0

@@ -4,7 +4,6 @@
 //! either a disk that has its identity, or one that no initiator has seen.
 
 use std::{
-    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
@@ -66,6 +65,7 @@ impl<'a> Survey<'a> {
             sharer: self.sharer.as_deref(),
             is_defined: &self.is_defined,
             at: &found,
+            holder: &store::lock_holder,
         }
     }
 }
@@ -78,9 +78,19 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     let records = Records::read(site.state)?;
     State::look(site.state)?;
     let survey = Survey::make(site, &records);
-    let judged = survey.known(&records).judge(&survey.all);
-    let (_, notes) = judged.map_err(Refusal::Volumes)?;
-    Ok(notes)
+    let known = survey.known(&records);
+    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
+    let carried = known.judge_before(&survey.all, &identities);
+    notes.extend(carried.map_err(Refusal::Volumes)?);
+    let (volumes, base) = (site.volumes, site.base());
+    let served = site.served.iter();
+    let errors: Vec<_> = served
+        .flat_map(|name| volumes.look_at_children(name, &base))
+        .collect();
+    match errors.is_empty() {
+        true => Ok(notes),
+        false => Err(Refusal::Volumes(errors)),
+    }
 }
 
 /// Opens the state directory of `site`, unless what it serves is refused: a directory that was made is
@@ -134,6 +144,10 @@ pub(crate) async fn open_all(
     let survey = Survey::make(site, records);
     let known = survey.known(records);
     let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
+    // Nothing is claimed of what is refused; what is to be said of the others is said when they are open.
+    known
+        .judge_before(&survey.all, &identities)
+        .map_err(Refusal::Volumes)?;
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
         let tree = graph.open(&asked.volume, home).await;
@@ -147,17 +161,9 @@ pub(crate) async fn open_all(
             None => asked.carried,
         },
     };
-    let mut taken = BTreeSet::new();
-    for ((asked, tree), identity) in survey.all.iter().zip(&trees).zip(&identities) {
-        match identity {
-            Identity::Known(uuid) => taken.extend([*uuid]),
-            Identity::New => {}
-            Identity::Carried => {
-                let recorded = known.recorded(asked, carried(asked, tree));
-                taken.extend(recorded.map(|(uuid, _)| *uuid));
-            }
-        }
-    }
+    let taken = known.taken(&survey.all, &identities, |index| {
+        carried(&survey.all[index], &trees[index])
+    });
     let mut disks = Vec::<Disk>::new();
     let mut records = records.clone();
     for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(identities) {

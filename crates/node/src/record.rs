@@ -24,8 +24,8 @@ const FILE: &str = "volumes.toml";
 pub(crate) enum Kind {
     File,
     Device,
-    /// A concat as well: a superblock has its name.
     Stripe,
+    Concat,
     Iscsi,
     Ram,
     /// Another volume that is served is the same disk; nobody writes to either.
@@ -33,6 +33,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Whether a disk that was recorded as `recorded` may be one of this kind. A superblock says which of the two a
+    /// stripe and a concat are, and a concat was recorded as a stripe once.
+    pub(crate) fn may_be(self, recorded: Kind) -> bool {
+        self == recorded || (self, recorded) == (Kind::Concat, Kind::Stripe)
+    }
+
     /// Whether its volume's name is all that it is told by: nothing outlives it that another disk
     /// could be mistaken for.
     pub(crate) fn is_of_a_name(self) -> bool {

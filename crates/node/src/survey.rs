@@ -132,7 +132,8 @@ fn asked_each(site: &Site<'_>) -> Vec<Asked> {
             root: root.span.clone(),
         };
         (asked.kind, asked.carried) = match &**kind {
-            config::Kind::Stripe(_) | config::Kind::Concat(_) => (Kind::Stripe, None),
+            config::Kind::Stripe(_) => (Kind::Stripe, site.volumes.carried(root, &base)),
+            config::Kind::Concat(_) => (Kind::Concat, site.volumes.carried(root, &base)),
             config::Kind::Iscsi(iscsi) => {
                 let url = iscsi.url.get_ref();
                 let target = url.target.to_lowercase();

@@ -10,7 +10,7 @@ use crate::{
     disk::{Disk, Luns, Shared},
     lane::LaneUnits,
     nexus::{How, Nexus, Which},
-    units::{DiskSpec, OpenError, OpenVolume, Units, flush_disk},
+    units::{DiskSpec, Failed, OpenError, OpenVolume, Units, flush_disk, tell_failed},
 };
 
 impl Units {
@@ -59,22 +59,29 @@ impl Units {
             let (done, answer) = oneshot();
             let names = names.to_vec();
             let entered = self.enter(lane, move |units| async move {
+                let mut failed = Failed::new();
                 for name in names {
                     if let Some(disk) = units.take_disk(&name) {
-                        // Told to the log.
-                        let _ = flush_disk(&disk).await;
+                        failed.extend(flush_disk(&disk).await);
                     }
                 }
-                done.send(());
+                done.send(failed);
             });
             if entered {
                 answers.push(answer);
             }
         }
+        let mut failed = Failed::new();
         for answer in answers {
             // A lane that has ended has no disks.
-            answered(answer, "let go of disks").await;
+            failed.extend(
+                answered(answer, "let go of disks")
+                    .await
+                    .unwrap_or_default(),
+            );
         }
+        // Nobody is there to be told but the log.
+        let _ = tell_failed(failed);
         for name in names {
             self.disks().remove(name);
         }

@@ -12,7 +12,7 @@ use engine::{
     spawn,
 };
 use scsi::UnitReport;
-use volume::{ErrorKind, SharedVolume};
+use volume::{Error, ErrorKind, SharedVolume};
 
 use crate::{
     answer::answered,
@@ -60,14 +60,29 @@ pub struct OpenError(pub(crate) String);
 /// may be lost.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "the last flush of volume {volume} failed, and what was written since the one before may be lost: \
-     {cause}"
+    "the last flush of volume {volume} failed, and what was written since the one before may be lost; the log says why"
 )]
 pub struct FlushError {
     /// Its name.
     pub volume: String,
-    /// What it said.
-    pub cause: String,
+}
+
+/// What a lane found when it flushed its disks for the last time: the volumes that failed, and what they said.
+pub(crate) type Failed = Vec<(String, Error)>;
+
+/// Tells the log which last flushes failed, each volume once, whichever lanes found it.
+pub(crate) fn tell_failed(failed: Failed) -> Result<(), FlushError> {
+    let mut told = BTreeMap::new();
+    for (volume, error) in failed {
+        told.entry(volume).or_insert(error);
+    }
+    for (volume, error) in &told {
+        tracing::error!(volume, %error, "the last flush of a volume failed");
+    }
+    match told.into_keys().next() {
+        None => Ok(()),
+        Some(volume) => Err(FlushError { volume }),
+    }
 }
 
 /// All disks on all lanes.
@@ -202,16 +217,16 @@ impl Units {
                 answers.push(answer);
             }
         }
-        let mut result = Ok(());
+        let mut failed = Failed::new();
         for answer in answers {
             // A lane that has ended has nothing left to flush.
-            result = result.and(
+            failed.extend(
                 answered(answer, "flush all volumes")
                     .await
-                    .unwrap_or(Ok(())),
+                    .unwrap_or_default(),
             );
         }
-        result
+        tell_failed(failed)
     }
 }
 
@@ -226,28 +241,24 @@ async fn open_here(
     Ok(opened)
 }
 
-async fn flush_here(units: &LaneUnits) -> Result<(), FlushError> {
-    let mut result = Ok(());
+async fn flush_here(units: &LaneUnits) -> Failed {
+    let mut failed = Failed::new();
     for disk in units.disks() {
-        result = result.and(flush_disk(&disk).await);
+        failed.extend(flush_disk(&disk).await);
     }
-    result
+    failed
 }
 
-/// Flushes one disk before it goes.
-pub(crate) async fn flush_disk(disk: &Disk) -> Result<(), FlushError> {
-    let Err(error) = disk.volume.flush().await else {
-        return Ok(());
-    };
+/// Flushes one disk before it goes; gives what failed.
+pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
+    let error = disk.volume.flush().await.err()?;
     let volume = disk.name().to_owned();
     // What was written lies on the disks of the new owner, whose flushes cover it.
     if error.kind() == ErrorKind::Preempted {
         tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
-        return Ok(());
+        return None;
     }
-    tracing::error!(volume, %error, "the last flush of a volume failed");
-    let cause = error.to_string();
-    Err(FlushError { volume, cause })
+    Some((volume, error))
 }
 
 fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {

@@ -28,6 +28,7 @@ const NBD_PORT: u16 = 10809;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 const LIMITS: Limits = Limits {
     connections_max: 6,
+    handshakes_max: 3,
     requests_max: 16,
     handshake_time: Duration::from_secs(10),
     peer_time: Duration::from_secs(30),
@@ -329,7 +330,11 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
             spawn(async move { nbd_client::send(&theirs, &half).await });
             streams.push(stream);
         }
-        assert_eq!(streams.len() + 1, LIMITS.connections_max);
+        // Two of them are in their handshake.
+        let others = LIMITS.connections_max - (streams.len() - 2) - 1;
+        for _ in 0..others {
+            streams.push(bench.by_hand().await);
+        }
         let refused = NbdClient::start(addr, true).await;
         assert!(refused.is_err(), "there are as many as there may be");
         // Others have memory all the while.
@@ -338,10 +343,32 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
         for _ in 0..streams.len() {
             bench.client().await.end();
         }
+        drop(streams);
         assert_eq!(
             quiet.ask((READ, 0), 0, 512).await.map(|r| r.is_ok()),
             Some(true)
         );
+    });
+}
+
+#[test]
+fn who_stays_in_the_handshake_makes_room_for_clients() {
+    Bench::each(10, async |bench| {
+        let addr = bench.machine.host.addr(NBD_PORT);
+        let mut clients = vec![bench.client().await];
+        let mut strangers = Vec::new();
+        for n in 1..LIMITS.connections_max {
+            for _ in 0..2 * LIMITS.handshakes_max {
+                // Some are told to leave before their greeting.
+                strangers.extend(nbd_client::connect(addr).await);
+            }
+            let client = NbdClient::start(addr, n % 2 == 0).await;
+            clients.push(client.expect("a stranger makes room"));
+            for client in &clients {
+                assert_eq!(client.ask((FLUSH, 0), 0, 0).await, Some(Ok(vec![])));
+            }
+        }
+        assert!(!strangers.is_empty());
     });
 }
 

@@ -64,6 +64,20 @@ impl Store for System {
         Ok(bytes)
     }
 
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        let file = fs::File::open(path)?;
+        file.take(len as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn lock_holder(&self, path: &Path) -> Option<u32> {
+        let file = fs::metadata(path).ok()?;
+        let (first, second) = (libc::major(file.dev()), libc::minor(file.dev()));
+        let place = format!("{first:02x}:{second:02x}:{}", file.ino());
+        holder_of(&place, &fs::read_to_string("/proc/locks").ok()?)
+    }
+
     fn is_blank(&self, path: &Path) -> io::Result<bool> {
         let file = fs::File::open(path)?;
         let Some(first) = extent::first_data(file.as_raw_fd())? else {
@@ -154,5 +168,37 @@ fn explain(error: io::Error) -> io::Error {
             io::Error::new(io::ErrorKind::InvalidData, what)
         }
         _ => error,
+    }
+}
+
+/// The process whose lock on the file at `place` is in the table `locks` (proc_locks(5)).
+fn holder_of(place: &str, locks: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        // Who waits for a lock has an arrow before that word.
+        let is_held = words.next() == Some("FLOCK");
+        let (pid, of) = (words.nth(2)?, words.next()?);
+        (is_held && of == place).then(|| pid.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_the_lock_is_found_among_others() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 08:01:42 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 8 08:01:43 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 9 08:01:42 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 10 08:01:44 0 EOF\n";
+        for (place, pid) in [
+            ("08:01:42", Some(9)),
+            ("08:01:43", Some(8)),
+            ("08:01:44", None),
+            ("08:02:42", None),
+        ] {
+            assert_eq!(holder_of(place, locks), pid, "{place}");
+        }
     }
 }

@@ -59,6 +59,20 @@ impl Store for SimReactor {
         self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
     }
 
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
+        self.disk(|disk| {
+            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+            let content = &disk.files[file].current;
+            let mut bytes = vec![0; len.min(content.len() as usize)];
+            content.read(0, &mut bytes);
+            Ok(bytes)
+        })
+    }
+
+    fn lock_holder(&self, _: &Path) -> Option<u32> {
+        None
+    }
+
     fn is_blank(&self, path: &Path) -> io::Result<bool> {
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;

@@ -14,6 +14,58 @@ use crate::{
 };
 
 impl Known<'_> {
+    /// The recorded disks that `all` are, of which `carried` tells what each carries.
+    pub(crate) fn taken(
+        &self,
+        all: &[Asked],
+        identities: &[Identity],
+        carried: impl Fn(usize) -> Option<Uuid>,
+    ) -> BTreeSet<Uuid> {
+        let known = all.iter().zip(identities).enumerate();
+        let known = known.filter_map(|(index, (asked, identity))| match identity {
+            Identity::Known(uuid) => Some(*uuid),
+            Identity::New => None,
+            Identity::Carried => Some(*self.recorded(asked, carried(index))?.0),
+        });
+        known.collect()
+    }
+
+    /// The same as [`Known::judge_carried`] for those of `all` of which it is known before they are open what they
+    /// carry: what is to be said of them.
+    ///
+    /// # Errors
+    /// What keeps them from being served, with the mend.
+    pub(crate) fn judge_before(
+        &self,
+        all: &[Asked],
+        identities: &[Identity],
+    ) -> Result<Vec<Note>, Vec<ConfigError>> {
+        let is_told = |asked: &Asked| match asked.kind {
+            Kind::Stripe | Kind::Concat => asked.carried.is_some(),
+            Kind::Iscsi => false,
+            Kind::File | Kind::Device | Kind::Ram | Kind::View => true,
+        };
+        // A recorded disk may be one that nobody knows before it is open.
+        if !self.records.is_new && !all.iter().all(is_told) {
+            return Ok(Vec::new());
+        }
+        let taken = self.taken(all, identities, |index| all[index].carried);
+        let (mut notes, mut errors) = (Vec::new(), Vec::new());
+        for asked in all {
+            let is_made_of_others = matches!(asked.kind, Kind::Stripe | Kind::Concat);
+            if is_made_of_others && asked.carried.is_some() {
+                match self.judge_carried(asked, asked.carried, &taken) {
+                    Ok((_, found)) => notes.extend(found),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(notes),
+            false => Err(errors),
+        }
+    }
+
     /// The disk recorded as what carries `carried`, or in the place of what carries nothing.
     pub(crate) fn recorded(
         &self,
@@ -43,7 +95,7 @@ impl Known<'_> {
             );
             judged.note(Level::Warn, &asked.span, text);
         }
-        let of_kind = |record: &Record| record.kind.is_none_or(|kind| kind == asked.kind);
+        let of_kind = |record: &Record| record.kind.is_none_or(|kind| asked.kind.may_be(kind));
         let mut records = self.records.disks.iter();
         let named = records.find(|(uuid, record)| {
             let is_named = record.volume == asked.volume && !taken.contains(uuid);
@@ -130,6 +182,7 @@ impl Known<'_> {
             return;
         };
         let message = self.elsewhere(
+            &asked.leaves,
             &format!("volume \"{}\" is disk {}", asked.volume, disk.0),
             sibling,
             disk,

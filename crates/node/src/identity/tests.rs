@@ -140,6 +140,7 @@ impl Case<'_> {
             sharer: self.sharer.map(Path::new),
             is_defined: &|name| name == "defined",
             at: &at,
+            holder: &|_| None,
         })
     }
 

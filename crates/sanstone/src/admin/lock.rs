@@ -1,26 +1,12 @@
 //! Who has a state directory, as the kernel tells it of the lock on it.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{fs, path::Path};
 
-use rustix::fs::{major, minor};
+use engine::store;
 
 /// The process that has locked the state directory `state`, if one has and the kernel says which.
 pub(super) fn holder(state: &Path) -> Option<u32> {
-    let file = fs::metadata(state.join("lock")).ok()?;
-    let (first, second) = (major(file.dev()), minor(file.dev()));
-    let place = format!("{first:02x}:{second:02x}:{}", file.ino());
-    holder_of(&place, &fs::read_to_string("/proc/locks").ok()?)
-}
-
-/// The process whose lock on the file at `place` is in the table `locks` (proc_locks(5)).
-fn holder_of(place: &str, locks: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        // Who waits for a lock has an arrow before that word.
-        let is_held = words.next() == Some("FLOCK");
-        let (pid, of) = (words.nth(2)?, words.next()?);
-        (is_held && of == place).then(|| pid.parse().ok()).flatten()
-    })
+    store::lock_holder(&state.join("lock"))
 }
 
 /// Whether process `pid` is one of `sanstone attach`.
@@ -34,22 +20,6 @@ mod tests {
     use rustix::fs::{FlockOperation, flock};
 
     use super::*;
-
-    #[test]
-    fn who_holds_the_lock_is_found_among_others() {
-        let locks = "1: POSIX  ADVISORY  WRITE 7 08:01:42 0 EOF\n\
-                     2: FLOCK  ADVISORY  WRITE 8 08:01:43 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 9 08:01:42 0 EOF\n\
-                     3: -> FLOCK  ADVISORY  WRITE 10 08:01:44 0 EOF\n";
-        for (place, pid) in [
-            ("08:01:42", Some(9)),
-            ("08:01:43", Some(8)),
-            ("08:01:44", None),
-            ("08:02:42", None),
-        ] {
-            assert_eq!(holder_of(place, locks), pid, "{place}");
-        }
-    }
 
     #[test]
     fn a_lock_of_this_process_is_its() {

@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use engine::mounts::{Mount, mount_at, mounts};
 use engine::{blocking, time};
-use front_fuse::{mount_at, mounts};
 
 use super::users::users_of;
 
@@ -241,8 +241,7 @@ fn unmount_now(directory: &Path, device: &str) -> anyhow::Result<Unmounted> {
     if error != rustix::io::Errno::BUSY {
         return Err(error.into());
     }
-    let below =
-        |mount: &front_fuse::Mount| mount.point != directory && mount.point.starts_with(directory);
+    let below = |mount: &Mount| mount.point != directory && mount.point.starts_with(directory);
     let below = mounts()?.into_iter().find(below);
     Ok(Unmounted::InUse(match below {
         Some(other) => format!("what is mounted on {}", other.point.display()),

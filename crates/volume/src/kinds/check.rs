@@ -131,7 +131,8 @@ impl Volumes {
                     kind.name(),
                     disk.describe()
                 );
-                Err(ConfigError::new(node.span.clone(), message))
+                let span = settings.span().unwrap_or_else(|| node.span.clone());
+                Err(ConfigError::new(span, message))
             }
         }
     }

@@ -6,6 +6,7 @@
 
 pub mod cache;
 mod check;
+mod children;
 pub mod concat;
 pub mod fault;
 pub mod file;

@@ -1,6 +1,6 @@
 //! `cache = { size = "512MiB", of = … }`: how much memory, and what is read ahead.
 
-use std::{rc::Rc, sync::Arc};
+use std::{ops::Range, rc::Rc, sync::Arc};
 
 use engine::LaneFuture;
 use serde::Deserialize;
@@ -89,6 +89,10 @@ impl Settings for Cache {
 
     fn needs_only_writer(&self) -> bool {
         !self.only_writer
+    }
+
+    fn span(&self) -> Option<Range<usize>> {
+        Some(self.size.span())
     }
 
     fn memory(&self) -> Option<&Spanned<Size>> {

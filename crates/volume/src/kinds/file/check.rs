@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use engine::mounts::mounts;
 use libc::{major, minor};
 
 use super::FileOptions;
@@ -98,7 +99,8 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
         // A device says how long it is only when it is opened.
         return match mounted_at(found.rdev()).filter(|_| !options.read_only) {
             Some(directory) => wrong(format!(
-                "{shown} is mounted at {directory}; unmount it, or name another device"
+                "{shown} is mounted at {}; unmount it, or name another device",
+                directory.display()
             )),
             None => Ok(()),
         };
@@ -122,14 +124,10 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
     }
 }
 
-/// Where the block device with this number is mounted (proc_pid_mountinfo(5)).
-fn mounted_at(device: u64) -> Option<String> {
+/// Where the block device with this number is mounted.
+fn mounted_at(device: u64) -> Option<PathBuf> {
     let number = format!("{}:{}", major(device), minor(device));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let is_it = fields.next() == Some(number.as_str());
-        let directory = fields.nth(1)?;
-        is_it.then(|| directory.to_owned())
-    })
+    let mounted = mounts().ok()?.into_iter();
+    let mut mounted = mounted.filter(|mount| mount.device == number);
+    mounted.next().map(|mount| mount.point)
 }

@@ -293,9 +293,12 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
              it a size to have it made, as size = \"20GiB\""
                 .to_owned()
         }
-        io::ErrorKind::WouldBlock => {
-            "another process has it locked; stop that one, or serve another file".to_owned()
-        }
+        io::ErrorKind::WouldBlock => match store::lock_holder(&options.path) {
+            Some(pid) => {
+                format!("it is in use by process {pid}; stop that one, or serve another file")
+            }
+            None => "another process has it locked; stop that one, or serve another file".to_owned(),
+        },
         io::ErrorKind::ResourceBusy => {
             "it is in use: mounted, a part of another device (LVM, RAID), or \
              open for another program alone; unmount or release it, or name another device"

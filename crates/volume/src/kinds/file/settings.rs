@@ -141,7 +141,19 @@ impl Settings for File {
         let checked = check_openable(&options, self.path.get_ref())
             .map_err(|message| ConfigError::at(&self.path, message))
             .and_then(|()| self.check_used_once(&options.path, look));
+        let is_right = checked.is_ok();
         look.errors(checked.err());
+        if is_right && !self.cache.is_direct() && !self.read_only {
+            look.note(format!(
+                "{} goes through this machine's page cache, which is for many small clients that read the same \
+                 blocks; a database that has a cache of its own is better served past it, with cache = \"{}\"",
+                options.path.display(),
+                match self.cache.is_synchronous() {
+                    true => "direct-sync",
+                    false => "direct",
+                }
+            ));
+        }
     }
 
     fn describe(&self) -> Option<String> {

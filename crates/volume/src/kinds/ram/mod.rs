@@ -276,7 +276,13 @@ impl Region {
         let first_whole = at.next_multiple_of(PAGE_BYTES).min(end);
         let end_whole = (end / PAGE_BYTES * PAGE_BYTES).max(first_whole);
         let clear = |at, len| self.change(at, len, false, |_, part| part.fill(0));
-        clear(at, first_whole - at);
+        // Nothing is touched of a page that is zero already. Whoever writes to it now may as well come afterwards.
+        let clear_part = |at, len| {
+            if pages_of(at, len).any(|page| self.pages[page].was_written()) {
+                clear(at, len);
+            }
+        };
+        clear_part(at, first_whole - at);
         let mut page = first_whole / PAGE_BYTES;
         while page < end_whole / PAGE_BYTES {
             let next = (page / DISCARD_PAGES + 1) * DISCARD_PAGES;
@@ -290,7 +296,7 @@ impl Region {
             }
             page = next;
         }
-        clear(end_whole, end - end_whole);
+        clear_part(end_whole, end - end_whole);
     }
 
     /// Pays for what the first write to a large page costs beside the copy.

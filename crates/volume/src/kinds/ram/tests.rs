@@ -44,6 +44,26 @@ fn lanes_see_whole_blocks_of_each_other() {
 }
 
 #[test]
+fn zeroes_for_parts_of_untouched_pages_touch_nothing() {
+    let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        const PAGES: usize = 1 << 12;
+        let region = Region::new((PAGES * PAGE_BYTES) as u64, 512).expect("16 MiB");
+        let ram = region.on_lane();
+        for page in 0..PAGES {
+            let zeroed = ram.write_zeroes(
+                (page * PAGE_BYTES) as u64 + 512,
+                512,
+                false,
+                Durability::Cached,
+            );
+            zeroed.await.expect("it fits");
+        }
+        assert_eq!(resident_pages(&region), 0, "memory was touched");
+    });
+}
+
+#[test]
 fn discard_gives_memory_back() {
     let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
     lane.block_on(async {

@@ -13,6 +13,7 @@ mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
+mod look;
 mod map;
 mod open;
 mod place;
@@ -30,6 +31,7 @@ use std::{fmt, sync::Arc};
 use engine::{LaneFuture, Payload, task::join_all};
 use uuid::Uuid;
 
+pub(crate) use self::open::Wanted;
 pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
@@ -60,7 +62,7 @@ pub struct Child {
 
 impl Child {
     fn refuse(&self, why: impl fmt::Display) -> Error {
-        Error::new(ErrorKind::Configuration, format!("{}: {why}", self.name))
+        refuse(&self.name, why)
     }
 
     fn blame(&self, error: Error) -> Error {
@@ -68,14 +70,7 @@ impl Child {
     }
 
     fn check_len(&self) -> Result<()> {
-        if self.volume.shape().len_bytes() < RESERVED_BYTES {
-            return Err(self.refuse(format!(
-                "it has {} bytes and cannot even hold a superblock; look for the child that \
-                 belongs here",
-                self.volume.shape().len_bytes()
-            )));
-        }
-        Ok(())
+        check_len(&self.name, self.volume.shape().len_bytes())
     }
 
     /// Its superblock, if it is that of a volume of the kind called `kind`.
@@ -83,12 +78,36 @@ impl Child {
         self.check_len()?;
         let block = self.volume.read(0, SUPERBLOCK_BYTES).await;
         let block = block.map_err(|error| self.blame(error))?;
-        let found = Superblock::decode(&block.to_vec()).map_err(|refused| self.refuse(refused))?;
-        if found.layout.name() != kind {
-            return Err(self.refuse(Refused::OtherKind(found.layout.name().to_owned(), kind)));
-        }
-        Ok(found)
+        superblock_of(&self.name, &block.to_vec(), kind)
     }
+}
+
+/// Why the child that messages call `name` is refused.
+fn refuse(name: &str, why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Configuration, format!("{name}: {why}"))
+}
+
+fn check_len(name: &str, len_bytes: u64) -> Result<()> {
+    match len_bytes < RESERVED_BYTES {
+        false => Ok(()),
+        true => Err(refuse(
+            name,
+            format_args!(
+                "it has {len_bytes} bytes and cannot even hold a superblock; look for the child that \
+                 belongs here"
+            ),
+        )),
+    }
+}
+
+/// The superblock that `block`, a child's first, is, if it is that of a volume of the kind called `kind`.
+fn superblock_of(name: &str, block: &[u8], kind: &'static str) -> Result<Superblock> {
+    let found = Superblock::decode(block).map_err(|refused| refuse(name, refused))?;
+    if found.layout.name() != kind {
+        let other = Refused::OtherKind(found.layout.name().to_owned(), kind);
+        return Err(refuse(name, other));
+    }
+    Ok(found)
 }
 
 impl fmt::Debug for Child {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::{
     Child, Stripe, claim_all, give_up,
     map::Map,
+    refuse,
     sequence::Sequence,
     superblock::{Layout, RESERVED_BYTES, Superblock},
     turns::Turns,
@@ -23,14 +24,21 @@ pub struct Opened(pub(super) Arc<State>);
 
 /// What a configuration says about how the data lie.
 #[derive(Clone, Copy, Debug)]
-enum Wanted {
+pub(crate) enum Wanted {
     /// A stripe, with this unit or any.
     Stripe(Option<u32>),
     Concat,
 }
 
+/// A child of which the superblock is known.
+pub(super) struct Listed {
+    /// As messages call it.
+    pub(super) name: String,
+    pub(super) superblock: Superblock,
+}
+
 impl Wanted {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Wanted::Stripe(_) => "stripe",
             Wanted::Concat => "concat",
@@ -105,11 +113,15 @@ impl Opened {
     }
 
     async fn read(children: &[Child], wanted: Wanted, claim: Option<&Claim>) -> Result<Opened> {
-        let mut superblocks = Vec::with_capacity(children.len());
+        let mut found = Vec::with_capacity(children.len());
         for child in children {
-            superblocks.push(child.read_superblock(wanted.name()).await?);
+            found.push(Listed {
+                name: child.name.clone(),
+                superblock: child.read_superblock(wanted.name()).await?,
+            });
         }
-        check_complete(&superblocks)?;
+        check_together(&found, children.len(), wanted)?;
+        let superblocks: Vec<_> = found.into_iter().map(|it| it.superblock).collect();
         let Some(first) = superblocks.first().cloned() else {
             return Err(Error::new(
                 ErrorKind::Configuration,
@@ -119,37 +131,12 @@ impl Opened {
                 ),
             ));
         };
-        let mut listed_at = vec![None; children.len()];
-        for (listed, (child, superblock)) in children.iter().zip(&superblocks).enumerate() {
-            check_child(child, superblock, children, &first)?;
-            let place = &mut listed_at[superblock.child_index as usize];
-            if let Some(other) = place.replace(listed) {
-                let other: &Child = &children[other];
-                return Err(child.refuse(format!(
-                    "it and {} both say that they are child {} of {}; list each disk once, and no \
-                     copies of it",
-                    other.name, superblock.child_index, superblock.child_count
-                )));
-            }
-        }
-        if let (Wanted::Stripe(Some(wanted)), Layout::Stripe { unit_bytes }) =
-            (wanted, first.layout)
-        {
-            if wanted != unit_bytes {
-                return Err(Error::new(
-                    ErrorKind::Configuration,
-                    format!(
-                        "the configuration says a stripe unit of {}, but stripe {} was created with \
-                         another one; write unit = \"{}\"",
-                        written(wanted),
-                        first.volume,
-                        written(unit_bytes)
-                    ),
-                ));
-            }
+        for (child, superblock) in children.iter().zip(&superblocks) {
+            check_fits(child, superblock)?;
         }
         // As many children as places, and none twice: every place is taken.
-        let listed_at: Vec<usize> = listed_at.into_iter().flatten().collect();
+        let mut listed_at: Vec<usize> = (0..children.len()).collect();
+        listed_at.sort_by_key(|&listed| superblocks[listed].child_index);
         let map = match first.layout {
             Layout::Stripe { unit_bytes } => Map::Turns(Turns::new(unit_bytes, children.len())),
             Layout::Concat => {
@@ -224,18 +211,22 @@ fn written(bytes: u32) -> String {
 }
 
 /// Says which children are missing where those that are listed are of one volume.
-fn check_complete(superblocks: &[Superblock]) -> Result<()> {
-    let Some(first) = superblocks.first() else {
+fn check_complete(found: &[Listed]) -> Result<()> {
+    let mut superblocks = found.iter().map(|it| &it.superblock);
+    let Some(first) = superblocks.next() else {
         return Ok(());
     };
     let is_of_one =
         |other: &Superblock| other.volume == first.volume && other.child_count == first.child_count;
-    let (count, listed) = (first.child_count, superblocks.len());
-    if !superblocks.iter().all(is_of_one) || listed >= count as usize {
+    let (count, listed) = (first.child_count, found.len());
+    if !superblocks.all(is_of_one) || listed >= count as usize {
         return Ok(());
     }
     let missing: Vec<String> = (0..count)
-        .filter(|index| superblocks.iter().all(|found| found.child_index != *index))
+        .filter(|index| {
+            let mut others = found.iter();
+            others.all(|it| it.superblock.child_index != *index)
+        })
         .map(|index| index.to_string())
         .collect();
     let (number, verb) = match &missing[..] {
@@ -254,13 +245,50 @@ fn check_complete(superblocks: &[Superblock]) -> Result<()> {
     ))
 }
 
-fn check_child(
-    child: &Child,
-    superblock: &Superblock,
-    children: &[Child],
-    first: &Superblock,
-) -> Result<()> {
-    let listed = children.len();
+/// Looks whether what was `found` are children of one volume, as `wanted`. So many are `listed`, of which some may not
+/// have been found.
+pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) -> Result<()> {
+    let Some(first) = found.first() else {
+        return Ok(());
+    };
+    if found.len() == listed {
+        check_complete(found)?;
+    }
+    for (at, child) in found.iter().enumerate() {
+        check_agrees(child, listed, first)?;
+        let Superblock {
+            child_index: index,
+            child_count: count,
+            ..
+        } = child.superblock;
+        let mut before = found[..at].iter();
+        if let Some(other) = before.find(|other| other.superblock.child_index == index) {
+            let other = &other.name;
+            let why = format!(
+                "it and {other} both say that they are child {index} of {count}; list each disk once, and \
+                 no copies of it"
+            );
+            return Err(refuse(&child.name, why));
+        }
+    }
+    let volume = first.superblock.volume;
+    match (wanted, first.superblock.layout) {
+        (Wanted::Stripe(Some(wanted)), Layout::Stripe { unit_bytes }) if wanted != unit_bytes => {
+            let (wanted, unit) = (written(wanted), written(unit_bytes));
+            let message = format!(
+                "the configuration says a stripe unit of {wanted}, but stripe {volume} was created with \
+                 another one; write unit = \"{unit}\""
+            );
+            Err(Error::new(ErrorKind::Configuration, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Looks whether a child is of the same volume as the `first` one.
+fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
+    let Listed { name, superblock } = child;
+    let (first_name, first) = (&first.name, &first.superblock);
     let Superblock {
         child_index: index,
         child_count: count,
@@ -269,17 +297,19 @@ fn check_child(
     } = superblock;
     let kind = superblock.layout.name();
     if *volume != first.volume {
-        return Err(child.refuse(format!(
-            "it belongs to {kind} {volume} as child {index} of {count}, but {} belongs to {kind} {}; \
-             list the children of one {kind}",
-            children[0].name, first.volume
-        )));
+        let why = format!(
+            "it belongs to {kind} {volume} as child {index} of {count}, but {first_name} belongs to \
+             {kind} {}; list the children of one {kind}",
+            first.volume
+        );
+        return Err(refuse(name, why));
     }
     if *count as usize != listed {
-        return Err(child.refuse(format!(
+        let why = format!(
             "it is child {index} of a {kind} of {count}, but {listed} are listed; list all {count} \
              and no others"
-        )));
+        );
+        return Err(refuse(name, why));
     }
     let same_layout = Superblock {
         child_index: first.child_index,
@@ -290,19 +320,25 @@ fn check_child(
         ..superblock.clone()
     };
     if same_layout != *first {
-        return Err(child.refuse(format!(
-            "its superblock and that of {} are of one {kind} but do not agree (units of {} and {} \
-             bytes, {} and {} bytes of data, created at {} and {}); restore the older one's first \
+        let why = format!(
+            "its superblock and that of {first_name} are of one {kind} but do not agree (units of {} and \
+             {} bytes, {} and {} bytes of data, created at {} and {}); restore the older one's first \
              MiB from a copy",
-            children[0].name,
             superblock.layout.grain_bytes(),
             first.layout.grain_bytes(),
             superblock.usable_bytes,
             first.usable_bytes,
             superblock.created_unix_s,
             first.created_unix_s,
-        )));
+        );
+        return Err(refuse(name, why));
     }
+    Ok(())
+}
+
+/// Looks whether a child has room for what its superblock says.
+fn check_fits(child: &Child, superblock: &Superblock) -> Result<()> {
+    let kind = superblock.layout.name();
     let shape = child.volume.shape();
     // The superblock was checked: no sum or product of what it says overflows.
     let needed = RESERVED_BYTES + superblock.usable_bytes;

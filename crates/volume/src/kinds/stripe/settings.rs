@@ -1,13 +1,13 @@
 //! `stripe = { unit = "64KiB", of = [ … ] }`: several volumes as one. `serve` opens a stripe and
 //! never makes one: that is [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
 
-use std::{collections::BTreeSet, ops::Range, rc::Rc, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, path::Path, rc::Rc, sync::Arc};
 
 use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT};
+use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted};
 use crate::{
     Claim, Result,
     kinds::{Look, Node, Settings, Volumes, What},
@@ -42,6 +42,12 @@ impl Stripe {
         }
     }
 
+    /// As [`Family::look_at_children`].
+    pub(crate) fn look_at_children(&self, base: &Path, volumes: &Volumes) -> Vec<ConfigError> {
+        let wanted = Wanted::Stripe(self.unit_bytes());
+        self.family().look_at_children(wanted, base, volumes)
+    }
+
     fn unit_bytes(&self) -> Option<u32> {
         let unit = self.unit.as_ref();
         unit.map(|unit| unit.get_ref().bytes() as u32)
@@ -70,10 +76,15 @@ impl Family<'_> {
         let mut named = Vec::new();
         for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
             let volume = part.on_lane().await?;
-            let name = format!("{} child {index} ({})", self.kind(), node.describe());
+            let name = self.name_of(index, node);
             named.push(Child { name, volume });
         }
         Ok(named)
+    }
+
+    /// What messages call a child.
+    pub(super) fn name_of(&self, index: usize, node: &Node) -> String {
+        format!("{} child {index} ({})", self.kind(), node.describe())
     }
 
     /// The volume of children that have been opened and claimed.

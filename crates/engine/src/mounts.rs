@@ -10,6 +10,8 @@ use std::{
 /// A mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The number of the device that its file system is on, as `MAJOR:MINOR`.
+    pub device: String,
     /// Where it is.
     pub point: PathBuf,
     /// The type of its file system.
@@ -40,9 +42,11 @@ pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
 /// A line of mountinfo: `ID PARENT DEVICE ROOT POINT OPTIONS … - TYPE SOURCE …`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
-    let point = unescaped(words.nth(4)?);
+    let device = String::from_utf8_lossy(words.nth(2)?).into_owned();
+    let point = unescaped(words.nth(1)?);
     let mut words = words.skip_while(|word| *word != b"-").skip(1);
     Some(Mount {
+        device,
         point,
         kind: String::from_utf8_lossy(words.next()?).into_owned(),
         source: unescaped(words.next()?),
@@ -80,6 +84,7 @@ mod tests {
         assert_eq!(path.as_os_str().as_bytes(), b"/a b/\\c\t\\");
         let line = b"36 35 0:40 / /a\\040b rw,nosuid shared:1 - fuse.x san\\040stone rw,fd=3";
         let expected = Mount {
+            device: "0:40".to_owned(),
             point: "/a b".into(),
             kind: "fuse.x".to_owned(),
             source: "san stone".into(),

@@ -1,0 +1,69 @@
+//! What is to be said of a disk that another state directory beside the configuration knows.
+
+use uuid::Uuid;
+
+use super::{Known, id_of};
+use crate::{
+    record::Record,
+    survey::{Leaf, Sibling},
+};
+
+impl Known<'_> {
+    /// What to say of a file that a directory beside ours knows under another name, which it still has: by
+    /// a hard link. Then no configuration was renamed.
+    pub(super) fn second_name(
+        &self,
+        leaf: &Leaf,
+        (uuid, record): (&Uuid, &Record),
+        sibling: &Sibling,
+    ) -> Option<String> {
+        let old = record.path().filter(|old| *old != leaf.path)?;
+        let id = id_of(&leaf.found)?;
+        (id_of(&(self.at)(old)) == Some(id)).then(|| {
+            let path = leaf.path.display();
+            format!(
+                "{path} and {} are one file (a hard link), and {} knows it as disk {uuid}, volume \"{}\": \
+                 serve it from one configuration; for a disk of its own, copy the file and name the copy",
+                old.display(),
+                sibling.directory.display(),
+                record.volume
+            )
+        })
+    }
+
+    /// What to say of a disk that a directory beside ours knows, whose files are `leaves`. Who has one open now says more
+    /// than what was recorded.
+    pub(super) fn elsewhere(
+        &self,
+        leaves: &[Leaf],
+        what: &str,
+        sibling: &Sibling,
+        (uuid, record): (&Uuid, &Record),
+        otherwise: &str,
+    ) -> String {
+        let mut leaves = leaves.iter();
+        let in_use = leaves.find_map(|leaf| Some((&leaf.path, (self.holder)(&leaf.path)?)));
+        if let Some((path, pid)) = in_use {
+            return format!(
+                "{} is in use by process {pid}; stop that one, or serve another file",
+                path.display()
+            );
+        }
+        let directory = sibling.directory.display();
+        let name = sibling.directory.file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let rename = match self.state_exists {
+            true => String::new(),
+            false => format!("mv {directory} {} or ", self.state.display()),
+        };
+        format!(
+            "{what}, which {} does not know and {directory} does, as volume \"{}\": if the configuration \
+             has another name now, {rename}write state = \"{}\" (no daemon may be using it); if it \
+             {otherwise}, {}",
+            self.state.display(),
+            record.volume,
+            name,
+            sibling.records.forget(uuid, record)
+        )
+    }
+}

@@ -1,0 +1,108 @@
+//! What can be told of a stripe or concat without opening it: its children that are files have their superblocks read.
+//! Nothing is made, locked or claimed.
+
+use std::path::Path;
+
+use engine::store;
+use uuid::Uuid;
+
+use super::{
+    check_len,
+    open::{Listed, Wanted, check_together},
+    refuse,
+    settings::Family,
+    superblock::SUPERBLOCK_BYTES,
+    superblock_of,
+};
+use crate::{
+    Result,
+    kinds::{Kind, Node, Volumes, What, file::settings::File},
+    values::ConfigError,
+};
+
+impl Family<'_> {
+    /// What would keep the volume from opening, of what its children that are files say; with paths that are
+    /// relative to `base`.
+    pub(crate) fn look_at_children(
+        &self,
+        wanted: Wanted,
+        base: &Path,
+        volumes: &Volumes,
+    ) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
+        let mut found = Vec::new();
+        for (index, node) in self.of.get_ref().iter().enumerate() {
+            let Some(file) = file_of(node, volumes) else {
+                continue;
+            };
+            let name = self.name_of(index, node);
+            match listed(name, wanted, file, base) {
+                Ok(listed) => found.extend(listed),
+                Err(error) => {
+                    // Where it is listed: what would mend it is a matter of the volume that lists it.
+                    let place = match &node.what {
+                        What::Named(_) => node.span.clone(),
+                        What::Inline(_) => file.path.span(),
+                    };
+                    errors.push(ConfigError::new(place, error.to_string()));
+                }
+            }
+        }
+        if errors.is_empty() {
+            let together = check_together(&found, self.of.get_ref().len(), wanted);
+            let of_all = together.map_err(|error| ConfigError::at(self.of, error.to_string()));
+            errors.extend(of_all.err());
+        }
+        errors
+    }
+
+    /// The name that the volume carries, if a child that is a file tells.
+    pub(crate) fn carried(&self, wanted: Wanted, base: &Path, volumes: &Volumes) -> Option<Uuid> {
+        let mut nodes = self.of.get_ref().iter();
+        nodes.find_map(|node| {
+            let file = file_of(node, volumes)?;
+            let listed = listed(String::new(), wanted, file, base).ok()??;
+            Some(listed.superblock.volume)
+        })
+    }
+}
+
+/// The file that `node` is, or has below layers that leave its blocks where they are.
+fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
+    loop {
+        match &node.what {
+            What::Named(name) => node = volumes.0.get(name)?,
+            What::Inline(kind) => match (&**kind, kind.children()) {
+                (Kind::File(file), _) => return Some(file),
+                (_, [child]) if !kind.settings().claims_children() => node = child,
+                _ => return None,
+            },
+        }
+    }
+}
+
+/// What the superblock of the child in `file` says. `None`: that cannot be told, or what is wrong with the file is said
+/// already.
+fn listed(name: String, wanted: Wanted, file: &File, base: &Path) -> Result<Option<Listed>> {
+    let path = base.join(file.path.get_ref());
+    let is_made = file.size.is_some() && !file.read_only;
+    let is_file = match store::look(&path).map(|look| (look.kind, look.len_bytes)) {
+        Ok((store::Kind::File, 1..)) => true,
+        Ok((store::Kind::BlockDevice { .. }, _)) => false,
+        Err(_) | Ok((store::Kind::File, 0)) if is_made => {
+            let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if \
+                       it is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
+            return Err(refuse(&name, why));
+        }
+        _ => return Ok(None),
+    };
+    let Ok(block) = store::read_start(&path, SUPERBLOCK_BYTES) else {
+        return Ok(None);
+    };
+    if is_file {
+        let look = store::look(&path).map(|look| look.len_bytes);
+        check_len(&name, look.unwrap_or(0))?;
+    }
+    let superblock = superblock_of(&name, &block, wanted.name())?;
+    Ok(Some(Listed { name, superblock }))
+}
