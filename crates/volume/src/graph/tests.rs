@@ -285,7 +285,7 @@ fn a_volume_named_twice_is_opened_once_and_closed_with_the_last() {
 
         let mut second = graph(text, scratch.path());
         let error = second.open("disk", &home).await.expect_err("it is in use");
-        assert!(error.message().contains("has it locked"), "{error}");
+        assert!(error.message().contains("in use by process"), "{error}");
         assert!(text[error.span().expect("a place").start..].starts_with("\"disk\", size"));
 
         let volume = seen.on_lane().await.expect("it is open");
