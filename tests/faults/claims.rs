@@ -368,7 +368,7 @@ fn a_stripe_of_files_is_claimed_too() {
     call(&["volume", "create", "-c", &config, "db"]).success();
     let mut first = Sanstone::serve_configuration(directory.path(), &text("one"), port);
     let refused = call(&["volume", "create", "--force", "-c", &other, "db"]);
-    has(&refused.stderr, &["another process has it locked"]);
+    has(&refused.stderr, &["in use by process"]);
     first.daemon().signal("KILL");
     let gone = first.daemon().wait(Duration::from_secs(60));
     gone.expect("nothing survives kill -9");

@@ -91,12 +91,9 @@ impl Connection {
         }
     }
 
-    /// The client has chosen the export: from now on it is a nexus of the unit. False: it has no place, or the unit
-    /// knows as many as it can.
-    pub(crate) fn enter(&self) -> bool {
-        if !self.service.everywhere.places.enter(self.id) {
-            return false;
-        }
+    /// The client has chosen the export: from now on it is a nexus of the unit. Otherwise why it cannot be.
+    pub(crate) fn enter(&self) -> Result<(), &'static str> {
+        self.service.everywhere.places.enter(self.id)?;
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);
@@ -106,6 +103,8 @@ impl Connection {
         let is_first = self.nexus.set(nexus).is_ok();
         debug_assert!(is_first, "a handshake ends once");
         is_known
+            .then_some(())
+            .ok_or("the disk knows as many clients as it can; end some of them")
     }
 
     /// Its nexus, once the handshake is over.

@@ -1,4 +1,4 @@
-//! How many connections there may be. Those in their handshake have places of their own, so that who merely connects
+//! How many connections there may be. Those in their handshake have places of their own, so that who stays in it
 //! keeps no client out: when these are taken, the oldest of them makes room for a new one.
 
 use std::{
@@ -76,15 +76,17 @@ impl<T> Places<T> {
         self.lock().leaving.len() >= self.limits.handshakes_max
     }
 
-    /// Its handshake is over. False: it has to leave, or there are as many clients as there may be.
-    pub(crate) fn enter(&self, id: u64) -> bool {
+    /// Its handshake is over. Otherwise why it may not go on.
+    pub(crate) fn enter(&self, id: u64) -> Result<(), &'static str> {
         let mut state = self.lock();
-        let may = state.clients.len() < self.limits.connections_max
-            && state.handshakes.remove(&id).is_some();
-        if may {
-            state.clients.insert(id);
+        if state.clients.len() >= self.limits.connections_max {
+            return Err("there are as many clients as there may be; end some of them");
         }
-        may
+        if state.handshakes.remove(&id).is_none() {
+            return Err("its handshake took so long that it had to make room for another one");
+        }
+        state.clients.insert(id);
+        Ok(())
     }
 
     /// It is gone.
@@ -119,11 +121,11 @@ mod tests {
     fn the_oldest_handshake_makes_room_and_no_client_does() {
         let places = places();
         assert_eq!(arrive(&places), Some((1, None)));
-        assert!(places.enter(1));
+        assert_eq!(places.enter(1), Ok(()));
         assert_eq!(arrive(&places), Some((2, None)));
         assert_eq!(arrive(&places), Some((3, None)));
         assert_eq!(arrive(&places), Some((4, Some(2))));
-        assert!(!places.enter(2), "it was told to leave");
+        assert!(places.enter(2).is_err_and(|why| why.contains("make room")));
         assert_eq!(arrive(&places), Some((5, Some(3))));
         assert!(places.is_crowded());
         places.leave(2);
@@ -134,13 +136,17 @@ mod tests {
     fn clients_have_their_number_whoever_began_before() {
         let places = places();
         assert_eq!(arrive(&places), Some((1, None)));
-        assert!(places.enter(1));
+        assert_eq!(places.enter(1), Ok(()));
         assert_eq!(arrive(&places), Some((2, None)));
         assert_eq!(arrive(&places), Some((3, None)));
-        assert!(places.enter(3));
-        assert!(!places.enter(2), "there are as many as there may be");
+        assert_eq!(places.enter(3), Ok(()));
+        assert!(
+            places
+                .enter(2)
+                .is_err_and(|why| why.contains("as many clients"))
+        );
         assert_eq!(arrive(&places), None);
         places.leave(1);
-        assert!(places.enter(2), "there is a place now");
+        assert_eq!(places.enter(2), Ok(()), "there is a place now");
     }
 }

@@ -146,8 +146,8 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
 }
 
 fn begin_transmission(connection: &Connection) {
-    if !connection.enter() {
-        return connection.dismiss("there are as many clients as there may be; end some of them");
+    if let Err(why) = connection.enter() {
+        return connection.dismiss(why);
     }
     let everywhere = &connection.service.everywhere;
     if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {

@@ -259,7 +259,10 @@ impl Door {
                 }
             }
             while self.everywhere.places.is_crowded() {
-                time::sleep(PAUSE_WHEN_CROWDED).await;
+                let pause = time::sleep(PAUSE_WHEN_CROWDED);
+                if let Either::One(()) = task::either(stopped.as_mut(), pause).await {
+                    return;
+                }
             }
         }
     }

@@ -27,10 +27,11 @@ use crate::trace::Trace;
 pub use crate::trace::{Ran, Request, Span, Told};
 
 thread_local! {
-    /// Whether there is a current one: a request that nobody watches costs this look.
+    /// Whether somebody watches: a request that nobody watches costs this look.
     static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// Whether that traces: what is only watched costs each node no more than this look.
+    /// Whether who watches also traces: what is only watched costs each node no more than this look.
     static IS_TRACED: Cell<bool> = const { Cell::new(false) };
+    /// Who watches what runs now.
     static CURRENT: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 

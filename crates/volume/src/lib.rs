@@ -34,10 +34,7 @@ mod local_claim;
 #[cfg(test)]
 mod measure;
 mod part;
-#[cfg(any(test, feature = "testing"))]
 pub mod planted;
-#[cfg(not(any(test, feature = "testing")))]
-mod planted;
 #[cfg(test)]
 mod scratch;
 #[cfg(test)]

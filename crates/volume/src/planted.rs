@@ -3,7 +3,7 @@
 /// A bug. Each is one decision of the data path, taken wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// `iscsi`: a flush has nothing to do when the first path, the home lane's, has written nothing.
+    /// `iscsi`: a flush has nothing to do when the home lane has written nothing.
     FlushOfOnePath,
     /// `iscsi`: a write is sent again before its lost nexus is dead at the target.
     ResendAtOnce,
@@ -18,18 +18,18 @@ pub enum Bug {
 }
 
 /// Whether the current thread has planted `bug`.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "planted"))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     testing::PLANTED.get() == Some(bug)
 }
 
 /// No: what is built for users has none.
-#[cfg(not(any(test, feature = "testing")))]
+#[cfg(not(any(test, feature = "planted")))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "planted"))]
 mod testing {
     use std::cell::Cell;
 
@@ -62,5 +62,5 @@ mod testing {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "planted"))]
 pub use testing::Planted;

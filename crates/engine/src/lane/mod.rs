@@ -84,7 +84,7 @@ pub(crate) struct LaneInner {
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
-    /// In the order of the numbers, so that a simulated lane ends in the same way each time.
+    /// What [`crate::local`] keeps, by number: in order, so that a simulated lane ends in the same way each time.
     pub(crate) locals: RefCell<BTreeMap<u64, Box<dyn Any>>>,
     pub(crate) shares: Shares,
     /// When the turn that runs now began.

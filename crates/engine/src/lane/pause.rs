@@ -34,8 +34,10 @@ const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
 /// A trial comes after so many windows at most: 32 slow commands among 16,000 are beyond the 99th percentile.
 const TRIAL_EVERY_MAX: u32 = 256;
-/// Trials take at most this part of the time: one in which a peer falls asleep takes much longer than a window.
+/// Trials take at most one part in so many of the time: one in which a peer falls asleep takes much longer than a window.
 const TRIAL_SHARE: u64 = 32;
+/// A trial that took longer has waited for work, and tells nothing.
+const TRIAL_NS_MAX: u64 = TRIAL_PAUSES as u64 * 10 * LOOK_MAX_NS;
 /// Fewer bytes than one I/O say nothing.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
 
@@ -184,9 +186,13 @@ impl Pauses {
         let cost = Cost::of(spent_ns, elapsed_ns, moved_bytes);
         match (was_trial, self.usual) {
             (true, Some(usual)) => {
-                self.compare(usual, cost);
+                if elapsed_ns <= TRIAL_NS_MAX {
+                    self.compare(usual, cost);
+                } else {
+                    self.until_trial = self.trial_every;
+                }
                 self.is_settling = true;
-                self.trial_ns = elapsed_ns;
+                self.trial_ns = elapsed_ns.min(TRIAL_NS_MAX);
                 self.since_trial_ns = 0;
             }
             _ if self.is_settling => self.is_settling = false,
@@ -375,7 +381,7 @@ mod tests {
 
     /// Looking is right for a lane whose peer falls asleep when this one does, and takes 24 pauses to find back.
     #[test]
-    fn trials_take_a_thirtieth_of_the_time_at_most_though_a_peer_is_slow_to_find_back() {
+    fn trials_and_what_follows_take_a_fifteenth_of_the_time_at_most() {
         let mut lane = Lane::new(Waiting::Balanced);
         let (mut asleep_us, mut elapsed_us, mut peer_sleeps_for) = (0, 0, 0);
         lane.pauses.mean_ns = 10_000;
@@ -410,6 +416,23 @@ mod tests {
             "{asleep_us} of {elapsed_us} us"
         );
         assert!(asleep_us > 0, "no trial was made");
+    }
+
+    /// The load ends in the middle of a trial and comes back an hour later, as another one.
+    #[test]
+    fn a_trial_that_waited_for_work_tells_nothing_and_holds_up_no_other() {
+        let mut lane = Lane::new(Waiting::Balanced);
+        lane.looked(1_000, LOOKING_IS_CHEAP);
+        while !lane.pauses.is_trial {
+            lane.pause(LOOKING_IS_CHEAP, PAUSE);
+        }
+        for _ in 0..TRIAL_PAUSES / 2 {
+            lane.pause(LOOKING_IS_CHEAP, PAUSE);
+        }
+        lane.pause(LOOKING_IS_CHEAP, Duration::from_secs(3600));
+        // Half a second at the most, and some windows.
+        lane.looked(30_000, SLEEPING_IS_CHEAP);
+        assert!(lane.looked(1_000, SLEEPING_IS_CHEAP) < 200);
     }
 
     /// Looking takes a fifth more of the processor, and gets the work done in two thirds of the time, or in the same.

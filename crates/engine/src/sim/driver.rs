@@ -134,10 +134,10 @@ impl Driver {
 
     /// Gives lane `n` of a machine no turn for `d`.
     pub(super) fn hold(&self, host: HostId, n: usize, d: Duration) {
-        let key = self.hosts.borrow()[host.0].lanes.get(n).copied();
+        let key = self.hosts.borrow()[host.0].lanes[n];
         let until = self.state.borrow().now + d;
         let mut lanes = self.lanes.borrow_mut();
-        if let Some(held) = lanes.iter_mut().find(|it| Some(it.key) == key) {
+        if let Some(held) = lanes.iter_mut().find(|it| it.key == key) {
             held.held_until = until;
         }
     }

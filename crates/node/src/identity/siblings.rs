@@ -1,5 +1,7 @@
 //! What is to be said of a disk that another state directory beside the configuration knows.
 
+use std::process;
+
 use uuid::Uuid;
 
 use super::{Known, id_of};
@@ -43,6 +45,7 @@ impl Known<'_> {
     ) -> String {
         let mut leaves = leaves.iter();
         let in_use = leaves.find_map(|leaf| Some((&leaf.path, (self.holder)(&leaf.path)?)));
+        let in_use = in_use.filter(|(_, pid)| *pid != process::id());
         if let Some((path, pid)) = in_use {
             return format!(
                 "{} is in use by process {pid}; stop that one, or serve another file",

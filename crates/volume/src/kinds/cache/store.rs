@@ -4,8 +4,8 @@
 //! passes and evicts the first that has none. A new block has none: one that is read once
 //! goes after one revolution of the hand, a block in use stays for up to four without a touch.
 //!
-//! A sequential reader turns no hand: what it has read is the first to go, the oldest first, as soon as room is needed. So
-//! a scan takes room from itself, and nothing from what others use.
+//! Room is first made of what sequential readers have passed, the oldest first, and by the hand only where
+//! there is too little of that. So a long scan takes room from itself.
 //!
 //! Blocks are shared, never changed under a reader: a write to a block that somebody still looks at
 //! replaces it by a changed copy; otherwise it is changed in place.
@@ -20,7 +20,7 @@ use engine::{Buf, Payload, Slice};
 use super::{block_map::BlockMap, blocks::Blocks, counters::Counters};
 
 const REUSES_MAX: u8 = 3;
-/// The blocks that sequential readers have just come to, which they may not have read to their ends.
+/// So many of the blocks that sequential readers came to last stay: they may not have been read to their ends.
 const JUST_REACHED: usize = 16;
 
 /// Why a block is kept.

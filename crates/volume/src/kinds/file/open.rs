@@ -4,6 +4,7 @@ use std::{
     io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
+    process,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -294,6 +295,9 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
                 .to_owned()
         }
         io::ErrorKind::WouldBlock => match store::lock_holder(&options.path) {
+            Some(pid) if pid == process::id() => {
+                format!("it is in use by process {pid}, which is this one; name it once")
+            }
             Some(pid) => {
                 format!("it is in use by process {pid}; stop that one, or serve another file")
             }

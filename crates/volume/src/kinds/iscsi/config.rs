@@ -63,6 +63,8 @@ pub struct Multipath {
     pub congestion: Option<String>,
     /// For how long what was sent may go without an acknowledgement (TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
+    /// Keeps the ISIDs from being given out again.
+    pub lease: Option<Arc<()>>,
 }
 
 /// One session with a disk.
@@ -111,7 +113,8 @@ impl IscsiConfig {
     }
 }
 
-/// An ISID that no other session of this process, and of no other one that runs now, uses.
+/// An ISID for a session that no volume has, as for discovery: no other one of this process, nor of another one that
+/// runs now, has the same.
 pub fn next_isid() -> Isid {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let [_, a, b, c] = std::process::id().to_be_bytes();

@@ -2,42 +2,69 @@
 //! its power, for an initiator port, which is a name and an ISID (RFC 7143 §4.4.3), and ends a session that was left behind when its
 //! port logs in again. LIO lets in nobody else of the name that has reserved the disk.
 //!
-//! They are made of who has the disk, which no two processes are at once, and of the disk. A disk that the same process opens
-//! again may still have sessions, so that the next ones are other ports.
+//! They are made of who has the disk, which no two processes are at once, and of the disk. While the same process has
+//! the disk open already, the next ones are other ports.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use iscsi::Isid;
 use uuid::Uuid;
 
-use super::url::IscsiUrl;
+use super::{disks::normalised, url::IscsiUrl};
+use crate::{Error, ErrorKind, Result};
 
-/// How often each disk was opened, by its URL.
+/// An ISID has room for so many openings of a disk.
+const OPENINGS_MAX: u8 = 16;
+
+/// The openings of each disk that have not ended, by its URL.
 #[derive(Debug, Default)]
-pub(super) struct Openings(HashMap<String, u8>);
+pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<()>)>>);
 
 /// The ISIDs of one disk, opened once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Isids {
     disk: u32,
     opening: u8,
+    lease: Arc<()>,
 }
 
 impl Openings {
     /// The ISIDs for the disk at `url`, which `owner` opens now.
-    pub(super) fn next(&mut self, owner: Uuid, url: &IscsiUrl) -> Isids {
-        let url = url.to_string();
+    ///
+    /// # Errors
+    /// When the disk is open as often as ISIDs can tell.
+    pub(super) fn next(&mut self, owner: Uuid, url: &IscsiUrl) -> Result<Isids> {
+        let url = normalised(url).to_string();
         let disk = crc32c::crc32c_append(crc32c::crc32c(owner.as_bytes()), url.as_bytes());
-        let count = self.0.entry(url).or_default();
-        let opening = *count;
-        *count = count.wrapping_add(1);
-        Isids { disk, opening }
+        let open = self.0.entry(url.clone()).or_default();
+        open.retain(|(_, lease)| lease.strong_count() > 0);
+        let is_free = |number: &u8| open.iter().all(|(it, _)| it != number);
+        let Some(opening) = (0..OPENINGS_MAX).find(is_free) else {
+            let message =
+                format!("{url}: this process has it open {OPENINGS_MAX} times; restart it");
+            return Err(Error::new(ErrorKind::Configuration, message));
+        };
+        let lease = Arc::new(());
+        open.push((opening, Arc::downgrade(&lease)));
+        Ok(Isids {
+            disk,
+            opening,
+            lease,
+        })
     }
 }
 
 impl Isids {
+    /// As long as this lives, no other opening of the disk has them.
+    pub(super) fn lease(&self) -> Arc<()> {
+        self.lease.clone()
+    }
+
     /// That of the session with this number, of at most 16.
-    pub(super) fn of(self, session: usize) -> Isid {
+    pub(super) fn of(&self, session: usize) -> Isid {
         let [a, b, c, high] = self.disk.to_be_bytes();
         let low = self.opening << 4 | session as u8 & 0xf;
         Isid::random([a, b, c], u16::from_be_bytes([high, low]))
@@ -58,19 +85,25 @@ mod tests {
         ];
         let [one, other] = urls.map(|url| url.parse::<IscsiUrl>().expect("a URL"));
         let owner = Uuid::from_u128(1);
-        let of = |owner, url| Openings::default().next(owner, url);
-        assert_eq!(of(owner, &one), of(owner, &one));
+        let ports_of = |isids: &Isids| -> Vec<_> {
+            let ports = (0..16).map(|session| format!("{:?}", isids.of(session)));
+            ports.collect()
+        };
+        let of = |owner, url| Openings::default().next(owner, url).expect("it is free");
+        assert_eq!(ports_of(&of(owner, &one)), ports_of(&of(owner, &one)));
         let mut again = Openings::default();
-        let all = [
-            again.next(owner, &one),
-            again.next(owner, &one),
-            of(owner, &other),
-            of(Uuid::from_u128(2), &one),
-        ];
-        let ports = all
-            .iter()
-            .flat_map(|isids| (0..16).map(|session| isids.of(session)));
-        let ports: HashSet<_> = ports.map(|isid| format!("{isid:?}")).collect();
-        assert_eq!(ports.len(), 4 * 16);
+        let mut open: Vec<_> = (0..OPENINGS_MAX)
+            .map(|_| again.next(owner, &one).expect("one is free"))
+            .collect();
+        let error = again.next(owner, &one).expect_err("all are in use");
+        assert!(error.to_string().contains("10.0.1.2"), "{error}");
+        // One that has ended is there for the next opening.
+        let ended = ports_of(&open.remove(0));
+        open.push(again.next(owner, &one).expect("the first is free"));
+        assert_eq!(ports_of(&open[15]), ended);
+        open.extend([of(owner, &other), of(Uuid::from_u128(2), &one)]);
+        let ports = open.iter().flat_map(ports_of);
+        let ports: HashSet<_> = ports.collect();
+        assert_eq!(ports.len(), 18 * 16);
     }
 }

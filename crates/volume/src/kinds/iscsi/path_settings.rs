@@ -159,7 +159,7 @@ impl SessionSettings<'_> {
     pub(super) async fn resolve(
         &self,
         lanes: usize,
-        isids: Isids,
+        isids: &Isids,
         limit: Duration,
     ) -> Result<(PathConfig, Multipath)> {
         let mut ways = Vec::new();
@@ -191,6 +191,7 @@ impl SessionSettings<'_> {
             policy: self.policy,
             congestion: self.congestion.map(str::to_owned),
             user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
+            lease: Some(isids.lease()),
         };
         Ok((first, multipath))
     }
@@ -267,8 +268,9 @@ mod tests {
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
         let session_settings = settings.session_settings();
         let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
+        let isids = isids.expect("it is the first");
         let sessions =
-            lane.block_on(session_settings.resolve(lanes, isids, Duration::from_secs(1)));
+            lane.block_on(session_settings.resolve(lanes, &isids, Duration::from_secs(1)));
         let (first, multipath) = sessions.expect("addresses are not looked up");
         let spare = multipath.spare;
         let all = std::iter::once(first).chain(multipath.more);

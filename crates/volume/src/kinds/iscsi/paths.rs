@@ -310,7 +310,7 @@ impl Paths {
         self.tell_paths();
     }
 
-    fn tell_paths(&self) {
+    pub(super) fn tell_paths(&self) {
         if let Some((status, lanes)) = self.status.get() {
             let paths = self.all.iter().zip(lanes);
             status.set_paths(paths.map(|(path, &lane)| path.status(lane)).collect());

@@ -399,6 +399,7 @@ impl Unit {
         if path.access.replace(access) != access {
             let (target_name, address) = (&self.config().target_name, path.config.address);
             tracing::info!(target_name, %address, ?access, "the target lets the path be used like this");
+            self.paths.tell_paths();
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Iscsi {
 
     /// The configuration of the sessions of a disk that so many lanes use; secrets' files are relative to
     /// `base`. Looks the host's name up, for as long as a connection may take.
-    async fn resolve(&self, base: &Path, lanes: usize, isids: Isids) -> Result<IscsiConfig> {
+    async fn resolve(&self, base: &Path, lanes: usize, isids: &Isids) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
         let (first, multipath) = self.session_settings().resolve(lanes, isids, limit).await?;
@@ -175,8 +175,8 @@ impl Settings for Iscsi {
         LaneFuture::new(async move {
             let lanes = opening.lanes.to_vec();
             let owner = opening.owner();
-            let isids = opening.kept::<Openings>().next(owner, self.url.get_ref());
-            let mut config = self.resolve(opening.base(), lanes.len(), isids).await?;
+            let isids = opening.kept::<Openings>().next(owner, self.url.get_ref())?;
+            let mut config = self.resolve(opening.base(), lanes.len(), &isids).await?;
             config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();

@@ -1,7 +1,7 @@
 //! What can be told of a stripe or concat without opening it: its children that are files have their superblocks read.
 //! Nothing is made, locked or claimed.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use engine::store;
 use uuid::Uuid;
@@ -56,14 +56,16 @@ impl Family<'_> {
         errors
     }
 
-    /// The name that the volume carries, if a child that is a file tells.
+    /// The name that the volume carries, if children that are files tell, and all the same one.
     pub(crate) fn carried(&self, wanted: Wanted, base: &Path, volumes: &Volumes) -> Option<Uuid> {
-        let mut nodes = self.of.get_ref().iter();
-        nodes.find_map(|node| {
+        let nodes = self.of.get_ref().iter();
+        let mut told = nodes.filter_map(|node| {
             let file = file_of(node, volumes)?;
             let listed = listed(String::new(), wanted, file, base).ok()??;
             Some(listed.superblock.volume)
-        })
+        });
+        let first = told.next()?;
+        told.all(|it| it == first).then_some(first)
     }
 }
 
@@ -86,22 +88,23 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
 fn listed(name: String, wanted: Wanted, file: &File, base: &Path) -> Result<Option<Listed>> {
     let path = base.join(file.path.get_ref());
     let is_made = file.size.is_some() && !file.read_only;
-    let is_file = match store::look(&path).map(|look| (look.kind, look.len_bytes)) {
-        Ok((store::Kind::File, 1..)) => true,
-        Ok((store::Kind::BlockDevice { .. }, _)) => false,
-        Err(_) | Ok((store::Kind::File, 0)) if is_made => {
-            let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if \
-                       it is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
-            return Err(refuse(&name, why));
-        }
+    let would_be_made = || {
+        let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if it \
+                   is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
+        Err(refuse(&name, why))
+    };
+    let file_len_bytes = match store::look(&path).map(|look| (look.kind, look.len_bytes)) {
+        Ok((store::Kind::File, 0)) if is_made => return would_be_made(),
+        Err(error) if is_made && error.kind() == io::ErrorKind::NotFound => return would_be_made(),
+        Ok((store::Kind::File, len_bytes @ 1..)) => Some(len_bytes),
+        Ok((store::Kind::BlockDevice { .. }, _)) => None,
         _ => return Ok(None),
     };
     let Ok(block) = store::read_start(&path, SUPERBLOCK_BYTES) else {
         return Ok(None);
     };
-    if is_file {
-        let look = store::look(&path).map(|look| look.len_bytes);
-        check_len(&name, look.unwrap_or(0))?;
+    if let Some(len_bytes) = file_len_bytes {
+        check_len(&name, len_bytes)?;
     }
     let superblock = superblock_of(&name, &block, wanted.name())?;
     Ok(Some(Listed { name, superblock }))

@@ -451,7 +451,7 @@ mod planted {
     use crate::planted::{Bug, Planted};
 
     #[test]
-    #[should_panic(expected = "are_closed")]
+    #[should_panic(expected = "assertion failed: doors.are_closed()")]
     fn lanes_that_are_not_waited_for_are_found() {
         let _planted = Planted::new(Bug::DoorsNotWaitedFor);
         super::doors_are_closed_when_every_lane_has_said_that_it_sends_nothing();
