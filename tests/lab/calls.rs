@@ -4,7 +4,7 @@ use std::fs;
 
 use harness::{noise, sanstone::call};
 
-use crate::Place;
+use crate::{Place, assert_gone};
 
 #[track_caller]
 fn refused(arguments: &[&str], part: &str) {
@@ -56,6 +56,24 @@ fn a_wrong_call_is_refused_with_what_to_write() {
     let ran = place.run(&nowhere);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("/nowhere/there.img"), "{ran}");
+}
+
+#[test]
+fn what_fio_writes_is_not_verified() {
+    let place = Place::new();
+    let printed = call(&["lab", "profiles", "iozone"]).success().stdout;
+    let profile = printed.replace("verify = false", "verify = true");
+    let profile = place.directory.write("verified.toml", profile);
+    let (profile, file) = (profile.to_string_lossy(), place.path("made.img"));
+    for call in [
+        &["run", &*profile, "--on", &file, "--with", "fio"][..],
+        &["compare", &file, "--with", "fio", "--profile", &profile],
+    ] {
+        let ran = place.run(call);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("write verify = false"), "{ran}");
+        assert_gone(&file);
+    }
 }
 
 #[test]

@@ -113,6 +113,16 @@ throttle = { rate = "100Gbit/s", latency = "5ms", of = { ram = { size = "8MiB" }
     }
 }
 
+/// A run that ends with its test, however that ends.
+struct Lab(Child);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// What is the same for every profile: an answer, figures, and that its page shows them.
 #[track_caller]
 fn assert_told(place: &Place, ran: &Ran) -> Value {

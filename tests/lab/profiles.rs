@@ -290,12 +290,11 @@ fn commit_rows(url: &str) -> Vec<(String, f64)> {
         .success();
     let json = assert_told(&place, &ran);
     let rows = json["layers"].as_array().expect("layers").iter();
-    let rows = rows.map(|row| {
+    rows.map(|row| {
         let name = row["name"].as_str().expect("a name");
         (name.to_owned(), row["p50_us"].as_f64().expect("a time"))
-    });
-    let rows: Vec<_> = rows.collect();
-    rows
+    })
+    .collect()
 }
 
 #[test]

@@ -4,6 +4,28 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use harness::{directory::Directory, run::run};
 
+/// The README of the results in this directory.
+#[track_caller]
+fn written(directory: &Directory) -> String {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/lab-readme");
+    let mut call = Command::new(tools);
+    run(call.arg(directory.path()), Duration::from_secs(60)).success();
+    fs::read_to_string(directory.join("README.md")).expect("it is there")
+}
+
+#[test]
+fn what_was_not_measured_is_said() {
+    let readme = written(&Directory::new());
+    for part in [
+        "beside the bare file: not measured |",
+        "waits for its commits: not measured |",
+        "```\nnot measured\n```",
+    ] {
+        assert!(readme.contains(part), "{part}: {readme}");
+    }
+    assert!(readme.ends_with("All runs:\n\n"), "{readme}");
+}
+
 #[test]
 fn the_results_stand_beside_the_published_figures() {
     let directory = Directory::new();
@@ -30,13 +52,7 @@ fn the_results_stand_beside_the_published_figures() {
                  all  99,000  10,000  1\n";
     directory.write("queue-distant.txt", queue);
 
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/lab-readme");
-    run(
-        Command::new(tools).arg(directory.path()),
-        Duration::from_secs(60),
-    )
-    .success();
-    let readme = fs::read_to_string(directory.join("README.md")).expect("it is there");
+    let readme = written(&directory);
     for part in [
         &format!("| | | MariaDB: {gains} |"),
         "PostgreSQL: not measured",

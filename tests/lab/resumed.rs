@@ -10,7 +10,7 @@ use std::{
 use harness::process::signal;
 use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told};
+use crate::{Lab, Place, assert_gone, assert_told};
 
 /// Two streams: of a few I/Os, and of many.
 const PROFILE: &str = r#"
@@ -41,7 +41,8 @@ fn volume(place: &Place, latency: &str) -> String {
 fn end_after_the_first_step(place: &Place, call: &[&str], name: &str) {
     let mut lab = place.command(call);
     let lab = lab.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut lab = lab.stderr(Stdio::null()).spawn().expect("it starts");
+    let lab = lab.stderr(Stdio::null());
+    let mut lab = Lab(lab.spawn().expect("it starts"));
     let deadline = Instant::now() + Duration::from_secs(300);
     let is_kept = || {
         place
@@ -51,8 +52,8 @@ fn end_after_the_first_step(place: &Place, call: &[&str], name: &str) {
     while !is_kept() && Instant::now() < deadline {
         sleep(Duration::from_millis(10));
     }
-    signal(i64::from(lab.id()), name);
-    let ended = lab.wait().expect("a child of ours");
+    signal(i64::from(lab.0.id()), name);
+    let ended = lab.0.wait().expect("a child of ours");
     assert_eq!(ended.success(), name == "INT", "{ended}");
 }
 

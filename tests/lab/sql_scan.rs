@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::{
     Place, assert_gone, assert_told,
-    oltp::{assert_nothing_left, can_mount, configuration, has_packages, run_in_place},
+    oltp::{
+        assert_nothing_left, can_mount, configuration, has_mariadb, has_postgresql, run_in_place,
+    },
 };
 
 /// One page, one cache, a scan and a deletion.
@@ -159,7 +161,7 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
 
 /// The statements on a server, on a plain file, on a stripe and on another volume of the same configuration.
 fn served(database: &str) {
-    if !has_packages() || !can_mount() {
+    if !can_mount() {
         return;
     }
     let place = Place::new();
@@ -189,34 +191,73 @@ fn served(database: &str) {
     }
     assert_gone(&file);
     assert_nothing_left(&place);
-    let copies = fs::read_dir(place.directory.path())
-        .expect("it is there")
-        .flatten();
-    let mut copies =
-        copies.filter(|entry| entry.file_name().to_string_lossy().contains("sanstone-lab"));
-    assert!(
-        copies.next().is_none(),
-        "a copy of the configuration was left"
-    );
+    assert_no_copies(&place);
+}
+
+/// Nothing is left of copies of the configuration.
+#[track_caller]
+fn assert_no_copies(place: &Place) {
+    let entries = fs::read_dir(place.directory.path()).expect("it is there");
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let copies: Vec<_> = names
+        .filter(|name| name.to_string_lossy().contains("sanstone-lab"))
+        .collect();
+    assert!(copies.is_empty(), "{copies:?}");
+}
+
+#[test]
+fn volumes_that_a_daemon_has_served_without_a_state_of_their_own_are_measured_with_caches() {
+    if !has_mariadb() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let volumes = "[volume.a]\nfile = { path = \"a.img\", size = \"768MiB\" }\n\
+                   [volume.b]\nfile = { path = \"b.img\", size = \"768MiB\" }\n";
+    drop(Sanstone::serve(
+        place.directory.path(),
+        volumes,
+        &["a", "b"],
+    ));
+    let text = SHORT
+        .replace(
+            "pages = [\"64KiB\"]",
+            "pages = [\"16KiB\"]\ndatabase = \"mariadb\"",
+        )
+        .replace("[\"0B\"]", "[\"0B\", \"16MiB\"]");
+    let profile = place.directory.write("cached.toml", text);
+    let configuration = place.path("sanstone.toml");
+    let call = ["run", &*profile.to_string_lossy(), "-c", &configuration];
+    let call = [&call[..], &["--on", "a", "--on", "b"]].concat();
+    let json = assert_told(&place, &run_in_place(&place, &call).success());
+    let sweep = json["figures"]["sweep"].as_array().expect("a sweep");
+    assert_eq!(sweep.len(), 2, "{json}");
+    for set in sweep
+        .iter()
+        .flat_map(|measured| &measured["sets"].as_array().expect("sets")[..])
+    {
+        assert_score(set);
+    }
+    assert_nothing_left(&place);
+    assert_no_copies(&place);
 }
 
 #[test]
 fn mariadb_on_a_stripe_beside_a_plain_file() {
-    served("mariadb");
+    if has_mariadb() {
+        served("mariadb");
+    }
 }
 
 #[test]
 fn postgresql_on_a_stripe_beside_a_plain_file() {
-    if !std::path::Path::new("/usr/lib/postgresql").exists() {
-        harness::skip("postgresql is not installed");
-        return;
+    if has_postgresql() {
+        served("postgresql");
     }
-    served("postgresql");
 }
 
 #[test]
 fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_have() {
-    if !has_packages() {
+    if !has_mariadb() {
         return;
     }
     let place = Place::new();
@@ -248,13 +289,13 @@ fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_hav
     let profile = place.directory.write("pages.toml", text);
     let ran = place.run(&["run", &*profile.to_string_lossy(), "--on", &name]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    let part = "pages: 64KiB is no page of PostgreSQL; write powers of two from 8192 to 8192 bytes";
+    let part = "pages: 64KiB is no page of PostgreSQL; write \"8KiB\"";
     assert!(ran.stderr.contains(part), "{ran}");
 }
 
 #[test]
 fn a_cache_stands_before_a_disk_of_a_target_for_a_server() {
-    if !has_packages() || !can_mount() {
+    if !has_mariadb() || !can_mount() {
         return;
     }
     let place = Place::new();

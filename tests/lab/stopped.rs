@@ -2,7 +2,7 @@
 //! the few that were outstanding.
 
 use std::{
-    process::{Child, Stdio},
+    process::Stdio,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use std::{
 use harness::{directory::Directory, sanstone::Sanstone};
 use serde_json::Value;
 
-use crate::Place;
+use crate::{Lab, Place};
 
 /// Closed loops, and then an open one at a rate that is no effort.
 const PROFILE: &str = r#"
@@ -32,16 +32,6 @@ const RATE: f64 = 1500.0;
 const BEGUN_MAX: f64 = 1024.0;
 const STOP: Duration = Duration::from_millis(1500);
 const LONG_MS: f64 = 300.0;
-
-/// A run that ends with its test, however that ends.
-struct Lab(Child);
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Waits until the run has kept this step; whether it did so before its end.
 fn has_kept(place: &Place, lab: &mut Lab, step: &str) -> bool {

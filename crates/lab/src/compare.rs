@@ -64,6 +64,9 @@ pub fn compare(
         )));
     }
     let experiment = profile.experiment();
+    if options.b.is_none() {
+        fio::check(experiment)?;
+    }
     experiment.survey(progress)?;
     let needs = experiment.needs();
     let mut cases = experiment.cases();

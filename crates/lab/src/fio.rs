@@ -12,8 +12,21 @@ use serde::Deserialize;
 use crate::{
     Error, Result,
     load::{Arrivals, BEGUN_MAX, Order, Spacing, Workload},
-    profile::Sample,
+    profile::{Experiment, Sample},
 };
+
+/// Looks whether fio can run beside the loads of ours.
+///
+/// # Errors
+/// Our reads are compared with what we wrote, and fio writes something else.
+pub(crate) fn check(experiment: &dyn Experiment) -> Result<()> {
+    match experiment.verifies() {
+        true => Err(Error::Call(
+            "--with fio: what fio writes cannot be verified; write verify = false".into(),
+        )),
+        false => Ok(()),
+    }
+}
 
 /// Whether fio has such a load.
 pub(crate) fn has(workload: &Workload) -> bool {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::host;
 
-pub(crate) use crate::bench::{family_ns, machine_ns, process_ns};
+pub(crate) use crate::bench::{ended_ns, family_ns, machine_ns, process_ns};
 
 /// A core that is busier than this sets the pace.
 const BUSY: f64 = 0.9;

@@ -14,6 +14,7 @@ use engine::{Lane, LaneConfig, LaneHandle, buf};
 use crate::{
     Error, Result,
     databases::{Bed, derived},
+    fio,
     load::{Stop, fill_to},
     machine,
     profile::{Journal, Needs, Profile, Runner},
@@ -73,6 +74,9 @@ pub fn run(
         .as_ref()
         .map(|json| Journal::of(json, profile));
     let journal = resumed.transpose()?.unwrap_or_default();
+    if options.with_fio {
+        fio::check(experiment)?;
+    }
     experiment.survey(progress)?;
     let needs = experiment.needs();
     let lane = lane()?;
@@ -149,6 +153,19 @@ pub fn run(
         beds.leave(&lane, configured, opening);
     }
     found
+}
+
+/// Copies what one state directory knows of disks to another: those that a daemon has served before are known there, too.
+fn copy_records(from: &Path, to: &Path) -> Result<()> {
+    const RECORDS: &str = "volumes.toml";
+    let records = from.join(RECORDS);
+    match fs::copy(&records, to.join(RECORDS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::File {
+            path: records,
+            source: error,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// What databases with a file system of theirs are put on, and what has been made for that.
@@ -242,9 +259,13 @@ impl Beds {
                         let state = tempfile::tempdir()
                             .map_err(|source| file(Path::new("a directory"), source))?;
                         let shown = state.path().to_string_lossy().into_owned();
+                        let mut original = None;
                         let copy = derived(configured.path, |table| {
-                            table.insert("state".into(), shown.into());
+                            original = table.insert("state".into(), shown.into());
                         })?;
+                        if let Some(original) = original.as_ref().and_then(toml::Value::as_str) {
+                            copy_records(&copy.path().with_file_name(original), state.path())?;
+                        }
                         let bed = volume(copy.path(), name);
                         self.directories.push(state);
                         self.configurations.push(copy);

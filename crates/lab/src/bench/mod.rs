@@ -23,7 +23,7 @@ pub use floor::serve as serve_floor;
 pub use report::Report;
 pub(crate) use {
     report::host,
-    usage::{family_ns, machine_ns, process_ns},
+    usage::{ended_ns, family_ns, machine_ns, process_ns},
 };
 
 use crate::{

@@ -62,7 +62,12 @@ pub(crate) fn process_ns(pid: u32) -> u64 {
 /// The same with that of the processes which it has started and which have ended.
 pub(crate) fn family_ns(pid: u32) -> u64 {
     let stat = read(&format!("/proc/{pid}/stat"));
-    cpu_ns(&stat, UTIME) + cpu_ns(&stat, UTIME + 2)
+    cpu_ns(&stat, UTIME) + cpu_ns(&stat, ENDED)
+}
+
+/// That of the processes alone which it has started and which have ended.
+pub(crate) fn ended_ns(pid: u32) -> u64 {
+    cpu_ns(&read(&format!("/proc/{pid}/stat")), ENDED)
 }
 
 /// CPU time of this process with all its threads, to the nanosecond.
@@ -112,6 +117,8 @@ fn read(path: &str) -> String {
 /// Where /proc/PID/stat has a process's own time, counted from the field behind its name; the
 /// system's share follows the user's.
 const UTIME: usize = 11;
+/// Where it has that of its children that have ended.
+const ENDED: usize = UTIME + 2;
 
 /// The user's and the system's time in a line of /proc/PID/stat, in nanoseconds.
 fn cpu_ns(stat: &str, field: usize) -> u64 {
@@ -155,11 +162,7 @@ mod tests {
     fn cpu_time_is_read_behind_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 20 3 500 60 20 0 2 0 9";
         assert_eq!(cpu_ns(stat, UTIME), 230_000_000);
-        assert_eq!(
-            cpu_ns(stat, UTIME + 2),
-            5_600_000_000,
-            "children that have ended"
-        );
+        assert_eq!(cpu_ns(stat, ENDED), 5_600_000_000);
         assert_eq!(cpu_ns("", UTIME), 0);
     }
 

@@ -158,6 +158,8 @@ impl Server {
                 start.args(["-c", &format!("shared_buffers={}kB", memory_bytes >> 10)]);
                 let sockets = format!("unix_socket_directories={}", run_in.display());
                 start.args(["-c", &sockets]);
+                // Else a scan begins where another one is or was, and LIMIT gives other rows each time.
+                start.args(["-c", "synchronize_seqscans=off"]);
                 start
             }
         };

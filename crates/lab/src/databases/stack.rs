@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     process::Command,
     rc::Rc,
     time::Duration,
@@ -244,7 +244,8 @@ impl Stack {
     }
 }
 
-/// A changed copy of a configuration, beside it: paths in it are relative to where it is.
+/// A changed copy of a configuration, beside it: paths in it are relative to where it is. Its state directory is that of
+/// the original, unless `change` says otherwise.
 pub(crate) fn derived(
     configuration: &Path,
     change: impl FnOnce(&mut toml::Table),
@@ -256,6 +257,10 @@ pub(crate) fn derived(
     let text = fs::read_to_string(configuration).map_err(failed)?;
     let mut table: toml::Table = toml::from_str(&text)
         .map_err(|error| Error::Call(format!("{}: {error}", configuration.display())))?;
+    // A configuration without one has the directory of its own name.
+    let state = path::absolute(configuration).map_err(failed)?;
+    let state = state.with_extension("state").to_string_lossy().into_owned();
+    table.entry("state").or_insert(state.into());
     change(&mut table);
     let copy = tempfile::Builder::new()
         .prefix("sanstone-lab-")
@@ -287,5 +292,31 @@ impl Drop for Stack {
         }
         // It takes its own mount away.
         self.attach = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_state_directory_of_its_configuration() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let configuration = directory.path().join("db.toml");
+        let state_of = |text: &str| {
+            fs::write(&configuration, text).expect("it is ours");
+            let copy = derived(&configuration, |table| with_cache(table, "db", 1 << 20));
+            let copy = copy.expect("it is TOML");
+            let text = fs::read_to_string(copy.path()).expect("it is there");
+            let table: toml::Table = text.parse().expect("it is TOML");
+            let cached = &table["volume"][CACHED]["cache"];
+            assert_eq!(cached["of"].as_str(), Some("db"), "{text}");
+            let state = table["state"].as_str().expect("it has one");
+            copy.path().with_file_name(state)
+        };
+        let volume = "[volume.db]\nram = { size = \"8MiB\" }\n";
+        assert_eq!(state_of(volume), directory.path().join("db.state"));
+        let named = format!("state = \"here\"\n{volume}");
+        assert_eq!(state_of(&named), directory.path().join("here"));
     }
 }

@@ -78,7 +78,7 @@ pub async fn generate(
             rate_per_s,
             spacing,
         } => {
-            // Else the system lets each sleep end up to 50 µs too late; where it refuses, it still does.
+            // Otherwise Linux may end each sleep up to 50 µs late. If this is refused, only precision is lost.
             let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
             arrive(&run, began, Schedule::new(rate_per_s, spacing)).await;
             let _ = thread::set_current_timer_slack(None);

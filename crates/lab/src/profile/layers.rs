@@ -19,13 +19,19 @@ pub(crate) struct Way {
 /// A row: its name, and what it takes of an operation.
 pub(crate) type Row<T> = (&'static str, fn(&T) -> u64);
 
+pub(crate) const INITIATOR: &str = "initiator";
+pub(crate) const WIRE: &str = "wire";
+pub(crate) const TARGET: &str = "target";
+pub(crate) const MEDIUM: &str = "medium";
+pub(crate) const UNTOLD: &str = "wire and target: not visible";
+
 /// The rows of a way, from the top to the bottom: they make up all of it.
 const ROWS: [Row<Way>; 5] = [
-    ("initiator", |way| way.initiator_ns),
-    ("wire", |way| way.wire_ns),
-    ("target", |way| way.target_ns),
-    ("medium", |way| way.medium_ns),
-    ("wire and target: not visible", |way| way.untold_ns),
+    (INITIATOR, |way| way.initiator_ns),
+    (WIRE, |way| way.wire_ns),
+    (TARGET, |way| way.target_ns),
+    (MEDIUM, |way| way.medium_ns),
+    (UNTOLD, |way| way.untold_ns),
 ];
 
 impl Way {

@@ -43,6 +43,16 @@ pub const BUILT_IN: [(&str, &str); 8] = [
     ("oltp", include_str!("oltp.toml")),
 ];
 
+/// The kinds of profiles.
+const KINDS: [&str; 6] = [
+    "queue",
+    "iozone",
+    "effectiveness",
+    "commit",
+    "sql-scan",
+    "oltp",
+];
+
 /// A profile, ready to run.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -232,7 +242,7 @@ impl Profile {
 
 impl Settings {
     fn parse(mut table: toml::Table) -> std::result::Result<Settings, String> {
-        let kinds = BUILT_IN.map(|(name, _)| format!("\"{name}\"")).join(", ");
+        let kinds = KINDS.map(|kind| format!("\"{kind}\"")).join(", ");
         let kind = match table.remove("kind") {
             Some(toml::Value::String(kind)) => kind,
             Some(other) => return Err(format!("kind = {other}: write one of {kinds}")),

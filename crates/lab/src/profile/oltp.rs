@@ -11,7 +11,7 @@ use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
     Result,
     databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
-    machine::{family_ns, machine_ns, process_ns},
+    machine::{ended_ns, family_ns, machine_ns},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
     statistics::{Comparison, Median, SAMPLES_MIN},
@@ -113,6 +113,8 @@ impl Oltp {
     ) -> Result<Option<Round>> {
         let Site { server, stack } = site;
         let of_target = || runner.pid.map(family_ns);
+        // Of all that this program starts, only sysbench ends meanwhile.
+        let of_load = || ended_ns(std::process::id());
         server.go_on();
         let before = (
             machine_ns(),
@@ -120,7 +122,7 @@ impl Oltp {
             stack.attach_ns(),
             of_target(),
             stack.ios(),
-            ended_ns(),
+            of_load(),
         );
         let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
         // A server counts what its processes used once it has seen their end.
@@ -131,7 +133,7 @@ impl Oltp {
             stack.attach_ns(),
             of_target(),
             stack.ios(),
-            ended_ns(),
+            of_load(),
         );
         server.pause();
         let Some(ran) = ran? else {
@@ -298,12 +300,6 @@ impl Oltp {
             ..Findings::default()
         }
     }
-}
-
-/// Processor time of the processes that this program has started and seen the end of, in nanoseconds.
-fn ended_ns() -> u64 {
-    let own = std::process::id();
-    family_ns(own).saturating_sub(process_ns(own))
 }
 
 fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {

@@ -52,6 +52,26 @@ fn refused(text: &str, part: &str) {
 }
 
 #[test]
+fn the_kinds_that_a_refusal_names_are_kinds() {
+    let of_kind = |kind: &str| {
+        let text = format!("kind = \"{kind}\"");
+        let error = Profile::parse("mine", &text, false).expect_err("it says nothing else");
+        error.to_string()
+    };
+    let refusal = of_kind("sql-mariadb");
+    let (_, named) = refusal.split_once("write one of ").expect("it names them");
+    let named: Vec<&str> = named
+        .split(", ")
+        .map(|kind| kind.trim_matches('"'))
+        .collect();
+    assert_eq!(named, KINDS);
+    for kind in KINDS {
+        let error = of_kind(kind);
+        assert!(error.contains("missing field"), "{error}");
+    }
+}
+
+#[test]
 fn what_cannot_be_meant_is_named() {
     let queue = BUILT_IN[0].1;
     refused(&queue.replace("block =", "blok ="), "blok");

@@ -12,8 +12,9 @@ use crate::{statistics::Median, target::FILE};
 const PARTS: usize = 12;
 /// A part of more than this is worth a word.
 const LARGE: f64 = 0.5;
-/// And so is a part that waits for one share of several, if that share takes so many times as much as each of the others.
+/// And so is more than this for which one share of several is waited for, if it is slower than the others.
 const UNEQUAL: f64 = 0.25;
+/// It is slower if it takes so many times as much as each of the others.
 const SLOWER: f64 = 2.0;
 
 /// A part of the time, as each part of the run has it.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    super::layers,
     nodes::Nodes,
     trace::{Traced, What, Work},
 };
@@ -37,10 +38,10 @@ impl Layer {
             Layer::Database => super::DATABASE,
             Layer::Volume => "volume's layers here",
             Layer::Line => "initiator's queue",
-            Layer::Wire => "wire",
-            Layer::Target => "target",
-            Layer::Medium => "medium",
-            Layer::Untold => "wire and target: not visible",
+            Layer::Wire => layers::WIRE,
+            Layer::Target => layers::TARGET,
+            Layer::Medium => layers::MEDIUM,
+            Layer::Untold => layers::UNTOLD,
         }
     }
 
@@ -60,7 +61,7 @@ impl Layer {
     /// The row of the table of layers that it is a part of.
     pub(super) fn row(self) -> &'static str {
         match self {
-            Layer::Volume | Layer::Line => "initiator",
+            Layer::Volume | Layer::Line => layers::INITIATOR,
             other => other.name(),
         }
     }

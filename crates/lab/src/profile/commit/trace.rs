@@ -124,7 +124,7 @@ pub(super) fn works(
     works
 }
 
-/// One of so many commits, always as many more as there are too many spans.
+/// Commits that are kept: all at first; whenever they have too many spans together, every other one goes.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) commits: Vec<Traced>,

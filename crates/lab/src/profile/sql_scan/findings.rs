@@ -165,7 +165,7 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
         }
     }
     if let Some((other, other_s)) = worst(&|m| m.page == best.page) {
-        if other_s > LARGE * score_s {
+        if other_s > LARGE * score_s && best.sets[disk].can_have_cache() {
             let what = match best.cache.starts_with('0') {
                 true => "leave the `cache` away".into(),
                 false => format!(
@@ -359,4 +359,57 @@ fn gain(first: &MeasuredStatement, this: &MeasuredStatement) -> String {
 
 fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One disk with one page, which scores so much with this cache; its processor time, if it is a server's.
+    fn measured(cache: &str, score_s: f64, processors: Option<Processors>) -> Measured {
+        let statement = MeasuredStatement {
+            name: "scan".into(),
+            sql: "SELECT 1".into(),
+            weight: 1.0,
+            runs_s: vec![score_s],
+            average_s: score_s,
+            read_megabytes_per_s: 1.0,
+            written_megabytes_per_s: 0.0,
+            paper_s: None,
+            processors,
+        };
+        Measured {
+            name: format!("pages of 16KiB, {cache}"),
+            page: "16KiB".into(),
+            cache: cache.into(),
+            rows: 1,
+            table_bytes: 1 << 20,
+            sets: vec![MeasuredSet {
+                name: "disk".into(),
+                score_s: Some(score_s),
+                statements: vec![statement],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_cache_is_advised_where_one_can_be() {
+        let of_server = |attach_s| {
+            Some(Processors {
+                machine_s: 1.0,
+                server_s: 0.5,
+                attach_s,
+            })
+        };
+        let advised = |processors| {
+            let sweep = [("0B", 2.0), ("16MiB", 1.0)];
+            let all = sweep.map(|(cache, score_s)| measured(cache, score_s, processors));
+            advice(&all, 1).concat()
+        };
+        for can in [None, of_server(Some(0.1))] {
+            let advice = advised(can);
+            assert!(advice.contains("size = \"16MiB\": 2.00×"), "{advice}");
+        }
+        assert_eq!(advised(of_server(None)), "", "a file, or a directory");
+    }
 }

@@ -74,14 +74,15 @@ impl Database {
         }
     }
 
-    /// The pages that it can have, in bytes.
-    fn pages_bytes(self) -> RangeInclusive<u64> {
-        match self {
-            Database::Sqlite => 512..=65_536,
-            Database::Mariadb => 4096..=65_536,
+    /// The pages that it can have.
+    fn pages(self) -> RangeInclusive<Size> {
+        let (least, most) = match self {
+            Database::Sqlite => (512, 65_536),
+            Database::Mariadb => (4096, 65_536),
             // As it was compiled.
-            Database::Postgresql => 8192..=8192,
-        }
+            Database::Postgresql => (8192, 8192),
+        };
+        Size::from_bytes(least)..=Size::from_bytes(most)
     }
 
     fn name(self) -> &'static str {
@@ -272,15 +273,15 @@ impl Experiment for SqlScan {
         within("rows", self.rows, 10_000..=ROWS_MAX)?;
         within("memory, in bytes", self.memory.bytes(), 65_536..=1 << 40)?;
         for page in &self.pages {
-            let can_be = self.database.pages_bytes();
-            if !page.bytes().is_power_of_two() || !can_be.contains(&page.bytes()) {
-                return Err(format!(
-                    "pages: {page} is no page of {}; write powers of two from {} to {} bytes, as \"{}B\"",
-                    self.database.name(),
-                    can_be.start(),
-                    can_be.end(),
-                    can_be.end(),
-                ));
+            let can_be = self.database.pages();
+            if !page.bytes().is_power_of_two() || !can_be.contains(page) {
+                let (least, most) = (can_be.start(), can_be.end());
+                let mend = match least == most {
+                    true => format!("\"{most}\""),
+                    false => format!("powers of two from \"{least}\" to \"{most}\""),
+                };
+                let name = self.database.name();
+                return Err(format!("pages: {page} is no page of {name}; write {mend}"));
             }
         }
         for cache in self.caches.iter().filter(|cache| cache.bytes() != 0) {

@@ -62,6 +62,15 @@ pub(super) struct MeasuredSet {
     pub(super) statements: Vec<MeasuredStatement>,
 }
 
+impl MeasuredSet {
+    /// Whether a cache stands before it, if there is one: a server's is before volumes alone.
+    pub(super) fn can_have_cache(&self) -> bool {
+        let is_volume = |of: &Processors| of.attach_s.is_some();
+        let mut served = self.statements.iter().flat_map(|s| &s.processors);
+        served.all(is_volume)
+    }
+}
+
 /// One statement on one disk.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct MeasuredStatement {
