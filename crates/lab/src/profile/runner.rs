@@ -376,10 +376,10 @@ impl<'a> Runner<'a> {
             table.rows.push(row);
         }
         findings.tables.push(table);
-        let beside = self
-            .beside
-            .iter()
-            .map(|(name, ours, fio)| json!({ "load": name, "ours": ours, "fio": fio }));
+        let beside = self.beside.iter().map(|(name, ours, fio)| {
+            let fio = json!({ "iops": fio.per_s, "p50_us": fio.p50_us, "p99_us": fio.p99_us });
+            json!({ "load": name, "ours": ours, "fio": fio })
+        });
         findings.figures["fio"] = Value::Array(beside.collect());
     }
 }

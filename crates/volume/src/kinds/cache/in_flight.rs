@@ -27,8 +27,6 @@ pub(super) struct Fill {
     pub(super) blocks: Range<u64>,
     /// Whether nobody asked for it yet.
     pub(super) read_ahead: bool,
-    /// Whether it is for a sequential reader.
-    pub(super) in_stream: bool,
     /// Those of its blocks that somebody has waited for.
     wanted: RefCell<Vec<u64>>,
     result: RefCell<Option<Result<Payload>>>,
@@ -99,16 +97,10 @@ impl InFlight {
     }
 
     /// Begins a fill of `blocks`, to none of which one is attached.
-    pub(super) fn begin_fill(
-        &mut self,
-        blocks: Range<u64>,
-        read_ahead: bool,
-        in_stream: bool,
-    ) -> Rc<Fill> {
+    pub(super) fn begin_fill(&mut self, blocks: Range<u64>, read_ahead: bool) -> Rc<Fill> {
         let fill = Rc::new(Fill {
             blocks: blocks.clone(),
             read_ahead,
-            in_stream,
             wanted: RefCell::default(),
             result: RefCell::default(),
             ended: Notify::new(),
@@ -196,16 +188,16 @@ mod tests {
     #[test]
     fn no_fill_is_attached_to_a_block_from_a_writes_beginning_to_its_end() {
         let mut state = in_flight();
-        let before = state.begin_fill(0..4, false, false);
+        let before = state.begin_fill(0..4, false);
         let id = state.begin_write(4096..8192);
         assert!(state.fill_of(0).is_some() && state.fill_of(1).is_none());
         assert!(state.is_written(1) && !state.is_written(2));
-        let during = state.begin_fill(1..2, false, false);
+        let during = state.begin_fill(1..2, false);
         assert!(state.fill_of(1).is_none());
         state.end_write(id);
         assert!(!state.end_fill(&during, 1));
         assert!(state.end_fill(&before, 0) && !state.end_fill(&before, 1));
-        let after = state.begin_fill(1..2, false, false);
+        let after = state.begin_fill(1..2, false);
         assert!(state.fill_of(1).is_some() && state.end_fill(&after, 1));
     }
 

@@ -37,7 +37,7 @@ use self::{
     counters::{Counters, OpenCounters},
     in_flight::{Fill, InFlight, WriteId},
     read_ahead::ReadAhead,
-    store::{Store, Why},
+    store::Store,
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
@@ -380,7 +380,7 @@ impl Inner {
                     missed = true;
                     let run = state.missing_run(self.blocks, block..touched.end, bytes);
                     next = run.end;
-                    let Some(fill) = self.begin_fill(state, run, false, in_stream) else {
+                    let Some(fill) = self.begin_fill(state, run, false) else {
                         state.counters.misses.add(1);
                         return None;
                     };
@@ -431,7 +431,7 @@ impl Inner {
                 break;
             }
             let ahead = self.blocks.bytes(&run);
-            if self.begin_fill(state, run, true, true).is_none() {
+            if self.begin_fill(state, run, true).is_none() {
                 break;
             }
             state.counters.read_ahead_bytes.add(ahead.end - ahead.start);
@@ -445,12 +445,11 @@ impl Inner {
         state: &mut State,
         run: Range<u64>,
         read_ahead: bool,
-        in_stream: bool,
     ) -> Option<Rc<Fill>> {
         if !state.store.reserve(2 * (run.end - run.start) as usize) {
             return None;
         }
-        let fill = state.in_flight.begin_fill(run, read_ahead, in_stream);
+        let fill = state.in_flight.begin_fill(run, read_ahead);
         // A task of its own: others may join, and whoever asked first may be cancelled.
         drop(layers::spawn(self.clone().fill(fill.clone())));
         Some(fill)
@@ -550,12 +549,7 @@ impl State {
             Some(payload) => {
                 let mut page = Buf::new(part.len());
                 payload.copy_to(part.start, &mut page);
-                let why = match (unused, fill.in_stream) {
-                    (true, _) => Why::Ahead,
-                    (false, true) => Why::Passed,
-                    (false, false) => Why::Used,
-                };
-                self.store.insert(block, page.freeze(), why);
+                self.store.insert(block, page.freeze(), unused);
             }
             None => self.store.count_waste(unused),
         }
