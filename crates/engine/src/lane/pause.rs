@@ -34,10 +34,6 @@ const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
 /// A trial comes after so many windows at most: 32 slow commands among 16,000 are beyond the 99th percentile.
 const TRIAL_EVERY_MAX: u32 = 256;
-/// Trials take at most one part in so many of the time: one in which a peer falls asleep takes much longer than a window.
-const TRIAL_SHARE: u64 = 32;
-/// A trial that took longer has waited for work, and tells nothing.
-const TRIAL_NS_MAX: u64 = TRIAL_PAUSES as u64 * 10 * LOOK_MAX_NS;
 /// Fewer bytes than one I/O say nothing.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
 
@@ -98,11 +94,6 @@ pub(super) struct Pauses {
     /// The way that is usual now.
     way: Way,
     is_trial: bool,
-    /// A trial has just ended: the peers still wait as they did during it.
-    is_settling: bool,
-    /// How long the last trial took, and the time since.
-    trial_ns: u64,
-    since_trial_ns: u64,
     /// Pauses that are left of this window.
     pauses_left: u32,
     /// When this window began, by the clock and in CPU time of the thread, and the bytes moved since.
@@ -123,9 +114,6 @@ impl Pauses {
             mean_ns: 10 * LOOK_MAX_NS,
             way: Way::Look,
             is_trial: false,
-            is_settling: false,
-            trial_ns: 0,
-            since_trial_ns: 0,
             pauses_left: WINDOW_PAUSES,
             began: Instant::default(),
             began_cpu_ns: 0,
@@ -156,13 +144,10 @@ impl Pauses {
     /// A pause that `began` then has ended `now`, however it was spent. `cpu_ns` gives the thread's CPU time.
     pub(super) fn ended(&mut self, began: Instant, now: Instant, cpu_ns: impl FnOnce() -> u64) {
         // A mean over about eight pauses; a long one counts no more than ten looks, so that the lane finds back to
-        // looking soon after a quiet time. What a trial of sleeping makes long is no reason to go on sleeping.
-        let sleeps_on_trial = self.is_trial && self.way == Way::Look;
-        if !sleeps_on_trial {
-            let pause_ns = now.since(began).as_nanos() as u64;
-            let capped = pause_ns.min(10 * LOOK_MAX_NS);
-            self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
-        }
+        // looking soon after a quiet time.
+        let pause_ns = now.since(began).as_nanos() as u64;
+        let capped = pause_ns.min(10 * LOOK_MAX_NS);
+        self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
         if self.waiting == Waiting::Latency {
             return;
         }
@@ -178,27 +163,16 @@ impl Pauses {
     fn window_ended(&mut self, spent_ns: u64, elapsed_ns: u64) {
         let moved_bytes = mem::take(&mut self.moved_bytes);
         let was_trial = mem::take(&mut self.is_trial);
-        self.since_trial_ns = self.since_trial_ns.saturating_add(elapsed_ns);
         self.pauses_left = WINDOW_PAUSES;
         if moved_bytes < WINDOW_BYTES_MIN {
             return;
         }
         let cost = Cost::of(spent_ns, elapsed_ns, moved_bytes);
         match (was_trial, self.usual) {
-            (true, Some(usual)) => {
-                if elapsed_ns <= TRIAL_NS_MAX {
-                    self.compare(usual, cost);
-                } else {
-                    self.until_trial = self.trial_every;
-                }
-                self.is_settling = true;
-                self.trial_ns = elapsed_ns.min(TRIAL_NS_MAX);
-                self.since_trial_ns = 0;
-            }
-            _ if self.is_settling => self.is_settling = false,
+            (true, Some(usual)) => self.compare(usual, cost),
             _ => self.count(cost),
         }
-        if self.until_trial == 0 && self.since_trial_ns / TRIAL_SHARE >= self.trial_ns {
+        if self.until_trial == 0 {
             self.is_trial = true;
             self.pauses_left = TRIAL_PAUSES;
         }
@@ -377,62 +351,6 @@ mod tests {
         }
         together(&mut peers, 10_000);
         assert!(together(&mut peers, 10_000) > 900);
-    }
-
-    /// Looking is right for a lane whose peer falls asleep when this one does, and takes 24 pauses to find back.
-    #[test]
-    fn trials_and_what_follows_take_a_fifteenth_of_the_time_at_most() {
-        let mut lane = Lane::new(Waiting::Balanced);
-        let (mut asleep_us, mut elapsed_us, mut peer_sleeps_for) = (0, 0, 0);
-        lane.pauses.mean_ns = 10_000;
-        for round in 0..200_000 {
-            let looks = lane.pauses.look_ns().is_some();
-            peer_sleeps_for = if looks {
-                u64::saturating_sub(peer_sleeps_for, 1)
-            } else {
-                24
-            };
-            let us = match (looks, peer_sleeps_for) {
-                (true, 0) => 10,
-                (true, _) => 40,
-                (false, _) => 200,
-            };
-            let cpu_ns = us * 700 + 3_000;
-            lane.pause(
-                Costs {
-                    look: cpu_ns,
-                    sleep: cpu_ns,
-                },
-                Duration::from_micros(us),
-            );
-            // It learns first.
-            if round >= 10_000 {
-                elapsed_us += us;
-                asleep_us += if us > 10 { us } else { 0 };
-            }
-        }
-        assert!(
-            asleep_us < elapsed_us / 15,
-            "{asleep_us} of {elapsed_us} us"
-        );
-        assert!(asleep_us > 0, "no trial was made");
-    }
-
-    /// The load ends in the middle of a trial and comes back an hour later, as another one.
-    #[test]
-    fn a_trial_that_waited_for_work_tells_nothing_and_holds_up_no_other() {
-        let mut lane = Lane::new(Waiting::Balanced);
-        lane.looked(1_000, LOOKING_IS_CHEAP);
-        while !lane.pauses.is_trial {
-            lane.pause(LOOKING_IS_CHEAP, PAUSE);
-        }
-        for _ in 0..TRIAL_PAUSES / 2 {
-            lane.pause(LOOKING_IS_CHEAP, PAUSE);
-        }
-        lane.pause(LOOKING_IS_CHEAP, Duration::from_secs(3600));
-        // Half a second at the most, and some windows.
-        lane.looked(30_000, SLEEPING_IS_CHEAP);
-        assert!(lane.looked(1_000, SLEEPING_IS_CHEAP) < 200);
     }
 
     /// Looking takes a fifth more of the processor, and gets the work done in two thirds of the time, or in the same.
