@@ -29,8 +29,8 @@ struct State<T> {
 pub(crate) enum Arrival<T> {
     /// It is let in under this number. The other one has to leave.
     LetIn(u64, Option<(u64, T)>),
-    /// There are as many as there may be.
-    Refused,
+    /// There are as many clients as there may be: so many.
+    Refused(usize),
 }
 
 impl<T> Places<T> {
@@ -55,7 +55,7 @@ impl<T> Places<T> {
     pub(crate) fn arrive(&self, entry: T) -> Arrival<T> {
         let mut state = self.lock();
         if state.clients.len() >= self.limits.connections_max {
-            return Arrival::Refused;
+            return Arrival::Refused(self.limits.connections_max);
         }
         let oldest = match state.handshakes.len() >= self.limits.handshakes_max {
             true => state.handshakes.pop_first(),
@@ -113,7 +113,7 @@ mod tests {
     fn arrive(places: &Places<()>) -> Option<(u64, Option<u64>)> {
         match places.arrive(()) {
             Arrival::LetIn(id, oldest) => Some((id, oldest.map(|(id, ())| id))),
-            Arrival::Refused => None,
+            Arrival::Refused(_) => None,
         }
     }
 

@@ -91,7 +91,6 @@ impl Server {
         let door = Door {
             lanes: lanes.clone(),
             everywhere,
-            connections_max: config.limits.connections_max,
             next_lane: Cell::new(0),
         };
         spawn(door.accept(place, stop.clone()));
@@ -229,7 +228,6 @@ impl Place {
 struct Door {
     lanes: Vec<Sender<Request>>,
     everywhere: Arc<Everywhere>,
-    connections_max: usize,
     next_lane: Cell<usize>,
 }
 
@@ -276,7 +274,7 @@ impl Door {
         let places = &self.everywhere.places;
         let (id, oldest) = match places.arrive(guest) {
             Arrival::LetIn(id, oldest) => (id, oldest),
-            Arrival::Refused => {
+            Arrival::Refused(limit) => {
                 if let Some(suppressed) = self
                     .everywhere
                     .notices
@@ -284,7 +282,7 @@ impl Door {
                 {
                     tracing::warn!(
                         peer,
-                        limit = self.connections_max,
+                        limit,
                         suppressed,
                         "a connection was refused: there are as many as there may be; end some of them"
                     );

@@ -175,20 +175,20 @@ pub(crate) fn current() -> Option<Watch> {
 /// A `request` of a node: whoever works for it works there.
 pub(crate) fn at_node<'a, T: 'a>(
     request: LaneFuture<'a, T>,
-    what: impl FnOnce() -> Option<Request>,
+    what: impl FnOnce() -> Option<(Arc<str>, Request)>,
 ) -> LaneFuture<'a, T> {
-    let Some((watch, what)) = traced(what) else {
+    let Some((watch, (node, what))) = traced(what) else {
         return request;
     };
     LaneFuture::new(async move {
         let below = Watch {
-            node: Some(what.node.clone()),
+            node: Some(node.clone()),
             ..watch.clone()
         };
         let began = time::now();
         let answer = watched(below, request).await;
         watch.note(Span {
-            node: what.node.clone(),
+            node,
             began,
             ended: time::now(),
             ran: Ran::Request(what),
@@ -198,11 +198,11 @@ pub(crate) fn at_node<'a, T: 'a>(
 }
 
 /// A request of a node that was answered as soon as it was made.
-pub(crate) fn at_once(what: impl FnOnce() -> Option<Request>) {
-    if let Some((watch, what)) = traced(what) {
+pub(crate) fn at_once(what: impl FnOnce() -> Option<(Arc<str>, Request)>) {
+    if let Some((watch, (node, what))) = traced(what) {
         let now = time::now();
         watch.note(Span {
-            node: what.node.clone(),
+            node,
             began: now,
             ended: now,
             ran: Ran::Request(what),

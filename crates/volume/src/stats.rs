@@ -263,12 +263,12 @@ impl Stats {
     ) -> LaneFuture<'a, Result<T>> {
         let counters = &self.counters.0[kind as usize];
         let what = || {
-            Some(layers::Request {
-                node: self.path.clone()?,
+            let what = layers::Request {
                 kind: kind.name(),
                 len_bytes: bytes,
                 is_medium: self.sight == Sight::Medium,
-            })
+            };
+            Some((self.path.clone()?, what))
         };
         if let Some(answer) = request.as_ready() {
             counters.record(answer.is_ok(), bytes, 0);

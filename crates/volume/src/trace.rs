@@ -38,8 +38,6 @@ pub enum Ran {
 /// What a node was asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The path of the node.
-    pub node: Arc<str>,
     /// Such as "write".
     pub kind: &'static str,
     /// How many bytes it is about.

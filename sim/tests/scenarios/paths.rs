@@ -180,8 +180,7 @@ pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> 
                     let time = random_time(&mut random, 1800 * MS);
                     delay_writes(target, 3, time);
                     time::sleep(random_time(&mut random, 400 * MS)).await;
-                    let ips = [target.host.ip(), target.second_ip.expect("two")];
-                    target.host.reset_at(ips[random.index(2)]);
+                    reset_a_network(target, &mut random);
                     site.paths_are_back().await;
                 }
             })
@@ -198,6 +197,12 @@ pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> 
         met.add(&site);
         site.targets.iter().map(|target| target.acted()).sum()
     })
+}
+
+/// Resets what a target has open on one of its two networks.
+fn reset_a_network(target: &TargetMachine, random: &mut Random) {
+    let ips = [target.host.ip(), target.second_ip.expect("two")];
+    target.host.reset_at(ips[random.index(2)]);
 }
 
 /// Has the next `times` writes take `time` longer.
@@ -247,8 +252,7 @@ pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
                 let target = &site.targets[random.index(2)];
                 delay_writes(target, 1 + random.below(2), HANGS);
                 time::sleep(random_time(&mut random, 40 * MS)).await;
-                let ips = [target.host.ip(), target.second_ip.expect("two")];
-                target.host.reset_at(ips[random.index(2)]);
+                reset_a_network(target, &mut random);
                 let held_up = random_time(&mut random, 3 * RETRY_FOR);
                 site.client.hold_lane(1, held_up);
             })

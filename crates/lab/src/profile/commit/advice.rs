@@ -215,6 +215,7 @@ mod tests {
             Spent,
             nodes::TreeNode,
             own::own_times,
+            tests::spent,
             trace::{Call, What, Work},
         },
         *,
@@ -347,16 +348,6 @@ mod tests {
             ),
             "{told}"
         );
-    }
-
-    fn spent(total_us: u64, flush_us: u64) -> Spent {
-        Spent {
-            total_ns: total_us * 1000,
-            read_ns: 1000,
-            write_ns: 2000,
-            flush_ns: flush_us * 1000,
-            way: None,
-        }
     }
 
     #[test]

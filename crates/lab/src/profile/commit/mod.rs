@@ -479,7 +479,7 @@ mod tests {
     use super::*;
     use crate::report::Times;
 
-    fn spent(total_us: u64, flush_us: u64) -> Spent {
+    pub(super) fn spent(total_us: u64, flush_us: u64) -> Spent {
         Spent {
             total_ns: total_us * 1000,
             read_ns: 1000,
