@@ -97,7 +97,11 @@ impl StockCase {
                 load::Operation::Write
             }
         };
-        let mut workload = Workload::closed(operation, self.size_bytes, self.depth);
+        let mut workload = Workload {
+            // What is compared with libiscsi's client is processor time.
+            is_prompt: false,
+            ..Workload::closed(operation, self.size_bytes, self.depth)
+        };
         if let Some(rate) = self.rate {
             workload.arrivals = Arrivals::Open {
                 rate_per_s: rate.into(),
