@@ -41,7 +41,7 @@ const DISKS: [(u8, &str); 2] = [(FLOODED, "disk"), (READ, "other")];
 const TURNS_MAX: u64 = 12;
 /// How often a flood is tried: the lane also turns while the kernel, on a busy machine, has not yet
 /// delivered what was sent over the loopback.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 8;
 /// Work of one share between two looks at the reactor: a turn's worth and the last piece. That is one
 /// call of the system at most, which cannot be cut: a transfer.
 const SPENT_MAX_BYTES: usize = share::TURN_BYTES + (4 << 20);
