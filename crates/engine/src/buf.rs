@@ -307,7 +307,7 @@ impl Slice {
     /// them is dropped.
     ///
     /// # Safety
-    /// Until then the bytes must stay initialised, in place and unchanged.
+    /// Until `lender` gets them back, the bytes must stay initialised, in place and unchanged.
     pub unsafe fn lent(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> Slice {
         assert!(len > 0, "nothing is not lent");
         Slice {

@@ -102,8 +102,8 @@ impl Clock {
     }
 }
 
-/// Both clocks read at nearly the same time: the kernel's between counter values `ticks` and `ticks
-/// + took_ticks`.
+/// Both clocks read at nearly the same time: the kernel's after the counter was at `ticks`, and at most
+/// `took_ticks` later.
 #[derive(Clone, Copy)]
 struct Look {
     ticks: u64,

@@ -101,7 +101,8 @@ impl Attachment {
         format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
-    /// Lets the volume grow with its files. Returns whether any file has grown.
+    /// Lets the volume grow with its files. Returns whether any file has another length, even one that
+    /// could not be followed.
     pub fn look_again(&self) -> bool {
         let found = self.graph.look_at_lengths();
         for file in &found {

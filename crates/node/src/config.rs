@@ -590,7 +590,7 @@ impl Config {
         errors.into_iter().flatten().collect()
     }
 
-    /// The LUNs. None if the target redirects initiators, in which case they are not asked for a secret either.
+    /// The LUNs; empty if the target redirects initiators, in which case they are not asked for a secret either.
     fn luns_of(
         &self,
         name: &Spanned<String>,

@@ -155,7 +155,8 @@ impl Daemon {
     }
 
     /// Checks for changes from outside: of the configuration (logged), of file lengths (the disks
-    /// follow), and of the files' paths (logged). Returns whether a file's length has changed.
+    /// follow), and of the files' paths (logged). Returns whether a file has another length, even one that
+    /// could not be followed.
     pub fn look_again(&self) -> bool {
         self.tell_changed_configuration();
         let has_grown = self.follow_lengths();

@@ -167,7 +167,7 @@ impl LaneUnits {
         }
     }
 
-    /// Aborts all commands of the units themselves, through whatever port they came.
+    /// Aborts all commands for the units, through whatever port they came.
     async fn abort_all(
         &self,
         nexus: &Nexus,

@@ -187,7 +187,7 @@ impl NexusMemory {
         }
     }
 
-    /// Memory for `len` bytes that cannot wait, such as unsolicited data, if available.
+    /// Memory for `len` bytes of unsolicited data, in either direction, if available.
     pub fn take_at_once(&self, len: usize) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
         let from = [&self.lane.unsolicited, &self.unsolicited_reserve];

@@ -17,13 +17,13 @@ use crate::Instant;
 /// How an idle lane waits: a trade-off between CPU time and latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Waiting {
-    /// Spins for up to 50 µs in short pauses, whatever it costs.
+    /// Spins for up to 50 µs while pauses are short on average, whatever it costs.
     Latency,
     /// Spins where that takes at most a tenth more CPU than sleeping, or at most a quarter more where it gets a
     /// tenth more done.
     #[default]
     Balanced,
-    /// Spins only where that takes less CPU than sleeping.
+    /// Spins only where that takes no more CPU than sleeping.
     Cpu,
 }
 

@@ -64,9 +64,9 @@ async fn a_share_waits_for_its_turn_and_no_other_waits_for_it(_: Site) {
 async fn all_that_a_share_asks_for_is_its_own(site: Site) {
     let most = counts().spent_most_bytes;
     assert!(most <= TURN_BYTES + PIECE_BYTES, "{most} before");
-    // Now work that arrives by messages from this lane at the other one must not be held up there by
-    // another share. Take the least of several attempts, as the other lane runs on while this thread
-    // is descheduled.
+    // Now the same for work that reaches another lane by messages: each message must carry its share.
+    // Take the least of several attempts, because the other lane keeps running while this thread is
+    // descheduled.
     let mut turns_least = u64::MAX;
     for _ in 0..5 {
         turns_least = turns_least.min(turns_beside_messages(&site.other).await);
