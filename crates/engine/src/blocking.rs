@@ -1,15 +1,14 @@
-//! What would block a lane runs here, on threads of the process: system calls that wait and that
-//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, the
-//! address of a host's name). The answer comes back to the lane that asked, by its inbox.
+//! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
+//! has no operation (querying a file's extents, replacing a file with all its fsyncs, resolving a
+//! host name). The answer returns to the calling lane through its inbox.
 //!
-//! Each [`Kind`] has threads and a queue of its own, so that a name server or a network file system
-//! that hangs holds up its own kind only. Both are bounded: threads are started when there is work
-//! for them and end when there has been none for a while; a caller that finds the queue full waits
-//! for room without blocking its lane. Work whose caller is gone is not begun; work that has begun runs to
-//! its end.
+//! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
+//! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a
+//! while, and a caller that finds the queue full waits for room without blocking its lane. Work whose
+//! caller is gone is not started; work that has started runs to its end.
 //!
-//! In a simulated world the work runs on the lane itself and takes no time, between two waits that the seed
-//! decides: other events may come before it, and between it and its answer.
+//! In a simulated world the work runs on the lane itself and takes no time, between two delays drawn from
+//! the seed: other events may come before it, and between it and its answer.
 
 use std::{
     collections::VecDeque,
@@ -31,28 +30,28 @@ use crate::{
     time::{sleep, timeout},
 };
 
-/// Threads of a kind at most.
+/// The most threads of a kind.
 const THREADS_MAX: usize = 4;
-/// Pieces of work of a kind that wait for a thread at most; more wait for room.
+/// The most pieces of work of a kind that are queued; callers with more wait for room.
 const QUEUE_MAX: usize = 64;
-/// A thread that has had no work for so long ends.
+/// A thread that has been idle for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// What work waits for. Work of one kind never waits for that of another.
+/// The kinds of blocking work. Work of one kind never waits for work of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A file's map of its extents.
+    /// A file's extent map.
     Extents,
     /// Small files that are read or replaced as a whole.
     Files,
-    /// Names of hosts.
+    /// Host names.
     Names,
 }
 
-/// Runs `work` where it blocks no lane, and gives what it gives.
+/// Runs `work` where it blocks no lane, and returns its result.
 ///
 /// # Errors
-/// When no thread can be started for it, or when it panicked.
+/// If no thread can be started for it, or if it panicked.
 ///
 /// # Panics
 /// Outside a lane.
@@ -83,10 +82,10 @@ pub async fn run<T: Send + 'static>(
     answer.ok_or_else(|| io::Error::other("the work ended in a panic"))
 }
 
-/// As [`run`], but waits no longer than `limit`. Work that has begun goes on without anybody.
+/// As [`run`], but waits no longer than `limit`. Work that has started continues unattended.
 ///
 /// # Errors
-/// As [`run`], and of the kind `TimedOut` when it took longer.
+/// As [`run`], and kind `TimedOut` if it took longer.
 pub async fn run_within<T: Send + 'static>(
     limit: Duration,
     kind: Kind,
@@ -98,11 +97,11 @@ pub async fn run_within<T: Send + 'static>(
     })
 }
 
-/// The first address of the host called `host`, which may be an address itself, with `port`. In a
-/// simulated world the machines' names are known, and no others.
+/// The first address of `host` (a name or an address) with `port`. In a simulated world only the
+/// names of its machines are known.
 ///
 /// # Errors
-/// What the system's resolver says, and as [`run_within`].
+/// Resolver errors, and as [`run_within`].
 pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<SocketAddr> {
     let host = host.to_owned();
     if let Ok(address) = host.parse() {
@@ -119,7 +118,7 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
     run_within(limit, Kind::Names, work).await?
 }
 
-/// How long what blocks takes in a simulated world; `None` where it takes its own time on a thread.
+/// How long blocking work takes in a simulated world; `None` if it runs on a real thread.
 pub(crate) fn simulated_delay() -> Option<Duration> {
     with(|lane| lane.reactor_mut().blocking_delay())
 }
@@ -136,9 +135,9 @@ struct Pool {
 struct State {
     queue: VecDeque<Work>,
     threads: usize,
-    /// Threads that wait for work.
+    /// Threads waiting for work.
     idle: usize,
-    /// Who waits for room in the queue.
+    /// Callers waiting for room in the queue.
     waiting: Vec<Waker>,
 }
 
@@ -174,7 +173,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `work` into the queue as soon as there is room, and sees to a thread for it.
+    /// Queues `work` as soon as there is room, and makes sure there is a thread for it.
     async fn enter(&'static self, work: Work) -> io::Result<()> {
         let mut work = Some(work);
         poll_fn(|cx| {
@@ -193,7 +192,7 @@ impl Pool {
             let thread = thread::Builder::new().name(self.name.into());
             match thread.spawn(|| self.work()) {
                 Ok(_) => state.threads += 1,
-                // Those that there are come to it in the end.
+                // Not fatal: the existing threads will get to it.
                 Err(_) if state.threads > 0 => {}
                 Err(error) => {
                     state.queue.pop_back();
@@ -205,7 +204,7 @@ impl Pool {
         .await
     }
 
-    /// What a thread does.
+    /// The loop of a thread.
     fn work(&self) {
         let mut state = self.lock();
         loop {
@@ -213,8 +212,8 @@ impl Pool {
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);
-                // The waiter learns of a panic when the sender of the answer is dropped; the panic
-                // itself is the hook's to tell, and in a daemon the end.
+                // The waiter learns of a panic when the sender of the answer is dropped. Reporting
+                // the panic is up to the panic hook, which in a daemon ends the process.
                 let _ = catch_unwind(AssertUnwindSafe(work));
                 state = self.lock();
                 continue;

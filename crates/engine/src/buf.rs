@@ -1,11 +1,11 @@
-//! Memory for I/O. A [`Buf`] is page-aligned and has one owner, who may write it; frozen it
+//! Memory for I/O. A [`Buf`] is page-aligned and has one owner, who may write it. Frozen, it
 //! becomes a [`Slice`], which is shared and read-only; several slices in a row are a [`Payload`].
-//! Splitting, joining and handing on cost a count, never a copy. A slice may also refer to memory
-//! of a [`Lender`], which does not change it meanwhile.
+//! Splitting, joining and passing them on costs a reference count, never a copy. A slice may also
+//! refer to memory borrowed from a [`Lender`], which does not change it meanwhile.
 //!
-//! Memory comes from free lists of the thread (bounded, by powers of two) and goes back to them.
-//! Taking a buffer never waits: the code that admits work from outside bounds what is in flight
-//! *before* it begins, so that no I/O can wait for the memory that another one holds.
+//! Memory comes from the thread's free lists (bounded, by powers of two) and returns to them.
+//! Allocating a buffer never waits: the code that admits work from outside bounds what is in flight
+//! *before* the work starts, so no I/O can wait for memory that another one holds.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -20,23 +20,23 @@ use smallvec::SmallVec;
 
 use crate::{chunk::Piece, cost::count_copied};
 
-/// Every buffer begins at a multiple of this, in bytes: enough for O_DIRECT on any disk.
+/// Every buffer begins at a multiple of this many bytes: enough for O_DIRECT on any disk.
 pub const ALIGN_BYTES: usize = 4096;
 const SMALLEST_SHIFT: u32 = 12;
 const CLASSES: usize = 13; // 4 KiB … 16 MiB
-/// Free memory that a thread keeps for reuse unless told otherwise, in bytes.
+/// The default limit of free memory that a thread keeps for reuse, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// A thread that keeps at least so much free memory cuts its buffers from large pages.
+/// A thread that may keep at least this much free memory cuts its buffers from huge pages.
 const CHUNKS_FROM_BYTES: usize = 8 << 20;
 
-/// Whose memory a [`Slice`] may look at for a while.
+/// The owner of memory that a [`Slice`] may refer to for a while.
 pub trait Lender {
-    /// Nobody looks any more at the `len` bytes at `memory` that were lent.
+    /// The last reference to the `len` lent bytes at `memory` is gone.
     fn give_back(&self, memory: NonNull<u8>, len: usize);
 }
 
-/// A piece of aligned memory, or one that was lent, and the count of who looks at it.
+/// A piece of aligned memory, own or lent, and its reference count.
 struct Block {
     memory: NonNull<u8>,
     capacity: usize,
@@ -44,13 +44,13 @@ struct Block {
     source: Source,
 }
 
-/// Where a block's memory is from.
+/// Where a block's memory comes from.
 enum Source {
     Allocator,
-    /// Cut from a chunk, to which it returns by itself.
+    /// Cut from a chunk, to which it returns on drop.
     Chunk(#[expect(dead_code, reason = "it is kept to be dropped")] Piece),
     Lender(Rc<dyn Lender>),
-    /// It has none: what was lent has been given back.
+    /// No memory: what was lent has been given back.
     Nowhere,
 }
 
@@ -83,12 +83,12 @@ struct FreeBlocks {
     )]
     classes: [Vec<Box<Block>>; CLASSES],
     bytes: usize,
-    /// Blocks without memory, for what is lent.
+    /// Blocks without memory, kept for lent memory.
     #[allow(clippy::vec_box, reason = "as above")]
     empty: Vec<Box<Block>>,
 }
 
-/// Blocks without memory that a thread keeps.
+/// The most blocks without memory that a thread keeps.
 const EMPTY_MAX: usize = 4096;
 
 thread_local! {
@@ -97,21 +97,21 @@ thread_local! {
     static KEPT_IS_FIXED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets how much free memory this thread keeps for reuse, in bytes. What it already keeps beyond
-/// that goes as it is used. A simulated machine is one of many on its thread and sets nothing there.
+/// Sets how much free memory this thread keeps for reuse, in bytes. Memory already kept beyond that is released as it
+/// gets used. No effect on a simulated machine, which shares its thread with others.
 pub fn keep_at_most(bytes: usize) {
     if !KEPT_IS_FIXED.get() {
         KEPT_MAX.set(bytes);
     }
 }
 
-/// Makes [`keep_at_most`] change nothing on this thread any more.
+/// Makes [`keep_at_most`] a no-op on this thread from now on.
 #[cfg(feature = "sim")]
 pub(crate) fn fix_what_is_kept() {
     KEPT_IS_FIXED.set(true);
 }
 
-/// Bytes of memory that a buffer of `len` bytes takes.
+/// The bytes of memory that a buffer of `len` bytes occupies.
 pub fn capacity_for(len: usize) -> usize {
     len.max(1).next_power_of_two().max(1 << SMALLEST_SHIFT)
 }
@@ -128,7 +128,7 @@ fn take(len: usize) -> NonNull<Block> {
         .ok()?
     });
     let block = kept.unwrap_or_else(|| {
-        // A chunk is a large page: a few buffers that are kept would hold far more than was asked for.
+        // A chunk is a huge page: a few retained buffers would hold far more memory than was asked for.
         let may_cut = KEPT_MAX.get() >= CHUNKS_FROM_BYTES;
         let piece = may_cut.then(|| Piece::new(capacity)).flatten();
         let memory = piece.as_ref().map(Piece::memory).unwrap_or_else(|| {
@@ -165,7 +165,7 @@ fn borrow(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> NonNull<Bl
     NonNull::from(Box::leak(block))
 }
 
-/// Gives up one reference.
+/// Drops one reference.
 fn release(block: NonNull<Block>) {
     // SAFETY: the caller owns one reference, so the block is alive.
     let refs = unsafe { &block.as_ref().refs };
@@ -197,7 +197,7 @@ fn release(block: NonNull<Block>) {
     }
 }
 
-/// Aligned memory with one owner. Its bytes are always initialised (to zero, or to what an
+/// Aligned memory with one owner. Its bytes are always initialised (to zero, or to whatever an
 /// earlier owner left).
 pub struct Buf {
     block: NonNull<Block>,
@@ -208,7 +208,7 @@ pub struct Buf {
 unsafe impl Send for Buf {}
 
 impl Buf {
-    /// A buffer of `len` bytes, whatever they hold.
+    /// A buffer of `len` bytes with arbitrary content.
     pub fn new(len: usize) -> Self {
         Buf {
             block: take(len),
@@ -216,7 +216,7 @@ impl Buf {
         }
     }
 
-    /// A stand-in of no bytes while the real buffer is with the reactor.
+    /// A zero-length placeholder while the real buffer is with the reactor.
     pub(crate) fn empty() -> Self {
         Buf::new(0)
     }
@@ -252,7 +252,7 @@ impl Buf {
         self.len = len;
     }
 
-    /// Shares the buffer; it cannot change any more.
+    /// Makes the buffer shareable and immutable.
     pub fn freeze(self) -> Slice {
         let this = std::mem::ManuallyDrop::new(self);
         Slice {
@@ -303,11 +303,11 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// A view of `len` bytes (above zero) at `memory`, which go back to `lender` when the last
-    /// view of them is gone.
+    /// A view of `len` (> 0) lent bytes at `memory`. They go back to `lender` when the last view of
+    /// them is dropped.
     ///
     /// # Safety
-    /// Until then the bytes stay where they are, initialised, and nobody changes them.
+    /// Until `lender` gets them back, the bytes must stay initialised, in place and unchanged.
     pub unsafe fn lent(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> Slice {
         assert!(len > 0, "nothing is not lent");
         Slice {
@@ -317,7 +317,7 @@ impl Slice {
         }
     }
 
-    /// The part `range` of this slice. Panics when it reaches beyond the end.
+    /// The part `range` of this slice. Panics if it reaches beyond the end.
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -330,8 +330,8 @@ impl Slice {
         part
     }
 
-    /// The buffer itself, when nobody else looks at it, it was not lent and this slice is its
-    /// beginning.
+    /// Turns the slice back into its buffer if this is the only reference, the memory is not lent,
+    /// and the slice starts at the beginning of the buffer.
     pub fn try_unfreeze(self) -> Result<Buf, Slice> {
         // SAFETY: self holds a reference.
         let block = unsafe { self.block.as_ref() };
@@ -346,7 +346,7 @@ impl Slice {
         }
     }
 
-    /// Bytes of memory that this slice keeps from being used again.
+    /// Bytes of memory that this slice keeps from being reused.
     pub fn held_bytes(&self) -> usize {
         // SAFETY: self holds a reference.
         unsafe { self.block.as_ref().capacity }
@@ -401,7 +401,7 @@ impl From<Buf> for Slice {
     }
 }
 
-/// Bytes in several slices: what a read gives and a write takes.
+/// Bytes in several slices: what a read returns and a write takes.
 #[derive(Clone, Default)]
 pub struct Payload {
     slices: SmallVec<[Slice; 2]>,
@@ -414,7 +414,7 @@ impl Payload {
         Payload::default()
     }
 
-    /// `len` zero bytes, without memory for each.
+    /// `len` zero bytes, all backed by the same small block of memory.
     pub fn zeroes(len: usize) -> Self {
         const PIECE: usize = 256 << 10;
         thread_local!(static ZEROES: Slice = Buf::zeroed(PIECE).freeze());
@@ -431,12 +431,12 @@ impl Payload {
         self.len
     }
 
-    /// Whether there is no byte in it.
+    /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds `slice` at the end.
+    /// Appends `slice`.
     pub fn push(&mut self, slice: Slice) {
         if !slice.is_empty() {
             self.len += slice.len();
@@ -444,7 +444,7 @@ impl Payload {
         }
     }
 
-    /// Adds all of `other` at the end.
+    /// Appends all of `other`.
     pub fn append(&mut self, other: Payload) {
         self.len += other.len;
         self.slices.extend(other.slices);
@@ -455,7 +455,7 @@ impl Payload {
         &self.slices
     }
 
-    /// The part `range`. Panics when it reaches beyond the end.
+    /// The part `range`. Panics if it reaches beyond the end.
     pub fn slice(&self, range: Range<usize>) -> Payload {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -475,7 +475,7 @@ impl Payload {
         part
     }
 
-    /// Copies the bytes from `start` on into all of `to`. Panics when they do not suffice.
+    /// Fills `to` with the bytes from `start` on. Panics if there are too few.
     pub fn copy_to(&self, start: usize, to: &mut [u8]) {
         assert!(
             start + to.len() <= self.len,
@@ -499,7 +499,7 @@ impl Payload {
         }
     }
 
-    /// All bytes in one new vector.
+    /// All bytes, copied into a new vector.
     pub fn to_vec(&self) -> Vec<u8> {
         count_copied(self.len);
         let mut bytes = Vec::with_capacity(self.len);
@@ -509,7 +509,7 @@ impl Payload {
         bytes
     }
 
-    /// All bytes in one buffer: the same memory when it is in one piece and not shared, else a copy.
+    /// All bytes in one buffer: the same memory if it is a single unshared piece, else a copy.
     pub fn into_buf(mut self) -> Buf {
         if self.slices.len() == 1 {
             match self.slices.remove(0).try_unfreeze() {
@@ -522,7 +522,7 @@ impl Payload {
         buf
     }
 
-    /// Whether every slice begins and ends at a multiple of `align` bytes of memory.
+    /// Whether the address and length of every slice are multiples of `align` bytes.
     pub fn is_aligned(&self, align: usize) -> bool {
         self.slices
             .iter()
@@ -592,7 +592,7 @@ mod tests {
             copy[0] = b'b';
         }
         assert_eq!(memory, *b"lent!");
-        // The blocks that looked at it serve again, as blocks of their own memory too.
+        // Blocks that referred to lent memory are reused, also as blocks with memory of their own.
         assert_eq!(Buf::zeroed(5000)[..], vec![0; 5000][..]);
     }
 

@@ -1,18 +1,18 @@
-//! Memory for large buffers, cut from chunks that the system can back with one large page each. A
-//! disk takes a buffer in as many segments as it has runs of physical memory: 128 KiB of single pages
-//! are up to 32, of a large page one.
+//! Memory for large buffers, cut from chunks that the system can each back with one huge page. A disk
+//! takes a buffer in as many segments as it has runs of contiguous physical memory: 128 KiB of 4 KiB
+//! pages are up to 32 segments, within a huge page only one.
 
 use std::{cell::RefCell, ptr::NonNull, sync::Arc};
 
-/// The size and alignment of a chunk: a large page of today's processors.
+/// The size and alignment of a chunk: a huge page on today's processors.
 const CHUNK_BYTES: usize = 2 << 20;
 /// Pieces from this length on are cut from chunks; shorter ones gain little.
 const PIECE_MIN_BYTES: usize = 64 << 10;
 
-/// A mapping of its own, gone with the last piece of it.
+/// A mapping of its own, unmapped when its last piece is dropped.
 struct Chunk(NonNull<u8>);
 
-// SAFETY: the mapping belongs to no thread; its bytes are reached through its pieces alone, which
+// SAFETY: the mapping belongs to no thread; its bytes are accessed only through its pieces, which
 // do not overlap.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
@@ -37,7 +37,7 @@ impl Chunk {
         }
         let before = mapped.align_offset(CHUNK_BYTES);
         let after = CHUNK_BYTES - before;
-        // SAFETY: both ends are parts of the mapping just made, in whole pages, and nobody's.
+        // SAFETY: both ends are whole pages of the mapping just made, and nothing uses them.
         let memory = unsafe {
             let memory = mapped.byte_add(before);
             if before > 0 {
@@ -46,7 +46,7 @@ impl Chunk {
             if after > 0 {
                 libc::munmap(memory.byte_add(CHUNK_BYTES), after);
             }
-            // Where there are no large pages it does without, so a failure is no error.
+            // The chunk also works without huge pages, so a failure is ignored.
             let _ = libc::madvise(memory, CHUNK_BYTES, libc::MADV_HUGEPAGE);
             memory
         };
@@ -61,7 +61,7 @@ impl Drop for Chunk {
     }
 }
 
-/// A part of a chunk, zero at first. Its memory goes back to the system when it is dropped.
+/// A part of a chunk, zero at first. Its memory returns to the system when it is dropped.
 pub(crate) struct Piece {
     _chunk: Arc<Chunk>,
     memory: NonNull<u8>,
@@ -69,11 +69,11 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// A piece of `len` bytes, a power of two. `None` when that is no length for pieces, or there is
-    /// no memory.
+    /// A piece of `len` bytes, a power of two. `None` if `len` is not a valid piece length or there
+    /// is no memory.
     pub(crate) fn new(len: usize) -> Option<Piece> {
         thread_local! {
-            /// What this thread cuts from, and where the next piece begins.
+            /// The chunk that this thread cuts from, and where its next piece begins.
             static CURRENT: RefCell<Option<(Arc<Chunk>, usize)>> = const { RefCell::new(None) };
         }
         if !(PIECE_MIN_BYTES..=CHUNK_BYTES).contains(&len) {
@@ -90,7 +90,7 @@ impl Piece {
             *next = at + len;
             assert!(*next <= CHUNK_BYTES, "a piece lies within its chunk");
             Some(Piece {
-                // SAFETY: within the chunk, as just seen.
+                // SAFETY: the piece lies within the chunk, as checked above.
                 memory: unsafe { chunk.0.add(at) },
                 _chunk: chunk.clone(),
                 len,
@@ -106,8 +106,8 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // Others may keep the chunk for long; what nobody uses of it is to take no memory.
-        // SAFETY: whole pages of the chunk that were this piece's alone.
+        // Other pieces may keep the chunk alive for long; unused parts of it must not take memory.
+        // SAFETY: whole pages of the chunk that belonged to this piece alone.
         unsafe { libc::madvise(self.memory.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
     }
 }

@@ -1,49 +1,49 @@
 //! The ring's clock: nanoseconds since an origin that all lanes of the process share.
 //!
-//! A look at the time is taken several times for each I/O, so it has to cost a few instructions.
-//! Where the processor's time-stamp counter runs at one rate and the kernel itself trusts it, it
-//! is read directly and scaled; every few milliseconds, and whenever the counter says something
-//! that cannot be, the kernel's clock is asked and the scale taken anew. Elsewhere the kernel is
-//! asked each time.
+//! The time is read several times per I/O, so a read must cost only a few instructions. Where the
+//! processor's time-stamp counter has a constant rate and the kernel itself trusts it, the counter
+//! is read directly and scaled. Every few milliseconds, and whenever the counter reports something
+//! impossible, the kernel's clock is read and the scale recomputed. On other machines every read
+//! asks the kernel.
 
 use std::{cell::Cell, sync::OnceLock, time::Instant as KernelInstant};
 
-/// How long the counter is trusted before the kernel is asked again, in nanoseconds.
+/// How long the counter is trusted before the kernel's clock is read again, in nanoseconds.
 const TRUSTED_NS: u64 = 20_000_000;
-/// The shortest time between two looks at the kernel's clock that gives a scale, in nanoseconds.
+/// The shortest time between two reads of the kernel's clock from which to compute a scale, in nanoseconds.
 const SCALE_MIN_NS: u64 = 1_000_000;
-/// A look at both clocks may take this part of the time since the last one: it is how far off they
-/// may be taken for one.
+/// Reading both clocks may take at most 1/LOOK_PART of the time since the last reading: this bounds
+/// the error of treating the two reads as simultaneous.
 const LOOK_PART: u64 = 1000;
 const SCALE_BITS: u32 = 24;
 
-/// What the current thread has taken of a processor since it began.
+/// The CPU time that the current thread has used so far, in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: it writes to a timespec that lives. It cannot fail: every thread has this clock.
+    // SAFETY: writes to a live timespec. It cannot fail: every thread has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A lane's view of the time. It never goes back.
+/// A lane's clock. It never goes back.
 #[derive(Debug)]
 pub(crate) struct Clock {
     has_counter: bool,
-    /// The counter and the time when the kernel was last asked.
+    /// Counter and time at the last accepted reading of the kernel's clock.
     anchor: Cell<(u64, u64)>,
-    /// Nanoseconds for each tick, times 2^[`SCALE_BITS`].
+    /// Nanoseconds per tick, times 2^[`SCALE_BITS`].
     scale: Cell<u64>,
-    /// Ticks after the anchor for which the scale holds; zero: there is none yet.
+    /// How many ticks after the anchor the scale holds; zero: there is none yet.
     trusted_ticks: Cell<u64>,
     last_ns: Cell<u64>,
 }
 
 impl Clock {
     pub(crate) fn new() -> Clock {
-        // Whoever is interrupted between the two clocks looks again.
+        // Take the tightest of several readings, as the thread may be interrupted between the two clocks.
         let looks = [(); 5].map(|()| Look::now());
         let first = looks.into_iter().min_by_key(|look| look.took_ticks);
         let first = first.unwrap_or_else(Look::now);
@@ -70,7 +70,7 @@ impl Clock {
     fn counted_ns(&self) -> u64 {
         let (anchor_ticks, anchor_ns) = self.anchor.get();
         let ticks = counter::read();
-        // A counter that is behind its anchor gives a huge difference, which nobody trusts.
+        // A counter behind its anchor yields a huge difference, which fails this check.
         let passed = ticks.wrapping_sub(anchor_ticks);
         if passed < self.trusted_ticks.get() {
             return anchor_ns + ((passed * self.scale.get()) >> SCALE_BITS);
@@ -78,7 +78,7 @@ impl Clock {
         self.ask_kernel(Look::now())
     }
 
-    /// Takes anchor and scale anew from this look, if it is good for that, and gives its time.
+    /// Recomputes anchor and scale from this reading, if it is good enough, and returns its time.
     #[cold]
     fn ask_kernel(&self, look: Look) -> u64 {
         let Look { ticks, ns, .. } = look;
@@ -88,7 +88,7 @@ impl Clock {
             return ns; // too soon for a scale, or interrupted: the anchor stays
         }
         self.anchor.set((ticks, ns));
-        // Ticks of 100 MHz to 10 GHz; what is outside was no count of this time.
+        // Accept 100 MHz to 10 GHz; anything else cannot be a count of this interval.
         let is_plausible = (passed_ns / 10..=passed_ns.saturating_mul(10)).contains(&passed_ticks);
         if is_plausible {
             let scale = (u128::from(passed_ns) << SCALE_BITS) / u128::from(passed_ticks);
@@ -102,8 +102,8 @@ impl Clock {
     }
 }
 
-/// Both clocks at nearly the same time: the kernel's was asked after `ticks` and before `took_ticks`
-/// more.
+/// Both clocks read at nearly the same time: the kernel's after the counter was at `ticks`, and at most
+/// `took_ticks` later.
 #[derive(Clone, Copy)]
 struct Look {
     ticks: u64,
@@ -135,8 +135,8 @@ mod counter {
 
     use std::{arch::x86_64, fs, sync::OnceLock};
 
-    /// The kernel measures whether the counters of all CPUs agree before it makes one of these its
-    /// own clock.
+    /// Clock sources based on the counter. The kernel uses one only after it has verified that the
+    /// counters of all CPUs agree.
     const BY_COUNTER: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
     pub(super) fn is_trusted() -> bool {
@@ -148,7 +148,7 @@ mod counter {
         })
     }
 
-    /// CPUID 8000_0007h, EDX bit 8: the rate does not change with the CPU's.
+    /// CPUID 8000_0007h, EDX bit 8: the counter's rate does not change with the CPU frequency.
     #[allow(unused_unsafe, reason = "a safe function in newer Rust")]
     fn has_constant_rate() -> bool {
         // SAFETY: every x86-64 processor has the instruction.
@@ -192,7 +192,7 @@ mod tests {
             let after = kernel_ns();
             assert!(now >= last, "{now} after {last}");
             last = now;
-            // Only what no pause of this thread can explain counts as off.
+            // Count only errors that a pause of this thread cannot explain.
             worst_ns = worst_ns
                 .max(before.saturating_sub(now))
                 .max(now.saturating_sub(after));
@@ -204,7 +204,7 @@ mod tests {
     fn an_interrupted_look_does_not_move_the_anchor() {
         let clock = Clock::new();
         let anchor = clock.anchor.get();
-        // 20 ms at 2 GHz, and 10 ms more between the counter and the kernel's clock.
+        // 20 ms at 2 GHz, plus 10 ms between reading the counter and the kernel's clock.
         let ns = anchor.1 + 30_000_000;
         let interrupted = Look {
             ticks: anchor.0.wrapping_add(40_000_000),
@@ -227,7 +227,7 @@ mod tests {
         while clock.has_counter && clock.trusted_ticks.get() == 0 {
             clock.now_ns();
         }
-        // As after a move to a machine whose counter is far behind, or far ahead.
+        // As after a migration to a machine whose counter is far behind or far ahead.
         for jump in [u64::MAX / 3, 1 << 50] {
             let (ticks, ns) = clock.anchor.get();
             clock.anchor.set((ticks.wrapping_add(jump), ns));

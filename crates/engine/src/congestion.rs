@@ -1,22 +1,21 @@
-//! Which congestion control a connection gets. BBR, where it is the system's own, paces what is sent
-//! by a timer of the connection: on a storage network, where round trips take microseconds, that
-//! costs more than the sending, and interrupts the lane besides. It is replaced; any other stays.
+//! Chooses the congestion control of a connection. Where BBR is the system's default, it is replaced: it paces
+//! sending with a timer per connection, which on a storage network, with round trips of microseconds, costs more than
+//! the sending itself and also interrupts the lane. Any other algorithm stays.
 
 use std::{ffi::CStr, os::fd::RawFd};
 
-/// In every kernel that has a choice at all, and what Linux takes if nobody says otherwise.
+/// Available in every kernel that offers a choice, and the Linux default.
 const UNPACED: &CStr = c"cubic";
 
-/// Has `socket`, and all connections that it accepts from now on, send without pacing. To be called
-/// before it connects: a connection that was paced once stays so. Where the system refuses, it sends
-/// as the system does.
+/// Makes `socket`, and all connections it accepts from now on, send without pacing. Call this before
+/// connecting: a connection that was once paced stays so. If the system refuses, its default stays.
 pub(crate) fn choose(socket: RawFd) {
     if name_of(socket).is_some_and(|name| name.starts_with(b"bbr")) {
         set(socket, UNPACED);
     }
 }
 
-/// The name of a socket's congestion control, with zeroes behind it.
+/// The name of a socket's congestion control, zero-padded.
 fn name_of(socket: RawFd) -> Option<[u8; 16]> {
     let mut name = [0; 16]; // TCP_CA_NAME_MAX
     let mut len = name.len() as libc::socklen_t;
@@ -33,7 +32,7 @@ fn name_of(socket: RawFd) -> Option<[u8; 16]> {
     (failed == 0).then_some(name)
 }
 
-/// False where the system has none of this name, or not for us.
+/// Returns false if the system has no algorithm of this name or does not let us use it.
 pub(crate) fn set(socket: RawFd, name: &CStr) -> bool {
     let len = name.count_bytes() as libc::socklen_t;
     let value = name.as_ptr().cast();
@@ -52,7 +51,8 @@ mod tests {
 
     use super::*;
 
-    /// What a listener accepts that had `name` before the choice; `None` where there is no such.
+    /// The algorithm of a connection accepted by a listener that had `name` before [`choose`]; `None` if the kernel
+    /// has no such algorithm.
     fn accepted_after_choice(name: &CStr) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         if !set(listener.as_raw_fd(), name) {

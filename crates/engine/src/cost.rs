@@ -1,6 +1,6 @@
-//! What this thread has cost so far, in units that do not depend on the clock: calls of the system,
-//! sleeps and bytes copied. Tests hold them against bounds, so that a change that makes every I/O dearer is
-//! seen on any machine.
+//! What this thread's I/O has cost so far, in units that do not depend on the clock: system calls, sleeps
+//! and copied bytes. Tests check bounds on them, so that a change that makes I/O more expensive shows on
+//! any machine.
 
 use std::cell::Cell;
 
@@ -15,13 +15,13 @@ pub fn system_calls() -> u64 {
     SYSTEM_CALLS.get()
 }
 
-/// How often of these they were ready to sleep until something came, and so had to be woken.
+/// How many of these calls were prepared to sleep until something came, and so may have needed a wake-up.
 pub fn sleeps() -> u64 {
     SLEEPS.get()
 }
 
-/// Bytes that this thread has copied from memory to memory on the way of an I/O: what was received
-/// together with something else, headers to be sent, blocks of a RAM disk.
+/// Bytes that this thread has copied between buffers on the I/O path: data received together with
+/// something else, headers to be sent, blocks of a RAM disk.
 pub fn copied_bytes() -> u64 {
     COPIED_BYTES.get()
 }
@@ -34,7 +34,7 @@ pub(crate) fn count_sleep() {
     SLEEPS.set(SLEEPS.get() + 1);
 }
 
-/// Counts a copy on the way of an I/O.
+/// Counts a copy on the I/O path.
 pub fn count_copied(bytes: usize) {
     COPIED_BYTES.set(COPIED_BYTES.get() + bytes as u64);
 }

@@ -1,5 +1,5 @@
-//! Values from one lane to another: a oneshot for an answer, a channel for a lane's own requests.
-//! Not for every I/O: each message takes a lock.
+//! Passing values between lanes: a oneshot for an answer, a channel for a stream of requests. Not
+//! meant for every I/O, since each message takes a lock.
 
 use std::{
     collections::VecDeque,
@@ -12,13 +12,13 @@ use std::{
 
 use crate::lane::{self, LaneHandle};
 
-/// What both ends share. Every change of it is complete when the lock is released, so a panic
-/// elsewhere leaves it whole.
+/// What both ends share. The lock is held for each change as a whole, so a panic elsewhere leaves
+/// the state consistent.
 struct State<T> {
     values: VecDeque<T>,
     senders: usize,
     receiver_gone: bool,
-    /// A sender went with its lane.
+    /// A sender was dropped because its lane ended.
     lane_ended: bool,
     waker: Option<Waker>,
 }
@@ -29,10 +29,10 @@ fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, State<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends to another lane; clones send to the same one.
+/// The sending end of a channel; clones send to the same receiver.
 pub struct Sender<T>(Shared<T>);
 
-/// Where the values arrive.
+/// The receiving end of a channel.
 pub struct Receiver<T>(Shared<T>);
 
 /// A channel between lanes.
@@ -49,7 +49,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Sends `value`; gives it back when nobody receives any more.
+    /// Sends `value`. Returns it if there is no receiver any more.
     pub fn send(&self, value: T) -> Result<(), T> {
         let waker = {
             let mut state = lock(&self.0);
@@ -89,7 +89,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value; `None` when all senders are gone and nothing is left.
+    /// The next value; `None` once all senders are gone and the channel is empty.
     pub async fn receive(&self) -> Option<T> {
         poll_fn(|cx| self.poll(cx)).await
     }
@@ -130,36 +130,36 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// Sends one value.
+/// Sends a single value.
 #[derive(Debug)]
 pub struct OneshotSender<T>(Sender<T>);
 
-/// Ends with the value, or with `None` when the sender is gone without one.
+/// Receives a single value.
 #[derive(Debug)]
 pub struct OneshotReceiver<T>(Receiver<T>);
 
 /// Why no value came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The lane that was to send it has ended, and all its tasks with it.
+    /// The lane that should have sent it has ended, with all its tasks.
     LaneEnded,
-    /// The sender was dropped on a lane that lives on.
+    /// The sender was dropped on a lane that is still running.
     Dropped,
 }
 
-/// One value from one lane to another.
+/// A channel for one value between lanes.
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let (sender, receiver) = channel();
     (OneshotSender(sender), OneshotReceiver(receiver))
 }
 
 impl<T> OneshotSender<T> {
-    /// Whether somebody still waits for it.
+    /// Whether somebody still waits for the value.
     pub fn is_awaited(&self) -> bool {
         !lock(&self.0.0).receiver_gone
     }
 
-    /// Sends `value`; it is dropped when nobody waits for it any more.
+    /// Sends `value`; drops it if nobody waits for it any more.
     pub fn send(self, value: T) {
         drop(self.0.send(value));
     }
@@ -188,7 +188,7 @@ impl<T> Future for OneshotReceiver<T> {
 }
 
 impl LaneHandle {
-    /// Runs `make`'s future on that lane and gives its result here; `None` if the lane has ended.
+    /// Runs `make`'s future on that lane and returns its result; `None` if the lane has ended.
     pub async fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         make: impl FnOnce() -> F + Send + 'static,

@@ -1,6 +1,6 @@
-//! The FUSE device as a lane sees it: whoever has it open takes the requests for a file system from it,
-//! whole messages, and gives answers back. A [`SharedDevice`] may go to any lane;
-//! [`SharedDevice::on_lane`] gives what a lane takes and sends messages with.
+//! The FUSE device as a lane sees it. Whoever has it open takes a file system's requests from it, one
+//! whole message at a time, and writes answers back. A [`SharedDevice`] may move to any lane;
+//! [`SharedDevice::on_lane`] gives the handle through which a lane takes and sends messages.
 
 use std::{
     fs, io,
@@ -20,20 +20,20 @@ use crate::{
     op::{Op, to_result},
 };
 
-/// Where the device is.
+/// Path of the FUSE device.
 const PATH: &str = "/dev/fuse";
-/// The slices of a message at most: one vectored call takes no more, and a message is one call.
+/// The most slices a message may have: each message is one vectored call, and a call takes no more.
 const SLICES_MAX: usize = 1024;
 
-/// A descriptor of the device that may go from lane to lane.
+/// A descriptor of the device that can be passed between lanes.
 #[derive(Clone, Debug)]
 pub struct SharedDevice(Arc<OwnedFd>);
 
 impl SharedDevice {
-    /// Opens the device: a connection to the kernel that a mount then uses.
+    /// Opens the device: a connection to the kernel, which a mount then uses.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error the system reports.
     pub fn open() -> io::Result<SharedDevice> {
         let mut options = fs::OpenOptions::new();
         options
@@ -47,7 +47,7 @@ impl SharedDevice {
     /// Takes over a descriptor that somebody else has opened and mounted.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any error the system reports.
     pub fn adopt(fd: OwnedFd) -> io::Result<SharedDevice> {
         // SAFETY: no memory arguments; the result is checked.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
@@ -56,11 +56,11 @@ impl SharedDevice {
         Ok(SharedDevice(Arc::new(fd)))
     }
 
-    /// Another descriptor of the same mount (FUSE_DEV_IOC_CLONE): the requests that it takes are
-    /// answered through it, and concern no other.
+    /// Another descriptor of the same mount (FUSE_DEV_IOC_CLONE). Requests taken through it must be
+    /// answered through it, independently of the other descriptors.
     ///
     /// # Errors
-    /// What the system says; who may not open the device cannot have one.
+    /// Any error the system reports, for instance that this process may not open the device.
     pub fn another(&self) -> io::Result<SharedDevice> {
         /// `_IOR(229, 0, uint32_t)`
         const CLONE: libc::c_ulong = 0x8004_e500;
@@ -73,7 +73,7 @@ impl SharedDevice {
         Ok(other)
     }
 
-    /// For messages on the current lane.
+    /// The device for use on the current lane.
     pub fn on_lane(&self) -> Device {
         let keeper = Keeper::Fd(self.0.clone());
         Device(Rc::new(Handle::new(self.0.as_raw_fd(), keeper)))
@@ -91,8 +91,8 @@ impl AsFd for SharedDevice {
 pub struct Device(Rc<Handle>);
 
 impl Device {
-    /// Waits for the next message: its beginning fills `head`, the rest goes into `body`. Gives its
-    /// length, and both back. Dropping the wait may lose a message.
+    /// Waits for the next message: the beginning fills `head`, the rest goes into `body`. Returns
+    /// its length and both buffers. Dropping the future may lose a message.
     pub async fn take(&self, head: Buf, body: Buf) -> (io::Result<usize>, Buf, Buf) {
         let device = self.0.clone();
         match submit(Op::Take { device, head, body }).await {
@@ -101,9 +101,9 @@ impl Device {
         }
     }
 
-    /// The same, if there is a message now: `None` if not. Whoever is going to wait no more for a while
-    /// calls this first: a waiter may be woken by several messages, of which it takes one, and nobody
-    /// else is told of the others.
+    /// Takes a message if there is one now; `None` if not. Call it before you stop waiting for a while:
+    /// one wake-up may stand for several messages, a waiter takes only one of them, and nobody else is
+    /// woken for the rest.
     pub fn take_now(&self, head: &mut Buf, body: &mut Buf) -> Option<io::Result<usize>> {
         crate::cost::count_system_call();
         let mut parts = [io::IoSliceMut::new(head), io::IoSliceMut::new(body)];
@@ -117,10 +117,10 @@ impl Device {
         (error.kind() != io::ErrorKind::WouldBlock).then_some(Err(error))
     }
 
-    /// Sends `message`, whole.
+    /// Sends `message` as one whole.
     ///
     /// # Errors
-    /// What the system says, as that nobody waits for it any more.
+    /// Any error the system reports, for instance that nobody waits for this answer any more.
     pub async fn send(&self, message: Payload) -> io::Result<()> {
         let message = match message.slices().len() > SLICES_MAX {
             true => message.into_buf().into(),

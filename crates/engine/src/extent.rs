@@ -1,24 +1,24 @@
-//! Where a file takes space (SEEK_DATA, SEEK_HOLE). The system has no way to ask that without
-//! waiting for its answer, which may have to read the file's map from the disk, and io_uring knows
-//! no such operation: it is asked where what blocks runs ([`crate::blocking`]).
+//! Which parts of a file are allocated (SEEK_DATA, SEEK_HOLE). The query may block on reading the
+//! file's extent map from the disk, and io_uring has no such operation, so it runs on a thread for
+//! blocking work ([`crate::blocking`]).
 
 use std::io;
 
 use crate::handle::Keeper;
 
-/// A run of bytes that all take space, or all do not.
+/// A run of bytes that are either all allocated or all not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Whether they take space. What was allocated and never written takes none in this sense: it
-    /// reads as zeroes without being read.
+    /// Whether the bytes are allocated. Space that was reserved and never written counts as not
+    /// allocated: it reads as zeroes without any I/O.
     pub is_allocated: bool,
     /// Where the run ends, in bytes from the file's beginning.
     pub end: u64,
 }
 
-/// What a reactor has to say about it.
+/// What a reactor answers to the query.
 pub(crate) enum Answer {
-    /// What is so.
+    /// The answer itself.
     #[cfg_attr(
         not(feature = "sim"),
         expect(dead_code, reason = "the kernel is asked")
@@ -28,12 +28,12 @@ pub(crate) enum Answer {
     Ask(Question),
 }
 
-/// A question that blocks the thread that asks it.
+/// A query that blocks the calling thread.
 pub(crate) struct Question {
     /// Keeps the descriptor open.
     pub(crate) _keeper: Keeper,
     pub(crate) raw: i32,
-    /// About the run from this byte on.
+    /// Query the run that starts at this byte.
     pub(crate) at: u64,
 }
 
@@ -53,7 +53,7 @@ fn look(raw: i32, at: u64) -> io::Result<Extent> {
             is_allocated: false,
             end: data,
         }),
-        // A hole up to the end, unless the end comes before: what is behind it is no hole and reads
+        // Not found: a hole up to the end of the file. An `at` beyond the end is no hole but reads
         // as nothing.
         None => match seek(raw, 0, libc::SEEK_END)? {
             Some(end) if at < end => Ok(Extent {
@@ -65,16 +65,16 @@ fn look(raw: i32, at: u64) -> io::Result<Extent> {
     }
 }
 
-/// The first byte that takes space; `None` if none does.
+/// The first allocated byte; `None` if there is none.
 pub(crate) fn first_data(raw: i32) -> io::Result<Option<u64>> {
     seek(raw, 0, libc::SEEK_DATA)
 }
 
-/// The next byte of that kind; `None` if there is none up to the end.
+/// The next byte of that kind; `None` if there is none before the end.
 fn seek(raw: i32, at: u64, kind: libc::c_int) -> io::Result<Option<u64>> {
     let at = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: no memory arguments. It moves the handle's own position, which nothing uses: all I/O
-    // says where.
+    // is positional.
     let found = unsafe { libc::lseek64(raw, at, kind) };
     if found >= 0 {
         return Ok(Some(found as u64));

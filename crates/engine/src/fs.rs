@@ -1,5 +1,5 @@
-//! Files and devices as a lane sees them. A [`SharedFile`] is opened once and may go to any lane;
-//! [`SharedFile::on_lane`] gives what a lane does I/O with.
+//! Files and devices as a lane sees them. A [`SharedFile`] is opened once and may move to any lane;
+//! [`SharedFile::on_lane`] gives the handle through which a lane does I/O.
 
 use std::{io, ops::RangeInclusive, path::Path, rc::Rc};
 
@@ -19,12 +19,12 @@ pub use crate::reactor::OpenOptions;
 /// Removes the file at `path`; open descriptors of it stay valid. Blocks briefly.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn remove(path: &Path) -> io::Result<()> {
     with(|lane| lane.reactor().remove(path))
 }
 
-/// An open file that may go from lane to lane.
+/// An open file that can be passed between lanes.
 #[derive(Clone, Debug)]
 pub struct SharedFile {
     keeper: Keeper,
@@ -57,44 +57,45 @@ impl SharedFile {
         }
     }
 
-    /// Opens the same file once more, even if its path leads elsewhere now. Blocks briefly.
+    /// Opens the same file again, even if its path leads elsewhere now. Blocks briefly.
     pub fn reopen(&self, options: &OpenOptions) -> io::Result<Self> {
         let opened = with(|lane| lane.reactor().reopen(&self.handle(), options))?;
         Ok(SharedFile::new(opened))
     }
 
-    /// Whether `path` leads to this file; not when it leads nowhere. Blocks briefly.
+    /// Whether `path` leads to this file; false if it leads nowhere. Blocks briefly.
     pub fn is_at(&self, path: &Path) -> bool {
         with(|lane| lane.reactor().is_at(&self.handle(), path))
     }
 
-    /// Length when it was opened, in bytes; of a device, its size.
+    /// The length when the file was opened, in bytes; for a device, its size.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// Length now, in bytes; of a device, its size. Blocks briefly, as [`SharedFile::open`] does.
+    /// The current length in bytes; for a device, its size. Blocks briefly, as [`SharedFile::open`] does.
     pub fn len_bytes_now(&self) -> io::Result<u64> {
         with(|lane| lane.reactor().len_bytes(&self.handle()))
     }
 
-    /// Whether it is a regular file: a lock on one keeps everybody else on this machine out. One on a
-    /// device's node does not, for the device may have other nodes.
+    /// Whether it is a regular file. A lock on one excludes everybody else on this machine. A lock on
+    /// a device node does not, because the device may have other nodes.
     pub fn is_regular(&self) -> bool {
         self.is_regular
     }
 
-    /// What offsets, lengths and memory of an I/O must be multiples of, in bytes; 1 for buffered files.
+    /// The number of bytes of which an I/O's offset, length and memory address must be multiples; 1 for buffered
+    /// files.
     pub fn io_align_bytes(&self) -> u32 {
         self.io_align_bytes
     }
 
-    /// Lengths, in bytes, that [`File::write_atomic_at`] takes: the powers of two within.
+    /// The range of lengths in bytes within which [`File::write_atomic_at`] takes the powers of two.
     pub fn atomic_write_bytes(&self) -> Option<RangeInclusive<u32>> {
         self.atomic_write_bytes.clone()
     }
 
-    /// For I/O on the current lane.
+    /// The file for I/O on the current lane.
     pub fn on_lane(&self) -> File {
         File {
             file: Rc::new(self.handle()),
@@ -115,7 +116,7 @@ pub struct File {
 }
 
 impl File {
-    /// Reads at byte `at` until `buf` is full. A file that ends before is an error (UnexpectedEof).
+    /// Reads from byte `at` until `buf` is full. Reaching the end of the file first is an error (UnexpectedEof).
     pub async fn read_exact_at(&self, at: u64, mut buf: Buf) -> (io::Result<()>, Buf) {
         let mut start = 0;
         while start < buf.len() {
@@ -139,9 +140,9 @@ impl File {
         (Ok(()), buf)
     }
 
-    /// Writes all of `data` at byte `at`; with `durable`, it is on persistent media at the end.
+    /// Writes all of `data` at byte `at`. With `durable`, it is on persistent media on return.
     pub async fn write_all_at(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
-        // One barrier for all of what is to be durable.
+        // A durable write stays in one piece, so that it costs one barrier.
         let piece = self.write_max_bytes.filter(|_| !durable);
         let piece = piece.unwrap_or(usize::MAX);
         if data.len() <= piece {
@@ -151,7 +152,7 @@ impl File {
             let end = data.len().min(start + piece);
             Box::pin(self.write_piece(at + start as u64, data.slice(start..end), durable))
         });
-        // All of them end, whatever becomes of one.
+        // All pieces run to their end, even if one fails.
         task::join_all(pieces).await.into_iter().collect()
     }
 
@@ -180,8 +181,8 @@ impl File {
         Ok(())
     }
 
-    /// Writes `data` at byte `at`, all of it or nothing, also through a power cut. Its length is one
-    /// that [`SharedFile::atomic_write_bytes`] allows, and `at` a multiple of it.
+    /// Writes `data` at byte `at` atomically, even across a power cut. [`SharedFile::atomic_write_bytes`] must allow
+    /// its length, and `at` must be a multiple of that length.
     pub async fn write_atomic_at(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let len = data.len();
         let op = Op::Write {
@@ -200,8 +201,8 @@ impl File {
         }
     }
 
-    /// Whether byte `at` takes space, and where the run of such bytes ends. A file that ends before
-    /// `at` is an error (UnexpectedEof).
+    /// Whether byte `at` is allocated, and where the run of such bytes ends. An `at` beyond the end
+    /// of the file is an error (UnexpectedEof).
     pub async fn extent(&self, at: u64) -> io::Result<Extent> {
         if let Some(delay) = blocking::simulated_delay() {
             time::sleep(delay).await;

@@ -1,5 +1,5 @@
-//! A boxed future whose memory comes from the lane's own free lists: the trait objects on the
-//! data path (`dyn Volume`) return these, and the steady state allocates nothing.
+//! A boxed future whose memory comes from the thread's free lists. The trait objects on the data
+//! path (`dyn Volume`) return these, so that in the steady state nothing is allocated.
 
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
@@ -14,32 +14,32 @@ use std::{
 
 /// Frame sizes are rounded up to these, in bytes; larger frames go to the global allocator.
 const CLASSES_BYTES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
-/// Frames kept for reuse in each class; what is beyond goes back to the global allocator.
+/// Frames kept for reuse in each class; further ones go back to the global allocator.
 const KEPT_PER_CLASS: usize = 1024;
 const ALIGN: usize = 16;
 
-/// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled; and an answer that
-/// is at hand needs no heap.
+/// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled, and a value that
+/// is ready at once needs no heap.
 pub struct LaneFuture<'a, T>(State<'a, T>);
 
 enum State<'a, T> {
-    /// Its output, until that has been given.
+    /// The output, until it is taken.
     Ready(Option<T>),
     Pending(Frame<'a, T>),
 }
 
-/// A future in memory of its own.
+/// A future with heap memory of its own.
 struct Frame<'a, T> {
     future: NonNull<dyn Future<Output = T> + 'a>,
-    /// Of the memory.
+    /// The size class of the memory.
     class: Option<u8>,
     _not_send: PhantomData<*mut ()>,
 }
 
 impl<'a, T> LaneFuture<'a, T> {
     /// Moves `future` into a recycled frame.
-    // Always inlined: then what it captures goes straight to the frame. As a call this copies the
-    // whole future, most of which is room for later.
+    // Always inlined, so that captured values are written directly to the frame. As a call this
+    // would copy the whole future, most of which is space for later states.
     #[inline(always)]
     pub fn new<F: Future<Output = T> + 'a>(future: F) -> Self {
         let layout = Layout::new::<F>();
@@ -54,13 +54,13 @@ impl<'a, T> LaneFuture<'a, T> {
         }))
     }
 
-    /// One that has ended already.
+    /// A future that has already completed.
     #[inline]
     pub fn ready(output: T) -> Self {
         LaneFuture(State::Ready(Some(output)))
     }
 
-    /// The output of one that had ended [when it was made](Self::ready); `None`: it has to be polled.
+    /// The output of a future that was [ready when created](Self::ready); `None`: it has to be polled.
     #[inline]
     pub fn as_ready(&self) -> Option<&T> {
         match &self.0 {
@@ -105,7 +105,7 @@ impl<T> fmt::Debug for LaneFuture<'_, T> {
         match &self.0 {
             State::Ready(_) => f.write_str("LaneFuture(ready)"),
             State::Pending(frame) => {
-                // SAFETY: `new` wrote a future here, which only its size is asked of.
+                // SAFETY: `new` wrote a future here, and only its size is read.
                 let bytes = size_of_val(unsafe { frame.future.as_ref() });
                 write!(f, "LaneFuture({bytes} bytes)")
             }
@@ -117,11 +117,11 @@ thread_local! {
     static FREE: FreeFrames = const { FreeFrames([const { FreeList::new() }; CLASSES_BYTES.len()]) };
 }
 
-/// The kept frames of each class.
+/// The retained frames of each class.
 struct FreeFrames([FreeList; CLASSES_BYTES.len()]);
 
-/// The kept frames of one class: each begins with the address of the next one, so that taking one and
-/// giving it back are a few instructions.
+/// The retained frames of one class, as an intrusive linked list: each frame begins with the address
+/// of the next one, so push and pop take only a few instructions.
 struct FreeList {
     first: Cell<Option<NonNull<u8>>>,
     len: Cell<usize>,
@@ -137,17 +137,17 @@ impl FreeList {
 
     fn pop(&self) -> Option<NonNull<u8>> {
         let first = self.first.get()?;
-        // SAFETY: `push` wrote it there, and the frame was nobody's since.
+        // SAFETY: `push` wrote it there, and nobody has used the frame since.
         self.first.set(unsafe { first.cast().read() });
         self.len.set(self.len.get() - 1);
         Some(first)
     }
 
-    /// Keeps a frame of this list's class that is nobody's, if there is room.
+    /// Keeps an unused frame of this list's class, if there is room.
     fn push(&self, frame: NonNull<u8>) -> bool {
         let has_room = self.len.get() < KEPT_PER_CLASS;
         if has_room {
-            // SAFETY: a frame has room for an address, and the alignment.
+            // SAFETY: a frame is large and aligned enough for an address.
             unsafe { frame.cast().write(self.first.get()) };
             self.first.set(Some(frame));
             self.len.set(self.len.get() + 1);
@@ -171,7 +171,7 @@ fn class_layout(class: usize) -> Layout {
     Layout::from_size_align(CLASSES_BYTES[class], ALIGN).expect("the class sizes are constants")
 }
 
-/// The class of frames for a future of this layout; `None`: those are not kept.
+/// The size class for a future of this layout; `None`: too large or too strictly aligned to be recycled.
 fn class_index(layout: Layout) -> Option<u8> {
     if layout.align() > ALIGN {
         return None;
@@ -182,7 +182,7 @@ fn class_index(layout: Layout) -> Option<u8> {
     Some(class as u8)
 }
 
-/// The memory of a frame of a class, or for a future of `layout` that has none.
+/// The allocation layout of a frame of a class, or of a future of `layout` that has no class.
 fn frame_layout(class: Option<u8>, layout: Layout) -> Layout {
     match class {
         Some(class) => class_layout(class.into()),
@@ -198,7 +198,7 @@ fn take(class: Option<u8>, layout: Layout) -> NonNull<u8> {
     });
     kept.unwrap_or_else(|| {
         let layout = frame_layout(class, layout);
-        // SAFETY: every layout here has a size above zero: `frame_layout` sees to it.
+        // SAFETY: `frame_layout` ensures that every layout here has a size above zero.
         let memory = unsafe { alloc(layout) };
         NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))
     })

@@ -1,4 +1,4 @@
-//! What one gathered send takes, consumed from the front as the system takes it.
+//! The data of one gathered send, consumed from the front as the system accepts it.
 
 use std::{collections::VecDeque, fmt, ops::Range};
 
@@ -7,7 +7,7 @@ use crate::{
     cost::count_copied,
 };
 
-/// Small pieces copied into one arena, and payload by reference.
+/// A list of pieces: small ones copied into one arena, payload held by reference.
 #[derive(Default)]
 pub struct Gather {
     arena: Vec<u8>,
@@ -21,7 +21,7 @@ enum Piece {
 }
 
 impl Gather {
-    /// An empty one.
+    /// An empty list.
     pub fn new() -> Self {
         Gather::default()
     }
@@ -31,7 +31,7 @@ impl Gather {
         self.len
     }
 
-    /// Whether all is sent.
+    /// Whether everything is sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -41,7 +41,7 @@ impl Gather {
         self.pieces.len()
     }
 
-    /// Adds a copy of `bytes`: for headers and other small things.
+    /// Appends a copy of `bytes`: for headers and other small data.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -69,7 +69,7 @@ impl Gather {
         });
     }
 
-    /// Adds `slice` without copying it.
+    /// Appends `slice` without copying it.
     pub fn push_slice(&mut self, slice: Slice) {
         if !slice.is_empty() {
             self.len += slice.len();
@@ -77,7 +77,7 @@ impl Gather {
         }
     }
 
-    /// Adds the part `range` of `payload` without copying it.
+    /// Appends the part `range` of `payload` without copying it.
     pub fn push_payload(&mut self, payload: &Payload, range: Range<usize>) {
         let mut at = 0;
         for slice in payload.slices() {
@@ -98,7 +98,7 @@ impl Gather {
         })
     }
 
-    /// Takes the first `sent` bytes out. Panics when there are fewer.
+    /// Removes the first `sent` bytes. Panics if there are fewer.
     pub fn advance(&mut self, mut sent: usize) {
         assert!(sent <= self.len, "{sent} bytes sent of {}", self.len);
         self.len -= sent;

@@ -1,15 +1,15 @@
-//! Open files and sockets of either world, and what closes them.
+//! Open files and sockets, real or simulated, and what closes them.
 
 use std::{cell::Cell, fmt, os::fd::OwnedFd, sync::Arc};
 
-/// An open file or socket. It is closed when the last operation on it has completed and the last
-/// holder has let go.
+/// An open file or socket. It is closed when its last operation has completed and its last owner
+/// has dropped it.
 pub struct Handle {
     pub(crate) raw: i32,
     pub(crate) keeper: Keeper,
-    /// The last receive has taken all that had come.
+    /// The last receive emptied the socket's receive queue.
     pub(crate) is_drained: Cell<bool>,
-    /// Of a file: what is asked of it waits for somebody else, and is for a thread that may wait.
+    /// For a file: its operations may block on another process or machine, and must run on a thread that may block.
     pub(crate) waits: bool,
 }
 
@@ -23,7 +23,7 @@ impl Handle {
         }
     }
 
-    /// The same of a file that says whether it waits.
+    /// A handle of a file, with `waits` set as given.
     pub(crate) fn of_file(raw: i32, keeper: Keeper, waits: bool) -> Handle {
         Handle {
             waits,
@@ -44,14 +44,14 @@ impl fmt::Debug for Handle {
 pub(crate) enum Keeper {
     /// A file descriptor, shared between lanes.
     Fd(Arc<OwnedFd>),
-    /// Something of the simulated world, which closes it in its own `Drop`.
+    /// Something of the simulated world, closed by its own `Drop`.
     Simulated(SimulatedKeeper),
 }
 
-/// What closes something of the simulated world.
+/// What closes a simulated handle.
 #[cfg(feature = "sim")]
 pub(crate) type SimulatedKeeper = Arc<dyn Send + Sync>;
-/// Where there is no simulated world, nothing closes any of it.
+/// In a build without the simulator there are none.
 #[cfg(not(feature = "sim"))]
 pub(crate) type SimulatedKeeper = std::convert::Infallible;
 

@@ -1,5 +1,5 @@
-//! A point in a lane's time: nanoseconds since an origin that only its reactor knows, so that the
-//! simulated world can own the clock.
+//! A point in a lane's time: nanoseconds since an origin known only to its reactor, so that the
+//! simulated world can control the clock.
 
 use std::{
     ops::{Add, AddAssign, Sub},
@@ -21,7 +21,7 @@ impl Instant {
         self.0
     }
 
-    /// How long ago `earlier` was; zero when it lies in the future.
+    /// The time since `earlier`; zero if it lies in the future.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

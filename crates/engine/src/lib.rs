@@ -1,9 +1,9 @@
 //! One core: an executor for local futures, an io_uring reactor, timers, buffers and mailboxes,
-//! and a simulated twin of the reactor that runs the same code under a seed in virtual time.
+//! plus a simulated twin of the reactor that runs the same code from a seed in virtual time.
 //!
-//! A [`Lane`] is one executor with one reactor, driven by one thread. Everything that a lane owns
-//! (tasks, sockets, buffers) stays on its thread; lanes speak by messages ([`LaneHandle`]). Code
-//! above this crate is written once against [`net`], [`fs`], [`time`] and [`task`], and cannot
+//! A [`Lane`] is one executor with one reactor, driven by one thread. Everything a lane owns
+//! (tasks, sockets, buffers) stays on its thread; lanes communicate by messages ([`LaneHandle`]).
+//! Code above this crate is written once against [`net`], [`fs`], [`time`] and [`task`] and cannot
 //! tell a ring from a simulation: both obey the contract in [`op`].
 
 pub mod blocking;

@@ -1,5 +1,5 @@
-//! Values that live on a lane, under numbers that are used once in the process. They stay until
-//! somebody takes them away; what is left when the lane ends goes with it.
+//! Values that live on a lane, under numbers that are unique within the process. They stay until
+//! somebody takes them; what is left is dropped when the lane ends.
 
 use std::{
     any::Any,
@@ -8,10 +8,10 @@ use std::{
 
 use crate::lane;
 
-/// Leaves `value` on the current lane. Gives the number under which it is found there.
+/// Stores `value` on the current lane. Returns the number under which to find it there.
 ///
 /// # Panics
-/// When no lane is current.
+/// If no lane is current.
 pub fn keep(value: impl Any) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -19,12 +19,12 @@ pub fn keep(value: impl Any) -> u64 {
     number
 }
 
-/// The value of this number and type, if it lives on the current lane.
+/// A clone of the value with this number and type, if it lives on the current lane.
 pub fn get<T: Clone + 'static>(number: u64) -> Option<T> {
     lane::try_with(|lane| lane.locals.borrow().get(&number)?.downcast_ref().cloned())?
 }
 
-/// Takes the value of this number away from the current lane.
+/// Removes and returns the current lane's value with this number.
 pub fn take(number: u64) -> Option<Box<dyn Any>> {
     lane::try_with(|lane| lane.locals.borrow_mut().remove(&number))?
 }

@@ -7,33 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A mount of the table.
+/// One mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The number of the device that its file system is on, as `MAJOR:MINOR`.
+    /// The number of the device that holds its file system, as `MAJOR:MINOR`.
     pub device: String,
-    /// Where it is.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of its file system.
     pub kind: String,
-    /// What is mounted: a device, or a name.
+    /// The source of the mount: a device, or a name.
     pub source: PathBuf,
 }
 
-/// All mounts, what was mounted last first.
+/// All mounts, the most recent first.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn mounts() -> io::Result<Vec<Mount>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let lines = table.rsplit(|byte| *byte == b'\n');
     Ok(lines.filter_map(parse).collect())
 }
 
-/// What is seen at `path`, if something is mounted on it.
+/// The top mount at `path`, if something is mounted there.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
     let mut mounts = mounts()?.into_iter();
     Ok(mounts.find(|mount| mount.point == path))
@@ -53,7 +53,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// A path of the table, in which spaces and more are octal numbers.
+/// A path of the table, in which spaces and other special characters are octal escapes.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text;

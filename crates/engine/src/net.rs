@@ -32,12 +32,12 @@ pub struct TcpListener {
     addr: SocketAddr,
 }
 
-/// A listening Unix socket. Its file goes with it.
+/// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixListener {
     door: Door,
     path: PathBuf,
-    /// What was at the path when it began.
+    /// Identity of the socket file when it was created.
     file: (u64, u64),
 }
 
@@ -45,14 +45,14 @@ pub struct UnixListener {
 #[derive(Debug)]
 struct Door {
     socket: Rc<Handle>,
-    /// The accepts in flight. They outlive whoever waits for them: a connection that comes
-    /// meanwhile is the next caller's. (Cancelling one and starting another loses wake-ups, too:
-    /// accepts wait exclusively, and the kernel may wake the one that is being cancelled.)
+    /// The accepts in flight. They outlive the tasks that wait for them: a connection that arrives
+    /// meanwhile goes to the next caller. (Cancelling an accept and starting another would also
+    /// lose wake-ups: accepts wait exclusively, and the kernel may wake the one being cancelled.)
     accepts: RefCell<Vec<Submitted>>,
 }
 
-/// With one accept in flight a lane would take one connection a turn, and its turns are long when
-/// it has much to do: those who connect would wait for those who are served.
+/// Accepts kept in flight. With only one, a lane would take one connection per turn, and under load
+/// its turns are long: new clients would wait for those being served.
 const ACCEPTS: usize = 16;
 
 impl TcpListener {
@@ -63,20 +63,20 @@ impl TcpListener {
         Ok(TcpListener { door, addr })
     }
 
-    /// The address that it listens on.
+    /// The address being listened on.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Waits for the next connection. One task at a time may wait; dropping the wait loses no
-    /// connection.
+    /// Waits for the next connection. Only one task at a time may wait; dropping the future loses
+    /// no connection.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         self.door.accept().await
     }
 }
 
 impl UnixListener {
-    /// Listens at `path`. The socket of a process that has ended without removing it makes way.
+    /// Listens at `path`. Replaces the socket of a process that ended without removing it.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let (socket, file) = with(|lane| {
             let socket = lane.reactor().listen_unix(path)?;
@@ -100,7 +100,7 @@ impl Drop for UnixListener {
     fn drop(&mut self) {
         try_with(|lane| {
             let at_path = lane.reactor().store().look(&self.path);
-            // Somebody else's socket may have taken the name.
+            // Another listener may have taken over the path.
             if at_path.is_ok_and(|look| look.id == self.file) {
                 let _ = lane.reactor().remove(&self.path);
             }
@@ -148,7 +148,7 @@ pub struct DetachedStream {
 }
 
 impl DetachedStream {
-    /// Goes on with the connection on the current lane.
+    /// Continues with the connection on the current lane.
     pub fn on_lane(self) -> TcpStream {
         TcpStream {
             socket: Rc::new(Handle::new(self.raw, self.keeper)),
@@ -156,7 +156,7 @@ impl DetachedStream {
     }
 }
 
-/// One end of a connection, by TCP or through a Unix socket. Clones are the same connection; it closes with the last of them.
+/// One end of a TCP or Unix socket connection. Clones share the connection, which closes when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct TcpStream {
     socket: Rc<Handle>,
@@ -168,10 +168,10 @@ impl TcpStream {
         TcpStream::connect_with(addr, &ConnectOptions::default()).await
     }
 
-    /// Connects to `addr` as `options` say.
+    /// Connects to `addr` with `options`.
     ///
     /// # Errors
-    /// Also when the system does not know what they name; the message says which.
+    /// Connection errors, and options that the system does not know; the message says which.
     pub async fn connect_with(addr: SocketAddr, options: &ConnectOptions) -> io::Result<Self> {
         let socket = Rc::new(with(|lane| lane.reactor().socket(addr, options))?);
         let (_, result) = submit(Op::Connect {
@@ -183,7 +183,7 @@ impl TcpStream {
         Ok(TcpStream { socket })
     }
 
-    /// Lets another lane take the connection over. Nothing may be outstanding on it here.
+    /// Releases the connection for another lane. Nothing may be outstanding on it here.
     pub fn detach(self) -> DetachedStream {
         DetachedStream {
             raw: self.socket.raw,
@@ -191,7 +191,7 @@ impl TcpStream {
         }
     }
 
-    /// Receives into `buf[start..]`: how many bytes, and the buffer back. Zero bytes: the peer closed.
+    /// Receives into `buf[start..]`; returns the byte count and the buffer. Zero bytes: the peer closed.
     pub async fn receive(&self, buf: Buf, start: usize) -> (io::Result<usize>, Buf) {
         let op = Op::Receive {
             socket: self.socket.clone(),
@@ -204,12 +204,12 @@ impl TcpStream {
         }
     }
 
-    /// Receives until `buf[start..]` is full. An early end is an error.
+    /// Receives until `buf[start..]` is full. A stream that ends before is an error.
     pub async fn receive_exact(&self, buf: Buf, start: usize) -> (io::Result<()>, Buf) {
         receive_exact(self, buf, start).await
     }
 
-    /// Sends all of `gather`, in as few calls as the system allows; gives the empty one back.
+    /// Sends all of `gather` in as few calls as the system allows; returns it empty.
     pub async fn send_all(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
         while !gather.is_empty() {
             let op = Op::Send {
@@ -229,34 +229,33 @@ impl TcpStream {
         (Ok(()), gather)
     }
 
-    /// Ends both directions; pending receives give zero bytes, pending sends an error. Where no
-    /// lane runs any more, neither does anything pending, and dropping the stream closes it.
+    /// Closes both directions: pending receives return zero bytes, pending sends an error. Does nothing without a
+    /// running lane; nothing can be pending then, and dropping the stream closes it.
     pub fn shutdown(&self) {
         try_with(|lane| lane.reactor().shutdown(&self.socket));
     }
 
-    /// Has the system find out whether a peer that has been silent for `idle` is still there. A
-    /// connection whose peer is gone ends some time later.
+    /// Turns on keepalive: the system probes a peer that has been silent for `idle`. If the peer is
+    /// gone, the connection ends some time later.
     pub fn keep_alive(&self, idle: Duration) {
         with(|lane| lane.reactor().keep_alive(&self.socket, idle));
     }
 
-    /// Ends the connection at once, as [`TcpStream::shutdown`], and what was not sent yet never is:
-    /// after that a link that comes back delivers nothing of it. A reset tells the peer, if it gets
-    /// there.
+    /// Closes the connection at once, like [`TcpStream::shutdown`], but discards unsent data, so
+    /// that a link that comes back does not deliver it. The peer gets a reset if it can be reached.
     pub fn abort(&self) {
         try_with(|lane| lane.reactor().abort(&self.socket));
     }
 
-    /// The address of this end and that of the peer.
+    /// The local and the peer address.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         with(|lane| lane.reactor().addresses(&self.socket))
     }
 }
 
-/// What a [`FramedReader`] receives from: a connection, or what deciphers one.
+/// What a [`FramedReader`] receives from: a connection, or a decrypting layer above one.
 pub trait Receive {
-    /// Receives into `buf[start..]`: how many bytes, and the buffer back. Zero bytes: the peer closed.
+    /// Receives into `buf[start..]`; returns the byte count and the buffer. Zero bytes: the peer closed.
     fn receive(&self, buf: Buf, start: usize) -> impl Future<Output = (io::Result<usize>, Buf)>;
 }
 
@@ -290,21 +289,21 @@ async fn receive_exact(
 }
 
 /// Receives a stream of framed messages: headers and small payloads through one buffer, large
-/// payloads straight into the memory that they are for.
+/// payloads directly into their destination.
 #[derive(Debug)]
 pub struct FramedReader<S = TcpStream> {
     stream: S,
-    /// Received and not consumed: `buf[start..end]`.
+    /// Received and not yet consumed: `buf[start..end]`.
     buf: Buf,
     start: usize,
     end: usize,
-    /// The last payload was a large one, so the next is likely to be: what comes before it is
-    /// received alone, so that it finds its own place and is not copied.
+    /// The last payload was large, so the next is likely to be. Its header is then received alone,
+    /// so that the payload can be received in place without a copy.
     after_large: bool,
 }
 
-/// From this length on the rest of a payload is received where it belongs; below, filling the
-/// buffer again and copying costs less than a receive for so little.
+/// The rest of a payload is received in place if it is at least this long. Below that, filling the
+/// buffer again and copying is cheaper than a receive for so little.
 const AIMED_MIN_BYTES: usize = 32 << 10;
 
 impl<S: Receive> FramedReader<S> {
@@ -319,7 +318,7 @@ impl<S: Receive> FramedReader<S> {
         }
     }
 
-    /// Makes room for `capacity` bytes, if there is less.
+    /// Grows the buffer to `capacity` bytes if it is smaller.
     pub fn reserve(&mut self, capacity: usize) {
         if self.buf.len() < capacity {
             let mut larger = Buf::new(capacity);
@@ -329,22 +328,22 @@ impl<S: Receive> FramedReader<S> {
         }
     }
 
-    /// What has been received and not consumed.
+    /// The bytes received and not yet consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 
-    /// How many bytes were received and not consumed.
+    /// The number of bytes received and not yet consumed.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether there are none.
+    /// Whether there are no such bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets the first `len` bytes. Panics when there are fewer.
+    /// Consumes the first `len` bytes. Panics if there are fewer.
     pub fn consume(&mut self, len: usize) {
         assert!(
             len <= self.end - self.start,
@@ -358,8 +357,8 @@ impl<S: Receive> FramedReader<S> {
         }
     }
 
-    /// Receives until at least `len` bytes are there (at most the buffer's capacity). False: the
-    /// peer closed before.
+    /// Receives until at least `len` bytes are buffered (at most the buffer's capacity). Returns
+    /// false if the peer closed first.
     pub async fn fill(&mut self, len: usize) -> io::Result<bool> {
         assert!(
             len <= self.buf.len(),
@@ -388,7 +387,7 @@ impl<S: Receive> FramedReader<S> {
         Ok(true)
     }
 
-    /// Takes the next bytes of the stream into all of `to`, if they are at hand and few.
+    /// Copies the next bytes of the stream into all of `to`, if they are already buffered and few.
     pub fn take_at_hand(&mut self, to: &mut [u8]) -> bool {
         let have = self.bytes();
         let may = to.len() <= have.len() && to.len() < AIMED_MIN_BYTES;
@@ -400,8 +399,8 @@ impl<S: Receive> FramedReader<S> {
         may
     }
 
-    /// Takes the next `range.len()` bytes of the stream into `range` of `into`. An early end of
-    /// the stream is an error.
+    /// Reads the next `range.len()` bytes of the stream into `range` of `into`. An early end of the
+    /// stream is an error.
     pub async fn read_into(&mut self, mut into: Buf, range: Range<usize>) -> (io::Result<()>, Buf) {
         let Range { mut start, end } = range;
         let is_large = end - start >= AIMED_MIN_BYTES;
@@ -432,7 +431,7 @@ impl<S: Receive> FramedReader<S> {
         }
     }
 
-    /// Drops the next `len` bytes of the stream. An early end of the stream is an error.
+    /// Skips the next `len` bytes of the stream. An early end of the stream is an error.
     pub async fn skip(&mut self, mut len: usize) -> io::Result<()> {
         while len > 0 {
             if self.bytes().is_empty() && !self.fill(1).await? {

@@ -1,17 +1,17 @@
 //! What a lane can ask of its reactor, and the contract that both reactors keep.
 //!
-//! - An operation is handed over with everything it needs; the reactor holds it, buffers
-//!   included, until it completes, even if its task is gone. The completion gives
-//!   the operation back with its result.
+//! - An operation is handed over with everything it needs. The reactor holds it, buffers included,
+//!   until it completes, even if its task is gone. The completion returns the operation with its
+//!   result.
 //! - A result is a count or a handle (≥ 0), or an errno. Reads, writes, receives and sends may be
 //!   short; zero bytes received means that the peer has closed.
-//! - Cancelling asks an operation to end early; it still completes once, with what it did or with
-//!   ECANCELED.
-//! - Completions of different operations come in any order.
+//! - Cancelling asks an operation to end early. It still completes exactly once, with what it did
+//!   or with ECANCELED.
+//! - Operations complete in any order.
 //! - Bytes sent with one operation on a socket stay together; the caller has at most one send and
 //!   one receive outstanding on a socket.
-//! - A write that has completed is durable only if it asked for it (`durable`), or after a later
-//!   `Sync` has completed without an error.
+//! - A completed write is durable only if it asked for that (`durable`), or once a later `Sync` has
+//!   completed without an error.
 
 use std::{io, net::SocketAddr, rc::Rc};
 
@@ -24,11 +24,11 @@ use crate::{
 /// What `Allocate` does to a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
-    /// Frees the range; it reads as zeroes afterwards and the file keeps its length.
+    /// Frees the range. It reads as zeroes afterwards; the file keeps its length.
     PunchHole,
     /// Makes the range read as zeroes and keeps its space allocated.
     Zero,
-    /// Allocates space for the range and extends the file to its end if it is shorter.
+    /// Allocates space for the range, and extends the file to the range's end if it is shorter.
     Reserve,
 }
 
@@ -44,7 +44,7 @@ pub enum Op {
     Connect {
         /// The socket.
         socket: Rc<Handle>,
-        /// Where to.
+        /// The address to connect to.
         addr: SocketAddr,
     },
     /// Receives into `buf` from `start` to its length.
@@ -56,14 +56,14 @@ pub enum Op {
         /// The first byte of `buf` to fill.
         start: usize,
     },
-    /// Sends from the front of `gather`, which the caller then advances by the result.
+    /// Sends from the front of `gather`. The caller then advances it by the result.
     Send {
         /// The socket.
         socket: Rc<Handle>,
         /// What to send.
         gather: Gather,
     },
-    /// Reads at byte `at` of a file into `buf` from `start` to its length.
+    /// Reads a file from byte `at` into `buf`, from `start` to its length.
     Read {
         /// The file.
         file: Rc<Handle>,
@@ -74,7 +74,7 @@ pub enum Op {
         /// The first byte of `buf` to fill.
         start: usize,
     },
-    /// Writes `data` from byte `start` on at byte `at` of a file.
+    /// Writes `data`, from byte `start` on, to a file at byte `at`.
     Write {
         /// The file.
         file: Rc<Handle>,
@@ -84,9 +84,9 @@ pub enum Op {
         data: Payload,
         /// The first byte of `data` to write.
         start: usize,
-        /// Completes only when these bytes are on persistent media (RWF_DSYNC).
+        /// Completes only once these bytes are on persistent media (RWF_DSYNC).
         durable: bool,
-        /// All of them or none, also through a power cut (RWF_ATOMIC).
+        /// Writes all of them or none, even across a power cut (RWF_ATOMIC).
         atomic: bool,
     },
     /// Makes all completed writes of a file durable.
@@ -105,9 +105,9 @@ pub enum Op {
         /// Length of the range, in bytes.
         len: u64,
     },
-    /// Takes the next message of a device that has messages, as `/dev/fuse`, as soon as there is one:
-    /// its beginning into all of `head`, the rest into `body`. Result: its length. Of several that
-    /// wait on one device, by whichever descriptor, one is woken by a message.
+    /// Takes the next message of a message device such as `/dev/fuse`, waiting for one if needed: the beginning fills
+    /// `head`, the rest goes into `body`. Result: the message's length. When several operations wait on one device,
+    /// through whichever descriptors, a message wakes only one of them.
     Take {
         /// The device, opened with O_NONBLOCK.
         device: Rc<Handle>,
@@ -119,7 +119,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The file that it works on, if it is one.
+    /// The file that the operation works on, if any.
     pub(crate) fn file(&self) -> Option<&Handle> {
         match self {
             Op::Read { file, .. }
@@ -130,7 +130,7 @@ impl Op {
         }
     }
 
-    /// Whether its result is a number of bytes that were moved.
+    /// Whether the result is the number of bytes moved.
     pub(crate) fn moves_bytes(&self) -> bool {
         !matches!(
             self,
@@ -138,9 +138,9 @@ impl Op {
         )
     }
 
-    /// Whether the operation may be cancelled when nobody waits for it any more: only what
-    /// changes nothing on a medium. A write, once begun, runs to its end. (A message that is taken when
-    /// nobody waits for it any more is lost: a device is let go then.)
+    /// Whether the operation may be cancelled once nobody waits for it: only if it changes nothing on a
+    /// medium. A write that has begun runs to its end. (Cancelling a `Take` may lose a message, but
+    /// nobody stops waiting for a device that is still in use.)
     pub(crate) fn is_cancellable(&self) -> bool {
         matches!(
             self,
@@ -153,7 +153,7 @@ impl Op {
     }
 }
 
-/// A result as the kernel gives it: a count or handle, or minus an errno.
+/// Converts a kernel result: a count or handle, or a negated errno.
 pub(crate) fn to_result(raw: i32) -> io::Result<usize> {
     if raw < 0 {
         Err(io::Error::from_raw_os_error(-raw))

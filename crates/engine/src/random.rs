@@ -1,16 +1,16 @@
-//! Chance of both kinds. [`fill`] gives bytes that nobody can foretell, for challenges and the
-//! like; they come through the lane's reactor, so that a simulated world gives the same ones again
-//! under the same seed. [`SplitMix64`] is for what must be the same on every machine and release,
-//! which no general library promises.
+//! Random numbers of two kinds. [`fill`] gives unpredictable bytes, for challenges and the like.
+//! They come through the lane's reactor, so that a simulated world repeats them under the same
+//! seed. [`SplitMix64`] is for sequences that must be the same on every machine and release, which
+//! no general library promises.
 
 use std::io;
 
 use crate::{lane::with, reactor::Reactor};
 
-/// Fills `bytes` with what nobody can foretell: from the kernel, or from the world's seed.
+/// Fills `bytes` with unpredictable data: from the kernel, or from the world's seed.
 ///
 /// # Errors
-/// When the kernel gives none.
+/// If the kernel provides none.
 pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
     with(|lane| lane.reactor().random(bytes))
 }
@@ -20,7 +20,7 @@ pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator which gives the same values for the same `seed`.
+    /// A generator that produces the same values for the same `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,29 +1,29 @@
-//! How often something may happen that others can cause, as a line of the log about a peer: some at once, then
-//! one for each interval. What is left out is counted.
+//! Rate limit for something that others can trigger, such as a log line about a peer: a burst at once, then
+//! one per interval. Suppressed events are counted.
 
 use std::num::NonZeroU64;
 
 use crate::{Duration, Instant};
 
-/// How often it may happen at once.
+/// The size of a burst.
 const BURST: u32 = 20;
-/// Once more after each such time.
+/// After a burst, one event per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it was left out before it happened, if at all. As a field of a log line it is absent if not.
+/// How many events were suppressed before this one. `None`, and so absent as a log field, if none were.
 pub type Suppressed = Option<NonZeroU64>;
 
-/// The rate of one kind of thing.
+/// The rate limit of one kind of event.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Rate {
-    /// How often it happened, less one for each interval since.
+    /// Events so far, less one for each interval since.
     spent: u32,
     since: Instant,
     left_out: u64,
 }
 
 impl Rate {
-    /// Whether it may happen now: then how often it was left out before.
+    /// Whether an event is allowed now; if so, how many were suppressed before it.
     pub fn take(&mut self, now: Instant) -> Option<Suppressed> {
         let earned = (now - self.since).as_nanos() / INTERVAL.as_nanos();
         if earned > 0 {

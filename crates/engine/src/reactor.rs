@@ -1,6 +1,6 @@
-//! The seam between a lane and what performs its operations: io_uring ([`crate::ring`]) or the
-//! simulated world. Everything above knows only this trait. A build without the simulator has one
-//! reactor, and its lanes call it directly.
+//! The interface between a lane and whatever performs its operations: io_uring ([`crate::ring`]) or
+//! the simulated world. Everything above knows only this trait. A build without the simulator has a
+//! single reactor, and its lanes call it directly.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use crate::{
     op::Op,
 };
 
-/// Names an operation in flight; chosen by the lane, given back with the completion.
+/// Names an operation in flight. The lane chooses it; the completion carries it back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub(crate) struct OpId(pub(crate) u32);
 
@@ -25,7 +25,7 @@ pub(crate) struct OpId(pub(crate) u32);
 pub(crate) struct Completion {
     pub(crate) id: OpId,
     pub(crate) op: Op,
-    /// A count or handle, or minus an errno.
+    /// A byte count or a handle, or a negated errno.
     pub(crate) result: i32,
 }
 
@@ -41,69 +41,69 @@ pub(crate) enum Wait {
 /// Performs operations for one lane; the contract is [`crate::op`]'s.
 pub(crate) trait Reactor {
     fn now(&self) -> Instant;
-    /// Fills `bytes` with what nobody can foretell.
+    /// Fills `bytes` with unpredictable random data.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
-    /// Takes an operation over. It may start at once or with the next poll.
+    /// Takes ownership of an operation. It may start at once or with the next poll.
     fn submit(&mut self, id: OpId, op: Op);
     /// Asks `id` to end early. Unknown or finished ids are ignored.
     fn cancel(&mut self, id: OpId);
-    /// Starts what was submitted, waits as told, and appends what has completed.
+    /// Starts what was submitted, waits as `wait` says, and appends what has completed.
     fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>);
 
-    /// How long a piece of work that blocks takes in a simulated world; `None`: on a thread, what it
-    /// takes.
+    /// How long a piece of blocking work takes in a simulated world. `None`: it runs on a real
+    /// thread and takes as long as it takes.
     fn blocking_delay(&mut self) -> Option<Duration>;
-    /// The address of the simulated machine called `name`, if there is one; `None`: the system's
-    /// resolver knows.
+    /// The address of the simulated machine called `name`, if there is one. `None`: ask the
+    /// system's resolver.
     fn machine(&self, name: &str) -> Option<Option<IpAddr>>;
-    /// Asks where the run of allocated bytes, or of others, that holds byte `at` of a file ends.
+    /// Asks where the run of allocated (or unallocated) bytes that contains byte `at` of a file ends.
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer;
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
-    /// Opens the file behind an open one once more, whatever its path leads to now.
+    /// Opens the file behind an open handle again, wherever its path leads now.
     fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened>;
     /// Whether `path` leads to this open file.
     fn is_at(&self, file: &Handle, path: &Path) -> bool;
-    /// How long an open file is now, in bytes; of a device, its size.
+    /// The current length of an open file in bytes; for a device, its size.
     fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// The directories and marks of the machine that the lane is on.
+    /// The directories and marks of the machine that the lane runs on.
     fn store(&self) -> &dyn Store;
-    /// A socket that listens on `addr` (port 0: any free one), and the address it got.
+    /// A socket listening on `addr` (port 0: any free port), and the address it was given.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
-    /// A Unix socket that listens at `path`, whose file is made; a file whose socket nobody listens on
-    /// any more makes way.
+    /// Creates a Unix socket listening at `path`. Replaces a socket file that nobody listens on any
+    /// more.
     fn listen_unix(&self, path: &Path) -> io::Result<Handle>;
     /// A fresh socket to connect to an address like `addr`.
     fn socket(&self, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Handle>;
-    /// Wraps the raw handle that an `Accept` gave.
+    /// Wraps the raw handle that an `Accept` returned.
     fn adopt(&self, raw: i32) -> Handle;
-    /// Has the peer of a connection asked whether it is there once it has been silent for `idle`.
+    /// Turns on keepalive: probes the peer of a connection once it has been silent for `idle`.
     fn keep_alive(&self, socket: &Handle, idle: Duration);
-    /// Ends both directions of a connection; what waits on it completes.
+    /// Closes both directions of a connection; operations waiting on it complete.
     fn shutdown(&self, socket: &Handle);
-    /// Ends a connection at once: what was not sent yet never is, and the peer is told by a reset if
-    /// that reaches it. What waits on the socket completes.
+    /// Aborts a connection: unsent data is discarded, and the peer gets a reset if it can be
+    /// reached. Operations waiting on the socket complete.
     fn abort(&self, socket: &Handle);
-    /// The addresses of this end and of the peer of a connection.
+    /// The local and the peer address of a connection.
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)>;
 }
 
-/// How a connection is made, beside where to. The default leaves it all to the system.
+/// How to make a connection, apart from its destination. The default leaves everything to the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Where it leaves this machine.
     pub source: Option<Source>,
-    /// The congestion control, by the kernel's name (TCP_CONGESTION).
+    /// The congestion control algorithm, by its kernel name (TCP_CONGESTION).
     pub congestion: Option<String>,
-    /// For how long what was sent may go without an acknowledgement before the connection counts as
-    /// lost (TCP_USER_TIMEOUT), in whole milliseconds.
+    /// How long sent data may stay unacknowledged before the connection counts as lost
+    /// (TCP_USER_TIMEOUT), in whole milliseconds.
     pub user_timeout: Option<Duration>,
 }
 
 /// Where a connection leaves this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From this address of it.
+    /// From this local address.
     Address(IpAddr),
     /// Through the network interface of this name (SO_BINDTODEVICE), whatever the routes say.
     Interface(String),
@@ -112,18 +112,18 @@ pub enum Source {
 /// How to open a file.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// For writing as well as reading.
+    /// Open for writing as well as reading.
     pub write: bool,
-    /// Past the page cache (O_DIRECT).
+    /// Bypass the page cache (O_DIRECT).
     pub direct: bool,
-    /// Every write durable before it completes (O_DSYNC).
+    /// Make every write durable before it completes (O_DSYNC).
     pub durable: bool,
-    /// Made when it does not exist.
+    /// Create the file if it does not exist.
     pub create: bool,
-    /// Made; an error when it exists.
+    /// Create the file; fail if it exists.
     pub create_new: bool,
-    /// Locked against every other process that locks it too (flock; exclusive for writing).
-    /// A lock held elsewhere is an error of kind `WouldBlock`.
+    /// Lock the file against every other process that locks it too (flock; exclusive for writing).
+    /// If the lock is held elsewhere, the error has kind `WouldBlock`.
     pub lock: bool,
 }
 
@@ -133,15 +133,15 @@ pub(crate) struct Opened {
     pub(crate) keeper: Keeper,
     pub(crate) raw: i32,
     pub(crate) len_bytes: u64,
-    /// A regular file, no device.
+    /// A regular file, not a device.
     pub(crate) is_regular: bool,
-    /// Alignment of offsets and lengths that I/O on this handle needs, in bytes (1: none).
+    /// Alignment that I/O on this handle needs for offsets and lengths, in bytes (1: none).
     pub(crate) io_align_bytes: u32,
-    /// Lengths that can be written all or nothing; `None`: none can.
+    /// Lengths that can be written atomically; `None`: atomic writes are not supported.
     pub(crate) atomic_write_bytes: Option<RangeInclusive<u32>>,
-    /// More is better written in several goes; `None`: however much.
+    /// Longer writes are better split into pieces of this size; `None`: no such limit.
     pub(crate) write_max_bytes: Option<usize>,
-    /// Its file system asks somebody else, who may take any time.
+    /// Its file system depends on another process or machine, so an operation may take any time.
     pub(crate) waits: bool,
 }
 
@@ -154,9 +154,9 @@ pub enum Kind {
     Directory,
     /// A block device.
     BlockDevice {
-        /// The number of its driver.
+        /// The major number, which names its driver.
         major: u32,
-        /// Its own number there.
+        /// The minor number within that driver.
         minor: u32,
     },
     /// Something else.
@@ -170,11 +170,11 @@ pub struct Look {
     pub kind: Kind,
     /// Its length in bytes; 0 for devices.
     pub len_bytes: u64,
-    /// Which one it is, by file system and number: the same under each of its names.
+    /// Its identity, file system and inode number: the same under each of its names.
     pub id: (u64, u64),
 }
 
-/// The verbs beneath [`crate::store`].
+/// The operations beneath [`crate::store`].
 pub(crate) trait Store {
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
@@ -191,5 +191,5 @@ pub(crate) trait Store {
     fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()>;
 }
 
-/// What a new file's last block, written to make it long, takes at most.
+/// The most space that the last block of a new file takes when it is written to set the length.
 pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;

@@ -1,8 +1,8 @@
-//! The reactor on io_uring. Operations are queued without a system call and submitted together
-//! with the next look at completions, so that one enter carries many I/Os.
+//! The reactor on io_uring. Operations are queued without a system call and submitted together with
+//! the next check for completions, so that one io_uring_enter carries many I/Os.
 //!
-//! Each operation in flight sits in a slot whose address is fixed: the kernel may hold pointers to
-//! its buffers, vectors and addresses until the completion arrives. Slots are recycled.
+//! Each operation in flight occupies a slot with a fixed address, because the kernel may hold
+//! pointers to its buffers, vectors and addresses until it completes. Slots are recycled.
 
 mod files;
 mod socket;
@@ -35,21 +35,21 @@ use crate::{
 pub(crate) use store::System;
 use workers::Workers;
 
-/// user_data of the read on the bell; slots count from zero.
+/// user_data of the read on the bell; slots count up from zero.
 const BELL: u64 = u64::MAX;
-/// user_data of cancellations, whose own results say nothing of use.
+/// user_data of cancellations, whose own results are of no use.
 const CANCEL: u64 = u64::MAX - 1;
-/// IORING_RECVSEND_POLL_FIRST: a receive waits for bytes before it looks for them.
+/// IORING_RECVSEND_POLL_FIRST: a receive waits for readiness before it tries the socket.
 const POLL_FIRST: u16 = 1;
-/// Set in the user_data of a poll that a read is linked to. It completes only if it fails, and the
-/// read does not then.
+/// Set in the user_data of the poll that is linked before a read. The poll posts a completion only
+/// if it fails, and then the read does not.
 const WAIT: u64 = 1 << 63;
-/// Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).
+/// Backlog of a listening socket; the system may allow less (net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
-/// File reads and writes go to the kernel in groups of so many, while the next are being made: it
-/// hands a disk all requests of a call at its end, and until then the disk has nothing to do.
+/// File reads and writes go to the kernel in groups of this size while more are being prepared. The kernel hands a
+/// disk the requests of a call only when the call ends, so one large batch would leave the disk idle meanwhile.
 const FILE_OPS_A_SUBMIT: u32 = 4;
-/// The most pieces that one vectored call takes (UIO_MAXIOV).
+/// The most segments that one vectored call takes (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
 pub(crate) struct Ring {
@@ -58,24 +58,24 @@ pub(crate) struct Ring {
     #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
     slots: Vec<Box<Slot>>,
     free: Vec<u32>,
-    /// Which slot an operation is in, by OpId.
+    /// Which slot an operation is in, indexed by OpId.
     by_id: Vec<u32>,
-    /// Entries that did not fit into the submission queue; those that are linked go there together.
+    /// Entries that did not fit into the submission queue. Linked ones are queued together.
     overflow: VecDeque<SmallVec<[squeue::Entry; 2]>>,
     bell: RawFd,
     bell_count: Box<u64>,
-    /// With IORING_SETUP_TASKRUN_FLAG the kernel says when there is work to fetch.
+    /// The ring has IORING_SETUP_TASKRUN_FLAG: the kernel tells when there are completions to fetch.
     has_taskrun_flag: bool,
-    /// File reads and writes that the kernel has not been given yet.
+    /// File reads and writes queued but not submitted yet.
     file_ops_waiting: u32,
-    /// Operations on files that wait for somebody.
+    /// Operations on files whose file system may block indefinitely.
     workers: Workers,
 }
 
-/// An operation in flight with all that the kernel may point to.
+/// An operation in flight, with everything that the kernel may point to.
 struct Slot {
     id: OpId,
-    /// Counts the uses of the slot, so that a cancellation cannot hit the next one.
+    /// Counts the uses of the slot, so that a late cancellation cannot hit the next operation in it.
     generation: u32,
     op: Option<Op>,
     iov: Vec<libc::iovec>,
@@ -84,7 +84,7 @@ struct Slot {
 }
 
 impl Ring {
-    /// A ring and its bell: an eventfd that interrupts a waiting poll when written.
+    /// A ring and its bell: an eventfd whose write interrupts a waiting poll.
     pub(crate) fn new(entries: u32) -> io::Result<(Ring, OwnedFd)> {
         let (ring, has_taskrun_flag) = build(entries)?;
         // SAFETY: eventfd has no memory arguments; the result is checked.
@@ -121,8 +121,8 @@ impl Ring {
 
     fn push(&mut self, entry: squeue::Entry) {
         if self.overflow.is_empty() {
-            // SAFETY: every pointer in an entry leads into a slot (or the bell's box), which stays
-            // where it is until the completion is taken.
+            // SAFETY: every pointer in an entry leads into a slot (or the bell's box), which does
+            // not move until the completion is taken.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -130,7 +130,7 @@ impl Ring {
         self.overflow.push_back(smallvec![entry]);
     }
 
-    /// Queues two entries of which the first is linked to the second.
+    /// Queues two entries, the first linked to the second.
     fn push_linked(&mut self, entries: [squeue::Entry; 2]) {
         if self.overflow.is_empty() {
             // SAFETY: as in `push`.
@@ -187,7 +187,7 @@ impl Ring {
         }
     }
 
-    /// Gives the kernel what is queued; what it does not take now it is given by the next poll.
+    /// Submits what is queued. Whatever the kernel does not take now goes with the next poll.
     fn submit_now(&mut self) {
         self.file_ops_waiting = 0;
         cost::count_system_call();
@@ -245,7 +245,7 @@ impl Ring {
         self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
     }
 
-    /// Where the operation of this name is, while it is in flight.
+    /// The slot of operation `id`, while it is in flight.
     fn slot_of(&self, id: OpId) -> Option<u32> {
         let index = *self.by_id.get(id.0 as usize)?;
         let slot = self.slots.get(index as usize)?;
@@ -274,18 +274,18 @@ impl Ring {
         assert!(slot.op.is_none(), "a free slot holds no operation");
         debug_assert!(slot.iov.is_empty(), "a free slot points nowhere");
         slot.id = id;
-        // Stays below the names that are not slots: BELL, CANCEL and WAIT have the highest bit set.
+        // Keep clear of the user_data values that are not slots: BELL, CANCEL and WAIT have the highest bit set.
         slot.generation = (slot.generation + 1) & 0x7fff_ffff;
         index
     }
 }
 
-/// What the kernel calls an operation: its slot and which use of the slot it is.
+/// The user_data of an operation: its slot and the slot's generation.
 fn user_data(index: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(index)
 }
 
-/// A ring with what this kernel offers of what saves work; the plain one works everywhere.
+/// A ring with those work-saving features that this kernel offers, or else a plain one.
 fn build(entries: u32) -> io::Result<(IoUring, bool)> {
     let best = IoUring::builder()
         .setup_single_issuer()
@@ -355,8 +355,8 @@ impl Reactor for Ring {
             }
             Op::Receive { socket, buf, start } => {
                 let room = &mut buf[*start..];
-                // Where nothing is left, the kernel need not look before it waits. It says so, and can
-                // be told so, since it has the flag.
+                // If the last receive drained the socket, the kernel need not try it before it waits.
+                // Only kernels that have the taskrun flag report that, and take the hint.
                 let waits_first = self.has_taskrun_flag && socket.is_drained.get();
                 let how = if waits_first { POLL_FIRST } else { 0 };
                 opcode::Recv::new(types::Fd(socket.raw), room.as_mut_ptr(), room.len() as u32)
@@ -430,8 +430,8 @@ impl Reactor for Ring {
                     .build()
             }
             Op::Take { device, head, body } => {
-                // A read that found nothing would wait, too, but all that wait so are woken by each
-                // message.
+                // A blocking read would wait as well, but every message would wake all such
+                // readers.
                 let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
                 let wait = opcode::PollAdd::new(types::Fd(device.raw), events).build();
                 let flags = squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS;
@@ -467,12 +467,12 @@ impl Reactor for Ring {
 
     fn poll(&mut self, wait: Wait, completed: &mut Vec<Completion>) {
         self.refill();
-        // Completions that are there already are reason enough not to sleep.
+        // If completions are already there, do not sleep.
         let ready = !self.ring.completion().is_empty() || !self.overflow.is_empty();
         let wait = if ready { Wait::No } else { wait };
         if let Err(error) = self.enter(wait) {
             match error.raw_os_error() {
-                // Time ran out, a signal came, or completions must be taken before more can start.
+                // The timeout expired, a signal came, or completions must be taken before more can start.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
                 _ => panic!("io_uring_enter failed in a way that loses operations: {error}"),
             }
@@ -525,9 +525,9 @@ impl Reactor for Ring {
 
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)> {
         let listener = TcpListener::bind(addr)?;
-        // The standard library's queue of 128 overflows when many connect at once, and whoever finds
-        // it full tries again a second later. No memory arguments; without it the old one stays.
-        // SAFETY: the descriptor is a listening socket of ours.
+        // The standard library's backlog of 128 overflows when many connect at once, and a client
+        // that finds it full retries only a second later. If the call fails, the old backlog stays.
+        // SAFETY: no memory arguments; the descriptor is a listening socket of ours.
         unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
         congestion::choose(listener.as_raw_fd());
         let addr = listener.local_addr()?;
@@ -549,7 +549,7 @@ impl Reactor for Ring {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // Held from here on, so that an error closes it.
+        // Owned from here on, so that an error closes it.
         let handle = self.adopt(raw);
         congestion::choose(raw);
         sockopt::apply(raw, options)?;
@@ -578,7 +578,7 @@ impl Reactor for Ring {
     }
 
     fn shutdown(&self, socket: &Handle) {
-        // SAFETY: no memory arguments; a socket that is not connected (any more) needs no shutdown.
+        // SAFETY: no memory arguments. A socket that is not connected (any more) needs no shutdown.
         unsafe { libc::shutdown(socket.raw, libc::SHUT_RDWR) };
     }
 
@@ -597,8 +597,8 @@ impl Reactor for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still write into buffers of operations in flight. Cancel what can be and
-        // wait for all: then every slot can go.
+        // The kernel may still write into buffers of operations in flight. Cancel what can be
+        // cancelled and wait for all of them; only then may the slots go.
         for index in 0..self.slots.len() {
             let op = self.slots[index].op.as_ref();
             if op.is_some_and(Op::is_cancellable) {
@@ -654,7 +654,7 @@ fn address_of(raw: RawFd, call: AddressCall) -> io::Result<SocketAddr> {
     }
 }
 
-/// Writes `addr` as the kernel wants it; gives its length.
+/// Writes `addr` in the kernel's format and returns its length.
 fn encode_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
     match addr {
         SocketAddr::V4(v4) => {

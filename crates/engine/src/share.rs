@@ -1,14 +1,14 @@
-//! What each user of a lane may do between two looks at the reactor.
+//! Fairness between the users of a lane: what each may do between two polls of the reactor.
 //!
-//! Tasks work for a [`Share`]: a session, say, or what all have in common. A task belongs to the
-//! share it is spawned for; what it spawns, and what it asks of another lane, belongs there too.
-//! Work is paid for in bytes of memory that it moves, or what takes as long: every poll costs a
-//! little, and code that moves much calls [`spend`] before each piece. A share that has spent
-//! [`TURN_BYTES`] has had its turn: its tasks are polled again after the reactor has been looked at.
+//! Tasks work for a [`Share`]: a session, for example, or the common one. A task belongs to the
+//! share it is spawned for, and so does what it spawns or asks of another lane. Work is charged in
+//! bytes of memory moved, or in the equivalent time: every poll costs a little, and code that moves
+//! much calls [`spend`] before each piece. Once a share has spent [`TURN_BYTES`], its tasks are
+//! polled again only after the next poll of the reactor.
 //!
-//! So what comes in for one session waits for a turn's worth of each other share that has work, and
-//! for no more, however many commands those have open and however long these are. A lane with one
-//! share pays a look at the reactor for each turn's worth.
+//! So incoming work for one session waits for at most one turn's worth of each other share that has
+//! work, however many commands those have open and however long they are. On a lane with a single
+//! share the cost is one poll of the reactor per turn's worth.
 
 use std::{
     future::Future,
@@ -20,22 +20,22 @@ use crate::lane;
 
 pub use crate::lane::{Counts, Share, TURN_BYTES};
 
-/// The length of a piece where memory is copied, in bytes.
+/// How much to copy at a time between two calls of [`spend`], in bytes.
 pub const PIECE_BYTES: usize = 128 << 10;
 
-/// What the current lane has counted. Panics outside a lane.
+/// The counters of the current lane. Panics outside a lane.
 pub fn counts() -> Counts {
     lane::with(|lane| lane.shares.counts())
 }
 
-/// Pays for a piece of work that moves `bytes` of memory or takes as long. Ends at once, or when the
-/// current task's share has its next turn; ready where no lane runs.
+/// Pays for a piece of work that moves `bytes` of memory or takes as long. Resolves at once, or in
+/// the next turn of the current task's share. Always ready where no lane runs.
 pub fn spend(bytes: usize) -> Spend {
     Spend(bytes)
 }
 
-/// Pays for such a piece at once, unless the current task's share has had its turn: then it is
-/// [to wait](spend) for the next.
+/// Pays for a piece at once and returns true, unless the current task's share is used up: then the
+/// caller has [to wait](spend) for its next turn.
 pub fn try_spend(bytes: usize) -> bool {
     let paid = lane::try_with(|lane| {
         let may = !lane.shares.is_spent();
@@ -47,7 +47,7 @@ pub fn try_spend(bytes: usize) -> bool {
     paid != Some(false)
 }
 
-/// Counts work that could not wait, so that what follows does.
+/// Charges work that could not wait, so that the work that follows does.
 pub fn charge(bytes: usize) {
     lane::try_with(|lane| lane.shares.charge(bytes));
 }

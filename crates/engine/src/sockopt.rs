@@ -1,4 +1,4 @@
-//! What a connection is asked for beside where it goes, as socket options of Linux.
+//! Applies [`ConnectOptions`] as Linux socket options.
 
 use std::{ffi::CString, io, net::IpAddr, os::fd::RawFd};
 
@@ -7,10 +7,10 @@ use crate::{
     reactor::{ConnectOptions, Source},
 };
 
-/// Has a fresh `socket` connect as `options` say.
+/// Sets up a fresh `socket` so that it connects as `options` say.
 ///
 /// # Errors
-/// What the system refuses, by the name of what it does not have.
+/// An option that the system refuses; the message names it.
 pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
     let named = |what: String| {
         move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
@@ -55,14 +55,14 @@ pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends a connection with a reset and throws away what it had yet to send: a connect to no address
-/// family does so for whoever else holds the socket, too.
+/// Resets a connection and discards its unsent data. A connect to AF_UNSPEC does this even if
+/// others hold the socket, too.
 pub(crate) fn disconnect(socket: RawFd) {
     // SAFETY: an address of zeroes is a valid one, of the family AF_UNSPEC.
     let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
     let len = size_of_val(&nowhere) as libc::socklen_t;
-    // SAFETY: passes a live address and its true size. Whoever calls shuts the socket down as well,
-    // in case this is refused.
+    // SAFETY: passes a live address and its true size. Callers also shut the socket down, in case
+    // this is refused.
     unsafe { libc::connect(socket, &raw const nowhere, len) };
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn fresh() -> OwnedFd {
-        // SAFETY: no memory arguments; the descriptor is nobody else's.
+        // SAFETY: no memory arguments; nobody else owns the descriptor.
         unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) }
     }
 

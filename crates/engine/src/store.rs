@@ -1,10 +1,10 @@
-//! What must outlive a power cut beside the data: small files that are replaced whole, the
-//! directories that they lie in, and the mark that a file carries wherever it goes (an extended
+//! State that must survive a power cut besides the data: small files that are replaced whole, the
+//! directories they lie in, and the mark that a file carries wherever it is moved (an extended
 //! attribute).
 //!
-//! All of it blocks briefly: for start, configuration and rare changes of state, not for the data
-//! path. On a lane it goes through the lane's reactor, so that a simulated world has names and marks
-//! of its own, and loses those that were not synced. A thread that drives no lane has the system's.
+//! All calls block briefly: they are for start, configuration and rare changes of state, not for the data path. On a
+//! lane they go through its reactor, so that a simulated world has names and marks of its own and loses those that
+//! were not synced. A thread that drives no lane uses the real system.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::{
 
 pub use crate::reactor::{Kind, Look};
 
-/// Runs `f` with the store of this lane's world, or with the system's.
+/// Runs `f` with the store of this lane's world, or with the real system's.
 fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
     let here = try_with(|lane| f(lane.reactor().store()));
     here.unwrap_or_else(|| f(&System))
@@ -28,16 +28,16 @@ fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
 /// What `path` leads to.
 ///
 /// # Errors
-/// What the system says; `NotFound` when there is nothing.
+/// Any error the system reports; `NotFound` if there is nothing.
 pub fn look(path: &Path) -> io::Result<Look> {
     with(|store| store.look(path))
 }
 
-/// The one absolute path, without links, of what is at `path`. What is not there yet has one too if
-/// its directory is there.
+/// The canonical absolute path of what is at `path`, without symbolic links. The last component
+/// need not exist if its directory does.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     with(|store| match store.resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -48,52 +48,52 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// All that the file at `path` holds.
+/// Reads the whole file at `path`.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     with(|store| store.read(path))
 }
 
-/// What the file or block device at `path` holds at its start: `len` bytes, or as many as there are. For what is known
-/// to be one: others may wait for somebody who writes.
+/// Reads the first `len` bytes, or as many as there are, of the file or block device at `path`. Call it only for
+/// those: opening anything else, such as a FIFO, may wait for a writer.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn read_start(path: &Path, len: usize) -> io::Result<Vec<u8>> {
     with(|store| store.read_start(path, len))
 }
 
-/// The process that has [locked](crate::fs::OpenOptions::lock) the file at `path`, if one has and the system says which.
+/// The process that has [locked](crate::fs::OpenOptions::lock) the file at `path`, if any and if the system tells.
 pub fn lock_holder(path: &Path) -> Option<u32> {
     with(|store| store.lock_holder(path))
 }
 
-/// Whether nothing was ever written to the file at `path`, as far as its file system tells without
-/// reading it all: what was made by writing its last block of zeroes is blank, too.
+/// Whether nothing was ever written to the file at `path`, as far as its file system tells without reading all of it.
+/// A file that was created by writing its last block of zeroes counts as blank, too.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn is_blank(path: &Path) -> io::Result<bool> {
     with(|store| store.is_blank(path))
 }
 
-/// The paths of what is in `directory`, in order.
+/// The sorted paths of the entries of `directory`.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = with(|store| store.list(directory))?;
     paths.sort();
     Ok(paths)
 }
 
-/// Replaces the file at `path`, or makes it: after a power cut either the old or the new one is
-/// there, and the new one once this has ended.
+/// Creates or atomically replaces the file at `path`: after a power cut either the old or the new
+/// one is there, and once this has returned, the new one.
 ///
 /// # Errors
-/// What the system says; the old one is still there then.
+/// Any error the system reports; the old file is still there then.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     with(|store| {
         let new = path.with_extension("new");
@@ -104,11 +104,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Makes the directory `path`, unless it exists; it survives a power cut then, also if somebody who made
-/// it was stopped before it did. What leads there is made too `with_parents`.
+/// Creates the directory `path` unless it exists, durably, even if an earlier creator was stopped before
+/// syncing it. `with_parents` creates missing parents too.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn make_directory(path: &Path, with_parents: bool) -> io::Result<()> {
     let parent = parent_of(path);
     match look(path) {
@@ -122,7 +122,7 @@ pub fn make_directory(path: &Path, with_parents: bool) -> io::Result<()> {
     }
     with(|store| {
         match store.make_directory(path) {
-            // Somebody else has made it just now.
+            // Somebody else has just created it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
@@ -130,8 +130,8 @@ pub fn make_directory(path: &Path, with_parents: bool) -> io::Result<()> {
     })
 }
 
-/// Makes durable the names in a directory that may not be ours: who may not read it has made nothing
-/// there with these verbs, and where no directory can be synced none has to be.
+/// Makes the names in a directory durable, even if it may not be ours. Errors that mean we cannot have created
+/// anything there (no permission to read it), or that directories cannot be synced at all, are ignored.
 fn settle(directory: &Path) -> io::Result<()> {
     match sync(directory) {
         Err(error) => match error.kind() {
@@ -144,10 +144,10 @@ fn settle(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes durable what is at `path`: a file's content and mark, or the names in a directory.
+/// Makes what is at `path` durable: a file's content and mark, or the names in a directory.
 ///
 /// # Errors
-/// What the system says.
+/// Any error the system reports.
 pub fn sync(path: &Path) -> io::Result<()> {
     with(|store| store.sync(path))
 }
@@ -155,8 +155,8 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// The mark that the file at `path` carries, if any.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no room for marks, `InvalidData` for one that is no mark of
-/// ours for its length, else what the system says.
+/// `Unsupported` if the file system does not support marks, `InvalidData` if the mark is too long to
+/// be one of ours, else any error the system reports.
 pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
     with(|store| store.mark(path))
 }
@@ -164,7 +164,7 @@ pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Marks the file at `path`, durably.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no room for marks, else what the system says.
+/// `Unsupported` if the file system does not support marks, else any error the system reports.
 pub fn set_mark(path: &Path, mark: &[u8]) -> io::Result<()> {
     with(|store| {
         store.set_mark(path, mark)?;

@@ -1,4 +1,4 @@
-//! Waiting for each other within a lane: no atomics. Across lanes see [`crate::cross`].
+//! Synchronisation within a lane, without atomics. For use across lanes see [`crate::cross`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -8,8 +8,8 @@ use std::{
     task::{Poll, Waker},
 };
 
-/// Wakes those who wait for a condition to change. Waiters look at their condition again, so a
-/// wake-up without cause is harmless and one too few is impossible.
+/// Wakes tasks that wait for a condition to change. Waiters check their condition again, so
+/// spurious wake-ups are harmless, and no wake-up is lost.
 #[derive(Default, Debug)]
 pub struct Notify {
     epoch: Cell<u64>,
@@ -17,12 +17,12 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Nobody waits yet.
+    /// A notifier without waiters.
     pub fn new() -> Self {
         Notify::default()
     }
 
-    /// Wakes all who wait now.
+    /// Wakes all current waiters.
     #[inline]
     pub fn notify(&self) {
         self.epoch.set(self.epoch.get().wrapping_add(1));
@@ -34,11 +34,12 @@ impl Notify {
     fn wake_all(&self) {
         let mut waiting = self.waiting.take();
         waiting.drain(..).for_each(Waker::wake);
-        // Waking only puts tasks in line, so nobody waits again yet: the memory is kept.
+        // Waking only queues the tasks, so nobody can have started to wait again: put the vector back to keep its
+        // memory.
         *self.waiting.borrow_mut() = waiting;
     }
 
-    /// Ends with the next [`Notify::notify`] after this call.
+    /// Resolves at the next [`Notify::notify`] after this call.
     pub fn notified(&self) -> impl Future<Output = ()> + '_ {
         let seen = self.epoch.get();
         poll_fn(move |cx| {
@@ -53,7 +54,7 @@ impl Notify {
         })
     }
 
-    /// Waits until `condition` gives a value; looked at now and after each notification.
+    /// Waits until `condition` returns a value. Checks it now and after each notification.
     pub async fn wait_for<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         loop {
             let notified = self.notified();
@@ -65,7 +66,8 @@ impl Notify {
     }
 }
 
-/// A bound on something countable (bytes, commands): a taker of more than is left waits in line.
+/// A bound on something countable (bytes, commands). A task that wants more than is left queues up, first come, first
+/// served.
 #[derive(Debug)]
 pub struct Budget {
     total: usize,
@@ -90,17 +92,17 @@ impl Budget {
         })
     }
 
-    /// What nobody holds now.
+    /// The amount that is free now.
     pub fn left(&self) -> usize {
         self.left.get()
     }
 
-    /// The whole.
+    /// The total amount.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Takes `amount` if it is free and nobody stands in line.
+    /// Takes `amount` if that much is free and nobody is queued.
     pub fn try_take(self: &Rc<Self>, amount: usize) -> Option<Permit> {
         let amount = amount.min(self.total);
         if self.line.borrow().is_empty() && self.left.get() >= amount {
@@ -113,8 +115,8 @@ impl Budget {
         None
     }
 
-    /// Takes `amount`, first come, first served. More than the whole budget counts as the whole,
-    /// so that a large request runs alone instead of never.
+    /// Takes `amount`, first come, first served. More than the whole budget counts as the whole
+    /// budget, so that a large request runs alone instead of never.
     pub async fn take(self: &Rc<Self>, amount: usize) -> Permit {
         if let Some(permit) = self.try_take(amount) {
             return permit;
@@ -185,7 +187,7 @@ impl Budget {
     }
 }
 
-/// Takes a claim out of the line when its waiter is dropped.
+/// Removes a claim from the queue when its waiter is dropped.
 struct ClaimGuard<'a> {
     budget: &'a Budget,
     claim: &'a Rc<Claim>,
@@ -209,7 +211,7 @@ impl Drop for ClaimGuard<'_> {
     }
 }
 
-/// A part of a [`Budget`]; it goes back when dropped.
+/// A part of a [`Budget`], returned on drop.
 #[derive(Debug)]
 pub struct Permit {
     budget: Rc<Budget>,
@@ -217,7 +219,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// How much it holds.
+    /// The amount it holds.
     pub fn amount(&self) -> usize {
         self.amount
     }

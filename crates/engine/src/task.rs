@@ -1,4 +1,4 @@
-//! Tasks as the lane's code sees them: futures that are started, awaited, or run together.
+//! Tasks as lane code sees them: futures that are spawned, joined, or raced.
 
 use std::{
     cell::RefCell,
@@ -15,8 +15,8 @@ use crate::{
     lane::{self, Share},
 };
 
-/// Starts `future` on the current lane, for the share of the caller. It runs to its end even if
-/// the handle is dropped.
+/// Starts `future` on the current lane, for the caller's share. It runs to its end even if the
+/// handle is dropped.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
     spawn_for(Share::current(), future)
 }
@@ -46,9 +46,9 @@ pub fn spawn_for<T: 'static>(
     JoinHandle { state }
 }
 
-/// Starts `future` on the current lane and polls it at once: what can end without waiting has ended
-/// when this returns, unless its share has had its turn. A simulation may begin it later, in any order with what else is ready, so
-/// that nothing comes to rely on either.
+/// Starts `future` on the current lane and polls it at once, unless its share is used up. If it need not wait, it has
+/// ended when this returns. A simulation may start it later, in any order with other ready tasks, so that no code
+/// comes to rely on either.
 ///
 /// # Panics
 /// Outside a lane.
@@ -108,16 +108,16 @@ pub async fn yield_now() {
     .await;
 }
 
-/// What came of two futures.
+/// Which of two futures ended first.
 #[derive(Debug)]
 pub enum Either<A, B> {
-    /// The first one has ended, and perhaps both.
+    /// The first one has ended; perhaps both have.
     One(A),
-    /// The other one has.
+    /// The second one has ended.
     Other(B),
 }
 
-/// Runs both on the current task until one of them has ended.
+/// Runs both on the current task until one of them ends.
 pub async fn either<A, B>(
     one: impl Future<Output = A>,
     other: impl Future<Output = B>,
@@ -132,15 +132,15 @@ pub async fn either<A, B>(
     .await
 }
 
-/// One future of several, until it has ended.
+/// One of several futures, with its output once it has ended.
 enum Joined<F: Future> {
     Running(F),
     Ended(F::Output),
 }
 
-/// Runs all futures together on the current task and gives their outputs in order. Each is driven to its end,
-/// whatever comes of the others: a write must be. Up to four take no memory of their own, which is why a future
-/// that may not be moved comes in a box or a [`LaneFuture`].
+/// Runs all futures concurrently on the current task and returns their outputs in order. Each is driven to its
+/// end whatever happens to the others, as writes must be. Up to four need no allocation. Futures must be
+/// `Unpin` because they are stored inline, so one that is not must be boxed or be a [`LaneFuture`].
 pub async fn join_all<F: Future + Unpin>(
     futures: impl IntoIterator<Item = F>,
 ) -> SmallVec<[F::Output; 4]> {

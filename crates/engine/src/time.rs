@@ -1,4 +1,4 @@
-//! Time as the lane sees it: what it is now, and waiting until it is another.
+//! Time as the lane sees it: the current time, sleeping, and timeouts.
 
 use std::{
     future::Future,
@@ -11,29 +11,29 @@ pub use std::time::Duration;
 pub use crate::instant::Instant;
 use crate::lane::{self, LaneInner, TimerId};
 
-/// The lane's present. Panics outside a lane.
+/// The current time of the lane. Panics outside a lane.
 pub fn now() -> Instant {
     lane::with(|lane| lane.now())
 }
 
-/// When the lane's present turn began, which is when what it works on now had arrived: a look at
-/// it costs no clock. Panics outside a lane.
+/// When the lane's current turn began, which is when its present work had arrived. Needs no clock
+/// read. Panics outside a lane.
 pub fn turn_began() -> Instant {
     lane::with(LaneInner::turn_began)
 }
 
-/// The present as the lane last knew it: when its turn began, or when something in it asked for the
-/// time. As [`turn_began`] without a clock, and never before that. Panics outside a lane.
+/// The last clock reading of the lane: from the start of its turn, or later if something in the
+/// turn asked for the time. Like [`turn_began`] it needs no clock read. Panics outside a lane.
 pub fn last_known() -> Instant {
     lane::with(LaneInner::last_known)
 }
 
-/// Ends after `d`.
+/// Resolves after `d`.
 pub fn sleep(d: Duration) -> Sleep {
     sleep_until(now() + d)
 }
 
-/// Ends at `deadline` (at once when it is past).
+/// Resolves at `deadline`, or at once if that is past.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep {
         deadline,
@@ -41,7 +41,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     }
 }
 
-/// Runs `future` for at most `d`; `None` means that time ran out and the future was dropped.
+/// Runs `future` for at most `d`; `None` means that the time ran out and the future was dropped.
 pub async fn timeout<F: Future>(d: Duration, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut sleep = std::pin::pin!(sleep(d));
@@ -54,7 +54,7 @@ pub async fn timeout<F: Future>(d: Duration, future: F) -> Option<F::Output> {
     .await
 }
 
-/// A future that ends at its deadline; dropping it takes the timer out.
+/// A future that resolves at its deadline. Dropping it removes the timer.
 #[derive(Debug)]
 pub struct Sleep {
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! Messages of a device, over a socket that keeps them apart as `/dev/fuse` does.
+//! Messages of a device, tested over a socket that preserves message boundaries as `/dev/fuse` does.
 
 use std::{io::ErrorKind, os::unix::net::UnixDatagram, rc::Rc};
 
@@ -8,7 +8,7 @@ use engine::{
     spawn, time,
 };
 
-/// Both ends.
+/// Both ends of a datagram socket pair.
 fn pair() -> (SharedDevice, UnixDatagram) {
     let (one, other) = UnixDatagram::pair().expect("two sockets");
     (
@@ -57,7 +57,7 @@ fn one_that_waits_is_woken_by_the_next_message_and_no_other_is_lost() {
             spawn(async move { take(&device).await })
         });
         let waiting: Vec<_> = waiting.collect();
-        // They wait, or will find the messages there: either is right.
+        // Either they are waiting by now or they will find the messages there; both are fine.
         time::sleep(Duration::from_millis(5)).await;
         for number in 0..WAITING as u8 {
             peer.send(&[number]).expect("room");
@@ -78,7 +78,7 @@ fn a_wait_that_is_dropped_ends_and_so_does_its_lane() {
         let device = device.on_lane();
         let dropped = time::timeout(Duration::from_millis(5), take(&device)).await;
         assert!(dropped.is_none());
-        // Still there when the lane ends.
+        // It is still waiting when the lane ends.
         spawn(async move { take(&device).await });
         time::sleep(Duration::from_millis(5)).await;
     });
@@ -112,7 +112,7 @@ fn more_waits_than_the_queue_holds_all_end() {
 #[test]
 fn another_descriptor_is_to_be_had_of_the_device_only() {
     let (device, _peer) = pair();
-    // Where there is no device, that is the error.
+    // The descriptor is not a FUSE device, so this fails.
     let error = device.another().expect_err("it is a socket");
     let kinds = [
         ErrorKind::InvalidInput,

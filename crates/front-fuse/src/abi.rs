@@ -1,21 +1,21 @@
-//! The kernel's side of FUSE: structures and numbers of `linux/fuse.h`, as of version 7.31 and later.
-//! Fields are in the machine's byte order and named as there; each structure is as long as the kernel's.
+//! The kernel's FUSE interface: structures and constants from `linux/fuse.h`, for version 7.31 and later. Fields are
+//! in native byte order and have the kernel's names; each structure has the kernel's length.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version that we speak; the kernel goes down to it.
+/// The protocol version that we speak.
 pub(crate) const MAJOR: u32 = 7;
-/// As of 7.45 (Linux 6.18). The kernel goes down to it.
+/// The minor version that we speak (Linux 6.18). An older kernel falls back to its own.
 pub(crate) const MINOR: u32 = 45;
 /// Older kernels lack FUSE_MAX_PAGES and more (Linux 4.20 has 7.28, 5.4 has 7.31).
 pub(crate) const MINOR_MIN: u32 = 31;
-/// From here on FOPEN_PARALLEL_DIRECT_WRITES means something (Linux 6.2).
+/// The first version with FOPEN_PARALLEL_DIRECT_WRITES (Linux 6.2).
 pub(crate) const MINOR_PARALLEL_WRITES: u32 = 38;
 
 /// The only inode.
 pub(crate) const ROOT: u64 = 1;
 
-/// Defines a structure of the kernel's; the second argument is its length there, in bytes.
+/// Defines a kernel structure; the second argument is its length in the kernel, in bytes.
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $len:literal { $($field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -31,7 +31,7 @@ macro_rules! structure {
 }
 
 structure! {
-    /// `fuse_in_header`: before every request. `len` counts itself.
+    /// `fuse_in_header`: precedes every request. `len` includes the header itself.
     InHeader, 40 {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
         total_extlen: u16, padding: u16,
@@ -39,14 +39,14 @@ structure! {
 }
 
 structure! {
-    /// `fuse_out_header`: before every reply. `error` is 0 or minus an errno.
+    /// `fuse_out_header`: precedes every reply. `error` is 0 or a negated errno.
     OutHeader, 16 {
         len: u32, error: i32, unique: u64,
     }
 }
 
 structure! {
-    /// `fuse_init_in` up to what every version has; `flags2` follows where `flags` has INIT_EXT.
+    /// `fuse_init_in`, the part common to all versions; `flags2` follows if `flags` has INIT_EXT.
     InitIn, 16 {
         major: u32, minor: u32, max_readahead: u32, flags: u32,
     }
@@ -109,7 +109,7 @@ structure! {
 }
 
 structure! {
-    /// `fuse_write_in`; the data follow. `flags` are those of the open file, and O_DSYNC where the one
+    /// `fuse_write_in`; the data follow. `flags` are those of the open file, plus O_DSYNC if this
     /// write asks for it.
     WriteIn, 40 {
         fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32,
@@ -139,7 +139,7 @@ structure! {
     }
 }
 
-/// `enum fuse_opcode`, of which one file needs these.
+/// `enum fuse_opcode`: the ones that a single file needs.
 pub(crate) mod opcode {
     pub(crate) const FORGET: u32 = 2;
     pub(crate) const GETATTR: u32 = 3;
@@ -156,25 +156,25 @@ pub(crate) mod opcode {
     pub(crate) const FALLOCATE: u32 = 43;
 }
 
-/// `FUSE_…` flags of INIT; from bit 32 on they travel in `flags2`.
+/// `FUSE_…` flags of INIT; bits from 32 on travel in `flags2`.
 pub(crate) mod init {
-    /// Reads ahead do not wait for each other.
+    /// Read-ahead requests may run concurrently.
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     /// Writes longer than a page.
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
-    /// Direct I/O of libaio and io_uring goes on in parallel.
+    /// Direct I/O from libaio and io_uring runs concurrently.
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
-    /// After an abort the device says ECONNABORTED, after an unmount ENODEV.
+    /// The device reports ECONNABORTED after an abort, ENODEV after an unmount.
     pub(crate) const ABORT_ERROR: u64 = 1 << 21;
-    /// `max_pages` counts.
+    /// The field `max_pages` is valid.
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
-    /// `flags2` counts.
+    /// The field `flags2` is valid.
     pub(crate) const INIT_EXT: u64 = 1 << 30;
-    /// MAP_SHARED of a file that is opened past the page cache (Linux 6.6).
+    /// Permits MAP_SHARED of a file opened with FOPEN_DIRECT_IO (Linux 6.6).
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
-/// `FATTR_…`: which fields of [`SetattrIn`] count.
+/// `FATTR_…`: which fields of [`SetattrIn`] are valid.
 pub(crate) mod fattr {
     pub(crate) const MODE: u32 = 1 << 0;
     pub(crate) const UID: u32 = 1 << 1;
@@ -184,9 +184,9 @@ pub(crate) mod fattr {
 
 /// `FOPEN_…`: flags of [`OpenOut`].
 pub(crate) mod fopen {
-    /// Reads and writes come as they are, past the page cache.
+    /// Reads and writes bypass the page cache.
     pub(crate) const DIRECT_IO: u32 = 1 << 0;
-    /// And writes of one file in parallel.
+    /// Direct writes to one file may run in parallel.
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 

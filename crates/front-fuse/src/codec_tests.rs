@@ -1,4 +1,4 @@
-//! Requests as the kernel makes them, and what becomes of them.
+//! Requests as the kernel sends them, and how they are handled.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -77,7 +77,7 @@ pub(crate) fn allocate(unique: u64, mode: u32, at: u64, len: u64) -> Vec<u8> {
     request(opcode::FALLOCATE, unique, fields.as_bytes())
 }
 
-/// Reads a request as it comes from the device.
+/// Parses a request as it comes from the device.
 fn parse(bytes: &[u8]) -> Result<Operation, Malformed> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let request = Request::parse(head, rest)?;
@@ -113,7 +113,7 @@ fn what_is_cut_off_or_too_long_is_no_request() {
             let has_header = bytes.len() >= size_of::<InHeader>();
             assert_eq!(malformed.unique, has_header.then_some(9));
         }
-        // With a header that says so, it is cut off all the same.
+        // Truncated, even if the header has the right length.
         let cut = request(bytes[4].into(), 9, &bytes[40..44]);
         parse(&cut).expect_err("it is shorter than its kind");
     }
@@ -126,7 +126,7 @@ fn the_data_of_a_write_are_all_that_follow_its_fields() {
     let mut lies = bytes.clone();
     lies[40 + 16] = 3; // `size`
     parse(&lies).expect_err("it has four bytes");
-    // Data that begin in the first buffer would not be where they are looked for.
+    // Data that begin in the first buffer would not be where the parser expects them.
     Request::parse(&bytes[..HEAD_BYTES + 1], &bytes[HEAD_BYTES + 1..]).expect_err("cut elsewhere");
     let durable = write(9, 5, b"data", libc_o_sync());
     for (bytes, durable) in [(bytes, false), (durable, true)] {
@@ -139,7 +139,7 @@ fn the_data_of_a_write_are_all_that_follow_its_fields() {
     }
 }
 
-/// `O_SYNC`, as a program has opened the file with.
+/// `O_SYNC`, as if a program had opened the file with it.
 fn libc_o_sync() -> u32 {
     rustix::fs::OFlags::SYNC.bits()
 }
@@ -186,7 +186,7 @@ fn a_disk_ends_where_it_ends() {
         panic!("its beginning is written");
     };
     assert_eq!(len, 3);
-    // No transfer is longer than the kernel was told.
+    // No transfer is longer than the limit told to the kernel.
     let Step::Work(Work::Read { len, .. }) = step(&read(9, 0, u32::MAX)) else {
         panic!("its beginning is read");
     };
@@ -255,7 +255,7 @@ fn a_disk_keeps_its_length_and_its_owner() {
         step(&request(opcode::SETATTR, 9, fields.as_bytes()))
     };
     let unchanged = step(&request(opcode::GETATTR, 9, &[0; 16]));
-    // As `O_TRUNC` of a block device.
+    // As with `O_TRUNC` on a block device.
     assert_eq!(set(fattr::SIZE, 0), unchanged);
     assert_eq!(set(fattr::SIZE, LEN_BYTES), unchanged);
     assert_eq!(set(fattr::SIZE, LEN_BYTES + 512), refused(Errno::INVAL));

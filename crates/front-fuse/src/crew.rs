@@ -1,6 +1,6 @@
-//! Which lanes wait for requests. The kernel wakes those that wait in turn: with little to do, each request
-//! would wake a lane that sleeps, while the one that had the last looks for the next in vain. So the first lane
-//! always waits, and the others rest while there is nothing for them to do.
+//! Decides which lanes wait for requests. The kernel wakes waiting lanes in rotation, so under light load each
+//! request would wake a sleeping lane, while the lane that had the previous one polls for the next in vain.
+//! Hence the first lane always waits, and the others rest while there is too little to do.
 
 use std::sync::{
     Arc,
@@ -9,12 +9,12 @@ use std::sync::{
 
 use engine::cross::{Receiver, Sender, channel};
 
-/// Whoever has so many requests in hand calls the others.
+/// A lane with this many requests in hand calls the others.
 const BUSY: usize = 4;
-/// Who has come back so often with one in hand at most rests.
+/// A lane rests after it came back this many times in a row with at most one request in hand.
 const IDLE: u32 = 8;
 
-/// The lanes, and how each is called.
+/// The lanes, and a way to call each of them.
 pub(crate) struct Crew(Vec<Member>);
 
 struct Member {
@@ -22,7 +22,7 @@ struct Member {
     call: Sender<()>,
 }
 
-/// A lane in its crew.
+/// A lane's membership in its crew.
 pub(crate) struct Place {
     crew: Arc<Crew>,
     lane: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
 }
 
 impl Crew {
-    /// A place for each of so many lanes; none rests.
+    /// Memberships for `lanes` lanes; none of them rests.
     pub(crate) fn of(lanes: usize) -> Vec<Place> {
         let (members, calls): (Vec<_>, Vec<_>) = (0..lanes)
             .map(|_| {
@@ -52,21 +52,21 @@ impl Crew {
 }
 
 impl Place {
-    /// A request was taken, with which this lane has `in_hand`.
+    /// Called when a request was taken, with the number that this lane now has `in_hand`.
     pub(crate) fn took(&self, in_hand: usize) {
         if in_hand < BUSY {
             return;
         }
         for member in &self.crew.0 {
             if member.rests.load(Ordering::Relaxed) && member.rests.swap(false, Ordering::AcqRel) {
-                // One that has ended needs no call.
+                // The send fails only for a lane that has ended.
                 let _ = member.call.send(());
             }
         }
     }
 
-    /// Whether this lane may rest, having come back for the next request with one in hand at most `idle`
-    /// times in a row.
+    /// Whether this lane may rest, after it has come back `idle` times in a row with at most one request
+    /// in hand.
     pub(crate) fn may_rest(&self, idle: u32) -> bool {
         self.lane > 0 && idle >= IDLE
     }

@@ -1,4 +1,4 @@
-//! The front: mounts the file, serves it on every lane, and takes it away again.
+//! The front: mounts the file, serves it on every lane, and unmounts it.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +26,12 @@ use crate::{
     transfer::{LUN, Transfer},
 };
 
-/// The longest read and write that the kernel is told, in bytes; it knows no longer ones unless its
-/// administrator allows them (fs.fuse.max_pages_limit).
+/// The longest read and write announced to the kernel, in bytes. The kernel allows longer ones only
+/// if the administrator raises fs.fuse.max_pages_limit.
 const IO_MAX_BYTES: u32 = 1 << 20;
-/// What one that is not in whole blocks may need beyond its length.
+/// The additional bytes that an I/O not in whole blocks may need.
 const EDGES_BYTES: u32 = 8 << 10;
-/// The name of the port that the unit is behind.
+/// The name of the unit's target port.
 const PORT_NAME: &str = "iqn.2026-11.io.sanstone:attach";
 
 /// What to serve.
@@ -39,9 +39,9 @@ const PORT_NAME: &str = "iqn.2026-11.io.sanstone:attach";
 pub struct Spec {
     /// The name of its disk among the units.
     pub volume: String,
-    /// It takes no writes.
+    /// Whether it refuses writes.
     pub read_only: bool,
-    /// A relative port identifier that no other front has.
+    /// A relative port identifier that no other front uses.
     pub relative_port: u16,
 }
 
@@ -54,18 +54,18 @@ pub enum StartError {
     /// The file cannot be mounted.
     #[error("mounting: {0}")]
     Mount(String),
-    /// The kernel speaks another protocol, or does not speak.
+    /// The kernel speaks another protocol version, or does not respond.
     #[error("the kernel's FUSE {0} is too old or too new; Linux 6.1 and later have what is needed")]
     Version(String),
 }
 
-/// A file that is served.
+/// A file being served.
 #[derive(Debug)]
 pub struct Front {
     place: Place,
-    /// Closed, they stop the lanes.
+    /// Dropping these stops the lanes.
     stop: Vec<Sender<()>>,
-    /// Each lane says why it ends.
+    /// Each lane reports why it ended.
     ended: Receiver<End>,
 }
 
@@ -133,13 +133,13 @@ impl Front {
         }
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         self.place.path()
     }
 
-    /// Waits until the file is served no more, because somebody else has unmounted it or its device has
-    /// failed.
+    /// Waits until the file is no longer served, because somebody else has unmounted it or its device
+    /// has failed.
     pub async fn ended(&self) {
         let path = self.path().display();
         match self.ended.receive().await {
@@ -151,7 +151,8 @@ impl Front {
         }
     }
 
-    /// Unmounts the file and finishes what was taken. Who has it open still gets errors from then on.
+    /// Unmounts the file and finishes the requests already taken. Programs that still have it open get errors from
+    /// then on.
     pub async fn stop(self) {
         let path = self.path().to_owned();
         let unmounting = move || match mount_at(&path) {
@@ -168,7 +169,7 @@ impl Front {
             }
             _ => Ok(()),
         };
-        // The kernel may write back what programs have mapped; the lanes go on meanwhile.
+        // The kernel may write back mapped pages, so the lanes keep serving meanwhile.
         let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
         let unmounted = unmounted.unwrap_or_else(|error| Err(error.to_string()));
         if let Err(error) = unmounted {
@@ -185,12 +186,12 @@ fn not_mounted(error: io::Error) -> StartError {
     StartError::Mount(error.to_string())
 }
 
-/// So many that the next ones lie ready in the kernel while each lane works on all that it can.
+/// Enough for the next requests to be queued in the kernel while every lane is fully busy.
 fn max_background(lanes: usize) -> u16 {
     u16::try_from(4 * REQUESTS_MAX * lanes).unwrap_or(u16::MAX)
 }
 
-/// A descriptor for a lane: one of its own where that can be had, and for the last the first one.
+/// A descriptor for a lane: a clone if possible; the last lane takes the original.
 fn device_of(first: &mut Option<SharedDevice>, is_last: bool) -> Option<SharedDevice> {
     if is_last {
         return first.take();
@@ -218,7 +219,7 @@ fn tell(place: &Place, greeting: &Greeting) {
     }
 }
 
-/// What is the same on all lanes.
+/// Properties that are the same on all lanes.
 struct Facts {
     read_only: bool,
     takes_discards: bool,
@@ -250,14 +251,14 @@ fn show(spec: &Spec, units: &LaneUnits) -> Result<Rc<Unit>, String> {
     units.unit(&spec.volume, port, spec.read_only, false)
 }
 
-/// The way of `lane` to the disk.
+/// Opens access to the disk on `lane`.
 fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, String> {
     let unit = show(spec, units)?;
     let luns: Rc<Luns> = Rc::new(BTreeMap::from([(LUN, unit.clone())]));
     let nexus = units.enter("attach", &luns, no_commands());
     let port = format!("{PORT_NAME}-{lane},i,0x000000000000");
     unit.logical.borrow().establish(nexus.id, &port);
-    // That it is switched on: from now on it is told what happens.
+    // Discard the power-on attention: only later events matter.
     nexus.take_attention(LUN);
     Ok(Transfer::new(units.clone(), nexus, unit.block_size_bytes()))
 }

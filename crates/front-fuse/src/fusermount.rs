@@ -1,5 +1,5 @@
-//! `fusermount3`: mounts for a user who may not. It opens the device, mounts, and sends the descriptor
-//! back through a socket that it inherits.
+//! Mounts with `fusermount3`, for users who may not mount themselves. It opens the device, mounts, and
+//! returns the descriptor through a socket that it inherits.
 
 use std::{
     io::{self, ErrorKind, IoSliceMut},
@@ -18,10 +18,10 @@ use rustix::{
 };
 
 const PROGRAM: &str = "fusermount3";
-/// By which it is told the number of the socket.
+/// The environment variable that tells it the number of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts on the file at `path`; gives the descriptor of the device.
+/// Mounts on the file at `path`; returns the descriptor of the device.
 pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
     let failed = |error: io::Error| format!("{PROGRAM}: {error}");
     let (ours, its) = UnixStream::pair().map_err(failed)?;
@@ -41,7 +41,7 @@ pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
     })
 }
 
-/// Unmounts what is on `path`, `lazily` also if it is in use.
+/// Unmounts `path`; with `lazily` even if it is in use.
 pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");
@@ -66,7 +66,7 @@ fn run(mut command: Command) -> Result<(), String> {
     }
 }
 
-/// The descriptor that is sent through `socket`, if there is one.
+/// The descriptor received through `socket`, if any.
 fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

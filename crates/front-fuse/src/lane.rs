@@ -1,5 +1,5 @@
-//! The front on one lane: takes requests from the lane's descriptor, one after the other, and has each
-//! worked on beside the others. It takes no more than it has room for; the rest wait in the kernel.
+//! The front on one lane: takes requests from the lane's descriptor one by one and processes them
+//! concurrently. It takes no more than it has room for; the rest wait in the kernel.
 
 use std::{io, pin::pin, rc::Rc};
 
@@ -21,28 +21,28 @@ use crate::{
     transfer::{LUN, Transfer},
 };
 
-/// Requests that a lane works on at a time.
+/// The most requests that a lane processes at a time.
 pub(crate) const REQUESTS_MAX: usize = 64;
-/// Data of a write up to so many bytes are copied out of the buffer that they came in, which is as long
-/// as a write may be and serves the next request then.
+/// Write data of up to this many bytes are copied out of the receive buffer. That buffer is as long as
+/// the longest write, and is then free for the next request.
 const COPIED_MAX_BYTES: usize = 32 << 10;
 
-/// What the kernel has said of itself.
+/// The kernel's protocol version, from its INIT request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Greeting {
     pub(crate) version: (u32, u32),
-    /// Whether we can serve it.
+    /// Whether we can serve that version.
     pub(crate) is_taken: bool,
 }
 
 /// Why a lane has ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
     /// Somebody has unmounted the file.
     Unmounted,
-    /// Somebody has aborted the connection, by `/sys/fs/fuse`.
+    /// Somebody has aborted the connection through `/sys/fs/fuse`.
     Aborted,
     /// The device failed.
     Failed(io::Error),
@@ -53,7 +53,7 @@ pub(crate) struct LaneFront {
     device: Device,
     session: Session,
     transfer: Transfer,
-    /// One for each request that is worked on.
+    /// One permit per request in progress.
     places: Rc<Budget>,
     crew: crew::Place,
     greet: Sender<Greeting>,
@@ -77,8 +77,8 @@ impl LaneFront {
         })
     }
 
-    /// Serves until `stop` closes or there is nothing to serve any more, and then until all that was
-    /// taken is answered.
+    /// Serves until `stop` closes or the mount has ended, and then until all requests already taken
+    /// have been answered.
     pub(crate) async fn serve(self: &Rc<Self>, stop: Receiver<()>) -> End {
         let end = self.take_all(stop).await;
         self.places.take(REQUESTS_MAX).await;
@@ -93,7 +93,7 @@ impl LaneFront {
         loop {
             let place = self.places.take(1).await;
             idle = match self.in_hand() {
-                // The last one may still be at work: few volumes answer in the same turn.
+                // The previous request may still be in progress: few volumes answer within the same turn.
                 1 | 2 => idle + 1,
                 _ => 0,
             };
@@ -117,11 +117,11 @@ impl LaneFront {
                 continue;
             };
             let len = match result {
-                // Nobody is at the other end.
+                // The other end is closed.
                 Ok(0) => return End::Unmounted,
                 Ok(len) => len,
                 Err(error) => match Errno::from_io_error(&error) {
-                    // It was given up before we had it, or another lane was faster.
+                    // The request was interrupted before we read it, or another lane was faster.
                     Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
                     Some(Errno::NODEV) => return End::Unmounted,
                     Some(Errno::CONNABORTED) => return End::Aborted,
@@ -164,7 +164,7 @@ impl LaneFront {
         }
     }
 
-    /// The first `len` bytes of `body`, once they are paid for, and a buffer for the next request.
+    /// Returns the first `len` bytes of `body`, once they are paid for, and a buffer for the next request.
     async fn data(&self, body: Buf, len: usize) -> ((Payload, Permits), Buf) {
         let memory = &self.transfer.nexus.memory;
         if len <= COPIED_MAX_BYTES {
@@ -177,7 +177,7 @@ impl LaneFront {
         ((data, paid), Buf::new(room))
     }
 
-    /// Requests that are worked on, with the one that there is room for now.
+    /// The number of requests in progress, including the one about to be taken.
     fn in_hand(&self) -> usize {
         REQUESTS_MAX - self.places.left()
     }
@@ -187,7 +187,7 @@ impl LaneFront {
         unit.map_or(0, |unit| unit.len_bytes())
     }
 
-    /// Tells whoever waits for the first request that it came.
+    /// Reports an INIT request to whoever waits for it.
     fn note(&self, operation: &Operation, reply: &Reply) {
         if let Operation::Init { major, minor, .. } = *operation {
             let _ = self.greet.send(Greeting {
@@ -197,7 +197,7 @@ impl LaneFront {
         }
     }
 
-    /// Does what a request asks, and answers it afterwards.
+    /// Processes a request, then answers it.
     async fn work(
         self: Rc<Self>,
         unique: u64,
@@ -262,7 +262,7 @@ impl LaneFront {
         match self.device.send(message).await {
             Err(error) if !is_over(&error) => {
                 tracing::error!(%error, "the kernel refuses the data of a read");
-                // Or the reader would wait for ever.
+                // Answer anyway, or the reader would wait forever.
                 self.send(unique, Reply::Error(Errno::IO)).await;
             }
             _ => {}
@@ -270,7 +270,7 @@ impl LaneFront {
     }
 }
 
-/// Whether an answer comes too late: its request was given up, or the mount has ended.
+/// Whether an answer comes too late: its request was interrupted, or the mount has ended.
 fn is_over(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(
@@ -279,7 +279,7 @@ fn is_over(error: &io::Error) -> bool {
     )
 }
 
-/// What a program is told.
+/// The errno that a program gets for `error`.
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::OutOfRange | BlockError::TooLong => Errno::INVAL,

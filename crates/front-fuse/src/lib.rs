@@ -1,7 +1,7 @@
-//! The FUSE front: a volume as one file on this machine, which any program opens.
+//! The FUSE front: shows a volume as one file on this machine, which any program can open.
 //!
-//! The kernel asks by messages that are read from `/dev/fuse` and answered there; what is mounted has
-//! one inode, its root, which is a regular file.
+//! The kernel's requests are read from `/dev/fuse` and answered there. The mounted file system has a
+//! single inode: its root, which is a regular file.
 //!
 //! ```text
 //!  a program ──► kernel ──► /dev/fuse ──► request ──► session ──► transfer ──► unit
@@ -10,8 +10,8 @@
 //!                                         (bytes out) ◄────────────────────────┘
 //! ```
 //!
-//! [`Request::parse`], [`Session::step`] and [`Reply::to_bytes`] are pure. A [`Front`] runs them on every
-//! lane, each with a descriptor of its own; a [`Place`] is where the file appears.
+//! [`Request::parse`], [`Session::step`] and [`Reply::to_bytes`] do no I/O. A [`Front`] runs them on
+//! every lane, each with its own descriptor; a [`Place`] is the path where the file appears.
 #![forbid(unsafe_code)]
 
 mod abi;

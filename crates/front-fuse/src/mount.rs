@@ -1,5 +1,5 @@
-//! The mount of a file system whose root is a regular file, so that its mount point is that file. Root
-//! mounts it with the system call; everybody else has `fusermount3` do so.
+//! Mounts a file system whose root is a regular file, so that the mount point is that file. Root uses
+//! the system call; other users go through `fusermount3`.
 
 use std::{
     ffi::CString,
@@ -13,12 +13,12 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::fusermount;
 
-/// The type of the file system, as `mount` shows it.
+/// The file system type that `mount` shows.
 pub(crate) const TYPE: &str = "fuse.sanstone";
-/// What is shown as the device.
+/// The device name that `mount` shows.
 const SOURCE: &str = "sanstone";
 
-/// Mounts on the file at `path`; its permissions are `mode`. Gives the descriptor by which requests come.
+/// Mounts on the file at `path`, with permissions `mode`. Returns the descriptor from which to read requests.
 pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDevice, String> {
     if !is_root() {
         let access = if read_only { "ro" } else { "rw" };
@@ -57,8 +57,8 @@ pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDev
     Ok(device)
 }
 
-/// Unmounts what is on `path`: if nobody uses it, or `lazily`, at once as far as its name goes, and for
-/// whoever has it open when that one closes it.
+/// Unmounts `path` if nobody uses it. With `lazily`, detaches it from its path at once, and unmounts it
+/// when the last user closes it.
 pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
     if !is_root() {
         return fusermount::unmount(path, lazily);

@@ -1,5 +1,5 @@
-//! Where the file is to appear. The path is taken for this process alone, what another one has left
-//! mounted there by its death is taken away, and a file that was made for it is removed at the end.
+//! The path where the file appears. The path is locked for this process, a mount left over from a
+//! dead process is removed, and a file created for the purpose is deleted at the end.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,25 +14,25 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::mount::{self, TYPE};
 
-/// A mount that does not answer within this is nobody's that lives well.
+/// A mount that does not answer within this time does not belong to a healthy process.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long a path may stay attached before that is an error.
+/// How long to retry a path that is still attached.
 const ATTACHED_LIMIT: Duration = Duration::from_secs(2);
-/// Before the next look at one that is.
+/// The pause between two such attempts.
 const ATTACHED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a path cannot be taken.
+/// Why a path cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The system refused.
+    /// A system error.
     #[error("{}: {cause}{}", path.display(), mend(cause))]
     Io {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// It is no regular file.
+    /// It is not a regular file.
     #[error("{} is no regular file; name one that is empty, or a path where there is nothing yet", .0.display())]
     NoFile(PathBuf),
     /// It has content.
@@ -53,12 +53,12 @@ pub enum PlaceError {
         /// The type of the file system.
         kind: String,
     },
-    /// What a dead process left mounted there cannot be taken away.
+    /// A mount left over from a dead process cannot be removed.
     #[error("{} is still mounted by a `sanstone attach` that has died, and cannot be unmounted: {cause}", path.display())]
     Dead {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         cause: String,
     },
 }
@@ -71,19 +71,19 @@ fn mend(cause: &io::Error) -> &'static str {
     }
 }
 
-/// A path that is ours.
+/// A path that this process has taken.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// Locked. Nobody reaches this file by its path while the volume is mounted over it.
+    /// Holds the lock. While the volume is mounted over it, this file cannot be reached by its path.
     file: File,
-    /// We have made the file.
+    /// Whether we created the file.
     is_made: bool,
 }
 
 impl Place {
-    /// Takes `path`: a file that is empty, or made now. One that is attached is tried again for a while: the
-    /// kernel lets go of it a moment after its process was killed.
+    /// Takes `path`: an empty file, or one created now. Retries for a while if it is attached, because the
+    /// kernel releases it only a moment after its process was killed.
     ///
     /// # Errors
     /// [`PlaceError`].
@@ -103,7 +103,7 @@ impl Place {
         let path = absolute(path).map_err(failed(path))?;
         clear(&path).await?;
         let place = Place::open(&path)?;
-        // Somebody may have mounted there since.
+        // Somebody may have mounted there in the meantime.
         match mount_at(&path).map_err(failed(&path))? {
             None => Ok(place),
             Some(_) => Err(PlaceError::Attached(path)),
@@ -141,12 +141,12 @@ impl Place {
         }
     }
 
-    /// The path, absolute and without links.
+    /// The path, absolute and without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Owner, group and permissions of the file there, which those of the volume's are.
+    /// Owner, group and permissions of the file at the path, which the volume's file takes over.
     pub(crate) fn owner(&self) -> io::Result<(u32, u32, u32)> {
         let metadata = self.file.metadata()?;
         let permissions = metadata.mode() & 0o7777;
@@ -159,7 +159,7 @@ impl Drop for Place {
         if !self.is_made {
             return;
         }
-        // Only what we have made, and not what is mounted over it.
+        // Delete only the file we created, not what is mounted over it.
         let is_ours = |look: &fs::Metadata| {
             let own = self.file.metadata();
             own.is_ok_and(|own| (own.dev(), own.ino()) == (look.dev(), look.ino()))
@@ -178,7 +178,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> PlaceError {
     }
 }
 
-/// `path` from the root on, without links, whether or not there is something.
+/// `path`, absolute and without symbolic links, whether or not it exists.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -190,9 +190,9 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Sees to it that nothing is mounted at `path`: takes away what dead processes of ours have left.
+/// Makes sure that nothing is mounted at `path`: removes mounts left over from dead processes of ours.
 async fn clear(path: &Path) -> Result<(), PlaceError> {
-    /// Mounts upon each other that are taken away; more than one is strange.
+    /// The most stacked mounts to remove; even more than one would be strange.
     const MOUNTS_MAX: usize = 16;
     for _ in 0..MOUNTS_MAX {
         match mount_at(path).map_err(failed(path))? {

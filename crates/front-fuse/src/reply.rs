@@ -1,5 +1,5 @@
-//! A reply to the kernel, as bytes. The data of a read are not copied here: they follow the header of
-//! [`Reply::Data`].
+//! Encodes a reply to the kernel. The data of a read are not copied here; the caller sends them after
+//! the header of [`Reply::Data`].
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -11,38 +11,38 @@ use crate::abi::{
 
 /// `S_IFREG`
 const REGULAR: u32 = 0o100_000;
-/// Unit of `st_blocks`, whatever the file system.
+/// The unit of `st_blocks` in every file system.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// What programs are told to read and write in. More than a page is not taken by all kernels.
+/// The preferred I/O size reported to programs. Not all kernels accept more than a page.
 const BLOCK_BYTES: u32 = 4096;
 
-/// What is answered.
+/// The content of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// It is done.
+    /// Success, without data.
     Done,
-    /// It is not.
+    /// Failure.
     Error(Errno),
-    /// INIT: what we can do.
+    /// INIT: our capabilities.
     Init {
         /// `FUSE_…`, with those of `flags2` from bit 32 on.
         flags: u64,
         /// How far the kernel may read ahead, in bytes.
         max_readahead: u32,
-        /// Requests that it may have open that no program waits for.
+        /// The most background requests (that no program waits for) the kernel may have open.
         max_background: u16,
-        /// Longest read and write, in bytes: whole pages.
+        /// The longest read and write, in bytes: whole pages.
         io_max_bytes: u32,
     },
     /// Owner, length and times.
     Attributes(Attributes),
-    /// It is open.
+    /// The file is open.
     Opened,
-    /// The data follow: so many bytes.
+    /// This many bytes of data follow.
     Data(u32),
-    /// So many bytes were written.
+    /// This many bytes were written.
     Written(u32),
-    /// A file system as long as the file, and full.
+    /// Statistics of a file system as large as the file, and full.
     Statistics {
         /// Its length, in bytes.
         len_bytes: u64,
@@ -54,18 +54,18 @@ pub enum Reply {
 pub struct Attributes {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Who may do what (the lower 12 bits of `st_mode`).
+    /// Permissions (the lower 12 bits of `st_mode`).
     pub mode: u32,
-    /// Whose it is.
+    /// The owner.
     pub uid: u32,
-    /// And of which group.
+    /// The group.
     pub gid: u32,
-    /// When it was made and changed, in seconds since 1970.
+    /// The creation and modification time, in seconds since 1970.
     pub time_s: u64,
 }
 
 impl Reply {
-    /// The reply to the request of this number; what follows [`Reply::Data`] is for the caller.
+    /// Encodes the reply to request `unique`. The caller appends the data of [`Reply::Data`].
     pub fn to_bytes(&self, unique: u64) -> SmallVec<[u8; 128]> {
         match *self {
             Reply::Done => message(unique, 0, &[]),
@@ -118,7 +118,7 @@ impl Reply {
 }
 
 impl Attributes {
-    /// They are valid for no time: the file may grow.
+    /// Never cached (validity 0), because the file may grow.
     fn to_abi(self) -> AttrOut {
         let attr = Attr {
             ino: ROOT,

@@ -1,5 +1,5 @@
-//! A request of the kernel, from its bytes. Nothing in it is believed: what is too short, too long or
-//! unknown has an answer, too.
+//! Parses a request of the kernel. Nothing in it is trusted: requests that are too short, too long or
+//! unknown are answered, too.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -7,102 +7,102 @@ use crate::abi::{
     FallocateIn, InHeader, InitIn, OpenIn, ReadIn, SetattrIn, WriteIn, fattr, init, opcode,
 };
 
-/// What stands before the data of a write: its header and its fields, in bytes. Who reads so much into
-/// one buffer and the rest into another has the data at the beginning of the second.
+/// The length of what precedes the data of a write, its header and fields, in bytes. Read this much
+/// into one buffer and the rest into another, and the data start at the beginning of the second.
 pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
-/// What `O_DSYNC` and `O_SYNC` have in common.
+/// The bit that `O_DSYNC` and `O_SYNC` share.
 const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
 
-/// A request, and the number that its reply bears.
+/// A request, and the number for its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// The kernel's number for it.
+    /// The kernel's number for the request.
     pub unique: u64,
-    /// What is asked.
+    /// What it asks for.
     pub operation: Operation,
 }
 
-/// What the kernel asks. Ranges are in bytes and may be of any length, anywhere.
+/// An operation that the kernel asks for. Ranges are in bytes and unchecked: any length, anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// The first: what it can do.
+    /// The first request: the kernel's capabilities.
     Init {
-        /// Version of the protocol, the part before the point.
+        /// Major version of the protocol.
         major: u32,
-        /// The part behind it.
+        /// Minor version.
         minor: u32,
-        /// How far it may read ahead, in bytes.
+        /// How far the kernel may read ahead, in bytes.
         max_readahead: u32,
         /// `FUSE_…`, with those of `flags2` from bit 32 on.
         flags: u64,
     },
-    /// The last, where a mount asks for it.
+    /// The last request, if the mount asks for it.
     Destroy,
-    /// Owner, length and times of the file.
+    /// Reads owner, length and times of the file.
     GetAttributes,
-    /// Other ones.
+    /// Changes attributes.
     SetAttributes {
-        /// The length, if it is to change: by `truncate` or `O_TRUNC`.
+        /// The new length, if it is to change: by `truncate` or `O_TRUNC`.
         size: Option<u64>,
-        /// Whether owner or mode are to change.
+        /// Whether to change owner or mode.
         owner_or_mode: bool,
     },
     /// Opens the file.
     Open,
-    /// Closes it, when its last user does.
+    /// Closes the file, when its last user does.
     Release,
     /// Reads.
     Read {
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u32,
     },
     /// Writes the data that follow.
     Write {
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u32,
-        /// It is to be on persistent media before the reply.
+        /// The data must be on persistent media before the reply.
         durable: bool,
     },
-    /// Makes all that was written durable.
+    /// Makes all completed writes durable.
     Sync,
     /// `fallocate`.
     Allocate {
         /// `FALLOC_FL_…`
         mode: u32,
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u64,
     },
     /// `statfs`.
     Statistics,
-    /// An inode is not needed any more. No reply.
+    /// An inode is no longer needed. Gets no reply.
     Forget,
-    /// What a file like this has no need of.
+    /// An operation that a single file does not need.
     Other {
         /// Its number in `enum fuse_opcode`.
         opcode: u32,
     },
 }
 
-/// Bytes that are no request.
+/// Bytes that do not form a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct Malformed {
-    /// The number to answer to, if so much could be read.
+    /// The number to reply to, if it could be read.
     pub unique: Option<u64>,
     /// For people.
     pub why: &'static str,
 }
 
 impl Request {
-    /// Reads the request in `head` and, behind it, `rest`. The data of a write must be all of `rest`,
-    /// which is so where `head` has [`HEAD_BYTES`].
+    /// Parses the request in `head` and, following it, `rest`. The data of a write must be exactly
+    /// `rest`, which holds if `head` has [`HEAD_BYTES`].
     ///
     /// # Errors
     /// [`Malformed`].
@@ -123,7 +123,7 @@ impl Request {
     }
 }
 
-/// What follows the header.
+/// Parses what follows the header.
 fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static str> {
     const SHORT: &str = "it is shorter than its kind";
     Ok(match opcode {
@@ -189,7 +189,7 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
     })
 }
 
-/// Bytes in two pieces, of which structures are taken one after the other.
+/// Bytes in two pieces, from which structures are taken one after the other.
 #[derive(Clone, Copy)]
 struct Bytes<'a> {
     head: &'a [u8],

@@ -1,5 +1,5 @@
-//! What a request means for the file: an answer at once, or work on the unit. Pure: it knows the file's
-//! properties and is told its length, and keeps no state.
+//! Decides what a request means for the file: an immediate answer, or work for the unit. Without I/O or
+//! state of its own: it has the file's properties and is passed its length.
 
 use rustix::io::Errno;
 
@@ -9,8 +9,8 @@ use crate::{
     request::Operation,
 };
 
-/// What we can do of what the kernel may: no write-back cache among it, for what is written has to
-/// reach the volume, and its errors who wrote.
+/// The capabilities we use of those the kernel offers. Not the write-back cache: writes must reach
+/// the volume, and errors must reach the writer.
 const FLAGS: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::ASYNC_DIO
@@ -19,73 +19,73 @@ const FLAGS: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP;
 
-/// What there is to know of the file.
+/// The properties of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Nothing is written.
+    /// Writes are refused.
     pub read_only: bool,
-    /// The volume does something with blocks that are not needed any more.
+    /// The volume benefits from discards.
     pub takes_discards: bool,
-    /// Longest read and write, in bytes: whole pages, at least one.
+    /// The longest read and write, in bytes: whole pages, at least one.
     pub io_max_bytes: u32,
-    /// Requests that the kernel may have open that no program waits for.
+    /// The most background requests (that no program waits for) the kernel may have open.
     pub max_background: u16,
-    /// Who may do what (the lower 12 bits of `st_mode`).
+    /// Permissions (the lower 12 bits of `st_mode`).
     pub mode: u32,
-    /// Whose it is.
+    /// The owner.
     pub uid: u32,
-    /// And of which group.
+    /// The group.
     pub gid: u32,
-    /// When it was made, in seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub time_s: u64,
 }
 
-/// What becomes of a request.
+/// How a request is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It is answered at once.
+    /// Answer at once.
     Reply(Reply),
-    /// It is answered when this is done.
+    /// Answer when this work is done.
     Work(Work),
-    /// Nobody waits for an answer.
+    /// No answer is expected.
     Nothing,
 }
 
-/// What the unit is to do. Ranges are in bytes, within the file, and above zero; they need not be whole
+/// Work for the unit. Ranges are in bytes, within the file and not empty; they need not be whole
 /// blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Reads.
     Read {
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u32,
     },
-    /// Writes the beginning of the data.
+    /// Writes the first `len` bytes of the data.
     Write {
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u32,
-        /// It is to be on persistent media before the reply.
+        /// The data must be on persistent media before the reply.
         durable: bool,
     },
     /// Makes a range read as zeroes.
     Zero {
-        /// From this byte on.
+        /// Position of the first byte.
         at: u64,
-        /// So much.
+        /// Number of bytes.
         len: u64,
-        /// Its space may be freed.
+        /// The space may be freed.
         may_discard: bool,
     },
-    /// Makes all that was written durable.
+    /// Makes all completed writes durable.
     Flush,
 }
 
 impl Session {
-    /// What becomes of `operation` when the file has `len_bytes`.
+    /// How to handle `operation` on a file of `len_bytes`.
     pub fn step(&self, operation: &Operation, len_bytes: u64) -> Step {
         let error = |errno| Step::Reply(Reply::Error(errno));
         match *operation {
@@ -103,7 +103,7 @@ impl Session {
                 owner_or_mode,
             } => match size {
                 _ if owner_or_mode => error(Errno::PERM),
-                // A disk keeps its length, as a block device does that is opened with O_TRUNC.
+                // A disk keeps its length, like a block device opened with O_TRUNC.
                 Some(size) if size != 0 && size != len_bytes => error(Errno::INVAL),
                 _ => self.attributes(len_bytes),
             },
@@ -122,7 +122,7 @@ impl Session {
                 match within(at, len.min(self.io_max_bytes).into(), len_bytes) {
                     _ if self.read_only => error(Errno::ROFS),
                     0 if len == 0 => Step::Reply(Reply::Written(0)),
-                    // As a block device says at its end.
+                    // As a block device does at its end.
                     0 => error(Errno::NOSPC),
                     len => Step::Work(Work::Write {
                         at,
@@ -166,7 +166,7 @@ impl Session {
     fn allocate(&self, mode: u32, (at, len): (u64, u64), len_bytes: u64) -> Step {
         let error = |errno| Step::Reply(Reply::Error(errno));
         let may_discard = match mode & !falloc::KEEP_SIZE {
-            // Promised to read as zeroes, which a discard alone does not.
+            // The range must read as zeroes, which a discard alone does not ensure.
             falloc::PUNCH_HOLE if self.takes_discards => true,
             falloc::ZERO_RANGE => false,
             _ => return error(Errno::OPNOTSUPP),
@@ -185,7 +185,7 @@ impl Session {
     }
 }
 
-/// How much of `len` bytes at byte `at` lies within a file of `len_bytes`.
+/// How many of the `len` bytes at byte `at` lie within a file of `len_bytes`.
 fn within(at: u64, len: u64, len_bytes: u64) -> u64 {
     len.min(len_bytes.saturating_sub(at))
 }

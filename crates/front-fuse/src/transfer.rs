@@ -1,5 +1,5 @@
-//! Reads, writes and zeroes of any bytes, with a unit that takes whole blocks. Where a write covers a
-//! block in part, the rest of the block stays as it is, whoever writes there at the same time.
+//! Reads, writes and zeroes arbitrary byte ranges on a unit that takes whole blocks. A write to part
+//! of a block preserves the rest, even against concurrent writes to it.
 
 use std::rc::Rc;
 
@@ -9,12 +9,12 @@ use engine::{
 };
 use unit::{BlockError, CommandId, LaneUnits, Nexus, Permits};
 
-/// The only unit that a nexus of ours reaches.
+/// The only LUN that our nexuses reach.
 pub(crate) const LUN: u32 = 0;
-/// Blocks that a lane changes in part at a time: each holds two of them beside what is paid for.
+/// The most partial block writes at a time on a lane: each holds two blocks of memory that are not paid for.
 const PATCHES_MAX: usize = 8;
 
-/// The way to the unit on one lane.
+/// Access to the unit on one lane.
 pub(crate) struct Transfer {
     pub(crate) units: Rc<LaneUnits>,
     pub(crate) nexus: Rc<Nexus>,
@@ -22,7 +22,7 @@ pub(crate) struct Transfer {
     patches: Rc<Budget>,
 }
 
-/// The parts of a range: bytes of one block, whole blocks, bytes of another; some may be empty.
+/// The parts of a range: a partial first block, whole blocks, a partial last block; any may be empty.
 struct Parts {
     first: u64,
     whole: u64,
@@ -32,7 +32,7 @@ struct Parts {
 impl Parts {
     fn of(at: u64, len: u64, block: u64) -> Parts {
         let first = match at % block {
-            // All of the first block, or there is but one and it is not whole.
+            // The first block is whole, or the range is part of a single block.
             0 => 0,
             into => len.min(block - into),
         };
@@ -55,7 +55,7 @@ impl Transfer {
         }
     }
 
-    /// Reads `len` bytes at byte `at`; the permits pay for them.
+    /// Reads `len` bytes at byte `at`; the permits pay for their memory.
     pub(crate) async fn read(
         &self,
         id: CommandId,
@@ -73,7 +73,7 @@ impl Transfer {
         }
     }
 
-    /// Writes `data`, which is paid for, at byte `at`.
+    /// Writes `data`, whose memory is paid for, at byte `at`.
     pub(crate) async fn write(
         &self,
         id: CommandId,
@@ -133,12 +133,12 @@ impl Transfer {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes all completed writes durable.
     pub(crate) async fn flush(&self, id: CommandId) -> Result<(), BlockError> {
         self.units.flush(&self.nexus, (id, LUN)).await
     }
 
-    /// Writes `data` at byte `at`, all in one block and less than it.
+    /// Writes `data` at byte `at`: less than a block, and within one block.
     async fn patch(
         &self,
         id: CommandId,
@@ -159,7 +159,7 @@ impl Transfer {
             let written =
                 self.units
                     .compare_and_write(&self.nexus, (id, LUN), start, change, durable);
-            // If not, somebody else has written to the block: that one has come further.
+            // If it was not, somebody else has changed the block; start over with its new content.
             if written.await? {
                 return Ok(());
             }

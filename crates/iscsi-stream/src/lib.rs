@@ -1,9 +1,9 @@
-//! PDUs over a lane's TCP streams, for both roles: the one place where the pure machines of `iscsi` meet
-//! sockets and buffers.
+//! iSCSI PDUs over a lane's TCP streams, for initiator and target: the only place where the I/O-free
+//! state machines of `iscsi` touch sockets and buffers.
 //!
-//! [`Receiver::next`] takes the head of a PDU from a stream, which goes to a machine; its payload follows straight
-//! into the memory that the machine's events name, and digests are checked on the way. [`push`] adds a PDU
-//! that a machine wants sent to one gathered send: headers copied, payload by reference.
+//! [`Receiver::next`] reads the head of a PDU from a stream for a state machine. The payload then goes directly
+//! into the memory that the machine's events name, and digests are checked on the way. [`push`] adds a PDU that a
+//! machine wants sent to a gathered send: headers are copied, payload is held by reference.
 #![forbid(unsafe_code)]
 
 mod receive;

@@ -1,4 +1,4 @@
-//! PDUs from a stream: of each first the head, then the payload, part by part.
+//! Receives PDUs from a stream: first the head of each, then its payload, part by part.
 
 use std::{io, ops::Range};
 
@@ -13,22 +13,22 @@ use iscsi::{
     pdu::BHS_LEN,
 };
 
-/// Why no PDU could be received. The connection cannot be read on.
+/// Why no PDU could be received. Nothing more can be read from the connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The peer has ended the stream, between two PDUs or within one.
+    /// The peer has closed the stream, between two PDUs or within one.
     #[error("the peer has closed it")]
     Ended,
     /// The connection was lost.
     #[error("the connection was lost: {0}")]
     Lost(io::Error),
-    /// What came is no PDU that may be taken, or was damaged on its way. In a box, for every PDU is
-    /// received by way of a result that has room for it.
+    /// The PDU is malformed, exceeds the limits or was damaged in transit. Boxed to keep the
+    /// `Result` of every receive small.
     #[error(transparent)]
     Protocol(Box<iscsi::Error>),
 }
 
-/// What came of receiving.
+/// The result of receiving.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl From<io::Error> for Error {
@@ -46,26 +46,26 @@ impl From<iscsi::Error> for Error {
     }
 }
 
-/// Receives PDUs, one after the other: [`next`](Self::next) takes the head of one, which is all of it, or its
-/// headers if the rest is a command's payload. That follows with [`place`](Self::place), as often as the
-/// machine says, and [`finish`](Self::finish).
+/// Receives PDUs one after the other. [`next`](Self::next) reads the head of a PDU: all of it, or just its
+/// headers if it carries a command's payload. The payload follows with calls of [`place`](Self::place), as
+/// the state machine says, and then [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Receiver {
     reader: FramedReader,
     /// The PDU whose head was received last.
     pdu: Frame,
-    /// The length of its head, while the reader holds that.
+    /// The length of its head while the reader still holds it, else zero.
     head_len: usize,
-    /// Bytes of its payload that have no place yet.
+    /// Payload bytes not yet placed.
     payload_left: usize,
-    /// Bytes that follow them, without the digest.
+    /// Padding bytes that follow the payload, before the digest.
     padding: usize,
-    /// Of the payload, as far as that was placed; `None`: there is none to check.
+    /// The data digest of the payload placed so far; `None`: there is none to check.
     digest: Option<DataDigest>,
 }
 
 impl Receiver {
-    /// Receives from `stream` by way of a buffer of `capacity` bytes.
+    /// Receives from `stream` through a buffer of `capacity` bytes.
     pub fn new(stream: TcpStream, capacity: usize) -> Receiver {
         Receiver {
             reader: FramedReader::new(stream, capacity),
@@ -77,7 +77,7 @@ impl Receiver {
         }
     }
 
-    /// Makes the buffer one of `capacity` bytes, if it is smaller.
+    /// Grows the buffer to `capacity` bytes if it is smaller.
     pub fn reserve(&mut self, capacity: usize) {
         self.reader.reserve(capacity);
     }
@@ -85,11 +85,11 @@ impl Receiver {
     /// Receives the head of the next PDU.
     ///
     /// # Errors
-    /// The stream's, and what is wrong with the PDU: its lengths, its header digest, the digest of data that
-    /// are part of the head.
+    /// Stream errors, and errors in the PDU: bad lengths, a wrong header digest, a wrong digest of data that
+    /// is part of the head.
     pub async fn next(&mut self, limits: &FrameLimits) -> Result<()> {
         self.consume_head();
-        // What is at hand needs no wait, which is nearly always.
+        // Almost always the header is buffered already, and no wait is needed.
         if self.reader.len() < BHS_LEN {
             self.require(BHS_LEN).await?;
         }
@@ -116,8 +116,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The head, as a machine's `receive` takes it: header, additional headers, data. To be asked for before
-    /// anything is placed.
+    /// The head in the form a machine's `receive` takes: header, additional header segments, data. Must be
+    /// called before anything is placed.
     pub fn head(&self) -> (&[u8; BHS_LEN], &[u8], RxData<'_>) {
         let bytes = self.reader.bytes();
         let header = bytes.first_chunk().expect("the head begins with it");
@@ -128,10 +128,10 @@ impl Receiver {
         (header, &bytes[self.pdu.ahs()], data)
     }
 
-    /// Receives all of the next PDU, and gives its header, additional headers and data.
+    /// Receives the whole next PDU; returns its header, additional header segments and data.
     ///
     /// # Errors
-    /// As those of [`next`](Self::next), also for a payload.
+    /// As for [`next`](Self::next), including the payload.
     pub async fn next_whole(
         &mut self,
         limits: &FrameLimits,
@@ -152,10 +152,10 @@ impl Receiver {
     /// Receives the next part of the payload into `range` of `buf`.
     ///
     /// # Errors
-    /// The stream's.
+    /// Stream errors.
     ///
     /// # Panics
-    /// When less of the payload is left: a machine asks for no more than it was told of.
+    /// If less payload is left: a machine asks for no more than it was told of.
     pub async fn place(&mut self, buf: Buf, range: Range<usize>) -> Result<Buf> {
         let len = range.len();
         assert!(
@@ -174,8 +174,8 @@ impl Receiver {
         Ok(buf)
     }
 
-    /// The same into all of `to`, without a wait; false when it is not at hand or has to be checked, and
-    /// then nothing was taken.
+    /// Copies the next part of the payload into all of `to` without waiting. Returns false, having taken
+    /// nothing, if it is not buffered yet or needs a digest check.
     ///
     /// # Panics
     /// As [`place`](Self::place).
@@ -194,15 +194,15 @@ impl Receiver {
         is_placed
     }
 
-    /// Whether anything is left of the PDU that was not [placed](Self::place).
+    /// Whether any part of the PDU has not been [placed](Self::place).
     pub fn has_rest(&self) -> bool {
         self.digest.is_some() || self.payload_left + self.padding > 0
     }
 
-    /// Receives what [is left](Self::has_rest) of the PDU: payload that nobody wanted, padding, the digest.
+    /// Receives the [rest](Self::has_rest) of the PDU: unwanted payload, padding and digest.
     ///
     /// # Errors
-    /// The stream's, and a wrong digest: what was placed is not what was sent.
+    /// Stream errors, and a wrong digest: the placed data is not what was sent.
     pub async fn finish(&mut self) -> Result<()> {
         if !self.has_rest() {
             return Ok(());
@@ -228,7 +228,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Drops the head from the reader, once.
+    /// Removes the head from the reader, unless that was done already.
     fn consume_head(&mut self) {
         if self.head_len > 0 {
             self.reader.consume(self.head_len);
@@ -236,7 +236,7 @@ impl Receiver {
         }
     }
 
-    /// Receives until `len` bytes are at hand.
+    /// Receives until at least `len` bytes are buffered.
     async fn require(&mut self, len: usize) -> Result<()> {
         match self.reader.fill(len).await? {
             true => Ok(()),

@@ -1,28 +1,28 @@
-//! PDUs into one gathered send.
+//! Adds PDUs to a gathered send.
 
 use std::ops::Deref;
 
 use engine::{Gather, Payload, share};
 use iscsi::{TaskId, Transmit, TransmitData, frame::DataDigest};
 
-/// A gathered send takes at most 1,024 pieces; a PDU may have several.
+/// Limit below the 1,024 pieces of one gathered send, because a single PDU may need several.
 const PIECES_MAX: usize = 960;
 const PADDING: [u8; 3] = [0; 3];
 
-/// A machine wants data of a command sent whose data are there no more: it has not been told of its end.
+/// A machine wants to send data of a command whose data is gone: it was not told that the command has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("data of a command that has ended: the protocol machine is wrong")]
 pub struct Forgotten;
 
-/// Whether a send takes another PDU, if it is to have about `bytes_max` at most.
+/// Whether another PDU fits into a send that should not exceed about `bytes_max` bytes.
 pub fn has_room(gather: &Gather, bytes_max: usize) -> bool {
     gather.len() < bytes_max && gather.pieces() < PIECES_MAX
 }
 
-/// Adds a PDU with its digests and padding. `data_of` gives the data of a command, all of them.
+/// Adds a PDU with its digests and padding. `data_of` returns the complete data of a command.
 ///
 /// # Errors
-/// `data_of` has none. The header is in `gather` then, so the connection must end.
+/// If `data_of` has none. The header is already in `gather` then, so the connection must be closed.
 pub fn push<P: Deref<Target = Payload>>(
     gather: &mut Gather,
     pdu: &Transmit,
@@ -45,7 +45,7 @@ pub fn push<P: Deref<Target = Payload>>(
             let data = data_of(*task).ok_or(Forgotten)?;
             let range = *offset as usize..*offset as usize + *len as usize;
             if let Some(digest) = &mut digest {
-                // No waiting here: the machine has handed it over. A send is short.
+                // This cannot wait, as the machine has already handed the PDU over. But a send is short.
                 share::charge(range.len());
                 for slice in data.slice(range.clone()).slices() {
                     digest.update(slice);

@@ -1,4 +1,4 @@
-//! What `push` gathers, `Receiver` receives, over a socket.
+//! What `push` gathers, `Receiver` receives, over a real socket.
 
 use engine::{
     Buf, Gather, Lane, LaneConfig, Payload,
@@ -14,7 +14,7 @@ use iscsi::{
 use crate::{Error, Forgotten, Receiver, push};
 
 const TASK: TaskId = TaskId::new(3, 7);
-/// Not a multiple of four: padding follows. And more than the receiver's buffer.
+/// Not a multiple of four, so padding follows; and larger than the receiver's buffer.
 const PAYLOAD_LEN: usize = 70_001;
 const BUFFER_BYTES: usize = 4096;
 
@@ -36,7 +36,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 % 251) as u8).collect()
 }
 
-/// In two slices.
+/// The payload in two slices.
 fn payload() -> Payload {
     let bytes = bytes(PAYLOAD_LEN);
     let mut payload = Payload::from(Buf::copy_of(&bytes[..1000]));
@@ -57,12 +57,12 @@ fn pdu(opcode: u8, data: TransmitData, digests: Digests) -> Transmit {
     pdu
 }
 
-/// A ping that carries `len` bytes.
+/// A NOP-In that carries `len` bytes.
 fn ping(len: usize, digests: Digests) -> Transmit {
     pdu(opcode::NOP_IN, TransmitData::Inline(bytes(len)), digests)
 }
 
-/// A part of the task's payload.
+/// A Data-In PDU with a part of the task's payload.
 fn data_in(offset: usize, len: usize, digests: Digests) -> Transmit {
     let (task, offset, len) = (TASK, offset as u32, len as u32);
     let data = TransmitData::Task { task, offset, len };
@@ -78,7 +78,7 @@ fn gathered(pdus: &[Transmit]) -> Vec<u8> {
     gather.chunks().flatten().copied().collect()
 }
 
-/// A receiver of exactly `bytes`.
+/// A receiver for a stream of exactly `bytes`.
 async fn receiver_of(bytes: &[u8]) -> Receiver {
     let any = "127.0.0.1:0".parse().expect("an address");
     let listener = TcpListener::bind(any).expect("a free port");
@@ -99,7 +99,7 @@ fn on_lane(work: impl Future<Output = ()>) {
     lane.block_on(work);
 }
 
-/// Receives a PDU as a driver does: half of its payload is placed, in two parts, and the rest not wanted.
+/// Receives a PDU as a driver does: places half of its payload in two parts and skips the rest.
 async fn receive_half(receiver: &mut Receiver, digests: Digests) -> Result<Vec<u8>, Error> {
     receiver.next(&limits(digests)).await?;
     let (_, _, data) = receiver.head();
@@ -168,7 +168,7 @@ fn a_damaged_pdu_is_refused_where_its_digest_tells() {
         for pdu in [ping(5, digests), data_in(3, 4001, digests)] {
             let whole = gathered(std::slice::from_ref(&pdu));
             let data_at = 48 + 4;
-            // A header, data that are placed, data that nobody wants, and the digests themselves.
+            // A header byte, placed data, skipped data, and the digests themselves.
             for at in [
                 9,
                 48,

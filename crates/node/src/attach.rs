@@ -1,6 +1,6 @@
-//! One volume of a configuration, opened for a front on this machine: under its identity, with its claims
-//! and what is kept of it, as a daemon opens the disks that it serves, and without targets. Which front
-//! shows it is for whoever asks.
+//! Opens one volume of a configuration for a front on this machine: with its identity, its claims and its
+//! stored state, as the daemon opens the disks it serves, but without targets. The caller decides which
+//! front shows it.
 
 use std::{
     path::Path,
@@ -23,12 +23,11 @@ use crate::{
     state::State,
 };
 
-/// The target port that a local front is, by the name that its number is kept under.
+/// The name under which the target port number of a local front is stored.
 const PORT: &str = "attach";
 
 impl Process {
-    /// The process that runs this, as the system describes it, with `volume` of the configuration at
-    /// `path` attached.
+    /// Describes the current process, which has `volume` of the configuration at `path` attached.
     pub fn attaching(path: &Path, volume: &str) -> Process {
         Process {
             boot: boot_id(),
@@ -40,22 +39,22 @@ impl Process {
     }
 }
 
-/// A volume that is open, until [`Attachment::stop`].
+/// An open volume, until [`Attachment::stop`].
 pub struct Attachment {
     volume: String,
     graph: Graph,
     disks: Vec<Disk>,
     units: Units,
     relative_port: u16,
-    /// Locked until all is given up.
+    /// Holds the lock of the state directory until everything has been released.
     state: Arc<Mutex<State>>,
 }
 
 impl Attachment {
-    /// Opens the volume called `volume` on `lanes`, of which one is the current one.
+    /// Opens the volume called `volume` on `lanes`, one of which must be the current one.
     ///
     /// # Errors
-    /// What keeps it from being opened; nothing stays claimed then.
+    /// Whatever keeps it from being opened; nothing stays claimed then.
     pub async fn open(
         config: &Config,
         volume: &str,
@@ -74,7 +73,7 @@ impl Attachment {
                 state,
             }),
             Err(failure) => {
-                // Before its disks are let go, as at the end.
+                // Before the disks are dropped, as in `stop`.
                 close(&mut graph).await;
                 drop(disks);
                 Err(failure)
@@ -82,27 +81,28 @@ impl Attachment {
         }
     }
 
-    /// The volume's name, which is that of the only disk of the units.
+    /// The volume's name, which is also the name of the only disk in the units.
     pub fn volume(&self) -> &str {
         &self.volume
     }
 
-    /// What a front serves.
+    /// The units for a front to serve.
     pub fn units(&self) -> &Units {
         &self.units
     }
 
-    /// The relative port identifier of that front.
+    /// The relative port identifier for that front.
     pub fn relative_port(&self) -> u16 {
         self.relative_port
     }
 
-    /// Where the time has gone since the start, in tables for people.
+    /// Where the time has gone since the start, as tables for people.
     pub fn report(&self) -> String {
         format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
-    /// Lets the volume follow files that became longer. Whether one did.
+    /// Lets the volume grow with its files. Returns whether any file has another length, even one that
+    /// could not be followed.
     pub fn look_again(&self) -> bool {
         let found = self.graph.look_at_lengths();
         for file in &found {
@@ -118,10 +118,10 @@ impl Attachment {
         !found.is_empty()
     }
 
-    /// Flushes the volume and gives up what it has claimed, when its front has ended.
+    /// Flushes the volume and releases its claims, after its front has ended.
     ///
     /// # Errors
-    /// The last flush failed; all else has been done.
+    /// The last flush failed; everything else has been done.
     pub async fn stop(self) -> Result<(), FlushError> {
         let Attachment {
             mut graph,
@@ -135,7 +135,7 @@ impl Attachment {
         }
         units.stop();
         let flushed = units.flush().await;
-        // Before its disks are let go: what nobody has any more is not closed.
+        // Before the disks are dropped: a volume that nobody holds any more would not be closed.
         close(&mut graph).await;
         drop((units, disks, state));
         flushed
@@ -167,7 +167,7 @@ async fn open(
     *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
     let relative_port = lock(&state).relative_port(PORT)?;
-    // Where the volume lives on one lane, so does its front: a request to another one would wake both.
+    // If the volume lives on one lane, put its front there too: a request to another lane would wake both.
     let own: Vec<LaneHandle> = disks
         .iter()
         .filter_map(|disk| disk.tree.only_lane())

@@ -1,5 +1,5 @@
-//! The configuration file: settings of the daemon, volumes, targets. Everything that can be wrong
-//! with it is found here and told with file, line and what to write.
+//! The configuration file: settings of the daemon, volumes, targets. Every error in it is detected
+//! here and reported with its file, line and a remedy.
 
 mod access;
 mod limits;
@@ -38,28 +38,28 @@ use self::luns::Luns;
 use self::names::{by_number, check_name, check_target_name, lun_number, wrong_value};
 use crate::{Failure, Note, Refusal, Site};
 
-/// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
+/// The port that IANA assigned to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
 /// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
 const LUN_MAX: u32 = 16383;
-/// Less would not hold a few commands for each lane.
+/// The minimum that holds a few commands for each lane.
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
 
-/// More errors than these are counted and not shown: most follow from the first ones then.
+/// The most errors that are shown; the rest are only counted, as most follow from the first ones.
 const ERRORS_MAX: usize = 10;
 
-/// A configuration that has been checked.
+/// A validated configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// Where it was read from.
+    /// The file it was read from.
     path: PathBuf,
     text: String,
-    /// Whether all of it could be read.
+    /// Whether all of it could be parsed.
     is_whole: bool,
-    /// Whether a portal may leave its port to the system.
+    /// Whether a portal may leave the choice of its port to the system.
     may_choose_ports: bool,
-    /// It is for the daemon that runs already.
+    /// It replaces the configuration of a daemon that is already running.
     is_successor: bool,
     file: File,
     limits: Limits,
@@ -77,7 +77,7 @@ struct File {
     wait: WaitSetting,
     ping_interval: Option<Spanned<Time>>,
     peer_timeout: Option<Spanned<Time>>,
-    /// CRC32C with initiators that prefer it to nothing.
+    /// Whether to use CRC32C digests with initiators that prefer them to none.
     #[serde(default = "yes")]
     digests: bool,
     #[serde(default)]
@@ -90,7 +90,7 @@ struct File {
     target: BTreeMap<Spanned<String>, Target>,
 }
 
-/// `wait = "balanced"`: how a lane that has nothing to do waits.
+/// `wait = "balanced"`: how an idle lane waits.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum WaitSetting {
@@ -114,9 +114,9 @@ struct Target {
     luns: Option<Spanned<Luns>>,
     allow: Spanned<Vec<Spanned<String>>>,
     allow_from: Option<Spanned<Vec<Spanned<String>>>>,
-    /// With what initiators prove themselves.
+    /// Credentials with which initiators authenticate.
     chap: Option<Spanned<Credentials>>,
-    /// With what the target does, to those that ask.
+    /// Credentials with which the target authenticates to initiators that ask.
     mutual: Option<Spanned<Credentials>>,
     chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
 }
@@ -154,20 +154,20 @@ pub(crate) struct TargetTable {
 }
 
 impl Config {
-    /// Reads and checks `path`, without a look at the system.
+    /// Reads and validates `path` without looking at the system.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// Everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Config, Failure> {
         let (config, errors) = Config::read(path)?;
         config.refuse(errors)?;
         Ok(config)
     }
 
-    /// Refuses a configuration that serves nothing: an empty file is one that was lost while it was saved.
+    /// Rejects a configuration that serves nothing: an empty file was probably truncated while being saved.
     ///
     /// # Errors
-    /// There is no target.
+    /// If there is no target.
     pub fn require_targets(&self) -> Result<(), Failure> {
         match self.has_targets() {
             true => Ok(()),
@@ -178,20 +178,20 @@ impl Config {
         }
     }
 
-    /// The state directory that `path` names, whatever else is wrong with it.
+    /// The state directory that `path` names, even if other settings are wrong.
     ///
     /// # Errors
-    /// It cannot be read at all.
+    /// If the file cannot be read at all.
     pub fn state_directory_of(path: &Path) -> Result<PathBuf, Failure> {
         Ok(Config::read(path)?.0.state_directory())
     }
 
-    /// Reads and checks `path`, and looks whether the volumes would open, without touching them. Unless
-    /// `may_choose_ports`, each portal must name its port. `tell` gets what works and may not be what was
-    /// meant; what is to be said of the disks that are served is given.
+    /// Reads and validates `path`, and checks whether the volumes would open, without opening them.
+    /// Unless `may_choose_ports`, each portal must name its port. `tell` is called with warnings about
+    /// what is valid but may not be what was meant. Returns the notes about the served disks.
     ///
     /// # Errors
-    /// All that is wrong with it, or would keep its volumes from opening.
+    /// Everything that is wrong with it, or would keep its volumes from opening.
     pub fn load_to_serve(
         path: &Path,
         may_choose_ports: bool,
@@ -200,11 +200,11 @@ impl Config {
         Config::look(Config::read(path)?, may_choose_ports, tell)
     }
 
-    /// The same for the daemon that serves with the state directory of `path` now, whatever the name of its
-    /// configuration.
+    /// As [`Config::load_to_serve`], for the daemon that is currently serving from the state directory of
+    /// `path`, whatever the name of its configuration.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Config::load_to_serve`].
     pub fn load_to_apply(
         path: &Path,
         tell: impl Fn(&dyn Display),
@@ -214,7 +214,7 @@ impl Config {
         Config::look((config, errors), false, tell)
     }
 
-    /// The same with what was [read](Self::read).
+    /// Checks a configuration that was [read](Self::read), as [`Config::load_to_serve`] does.
     fn look(
         (mut config, mut errors): (Config, Vec<ConfigError>),
         may_choose_ports: bool,
@@ -228,14 +228,14 @@ impl Config {
         errors.extend(machine::check(&config.file, &config.text).err());
         errors.extend(config.unit_limits().err());
         let mut disks = Vec::new();
-        // Volumes that could not be read have no files to look at.
+        // If volumes could not be parsed, their files are unknown.
         if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
             match config.look_at_disks(errors.is_empty())? {
                 Ok(notes) => disks = notes,
                 Err(found) => errors.extend(found),
             }
             let findings = config.graph()?.check();
-            // What is known of a disk says more than what is found at its path.
+            // What is recorded of a disk says more than what is found at its path.
             let is_said = |error: &ConfigError| {
                 let mut said = errors.iter().filter_map(ConfigError::span);
                 error
@@ -256,12 +256,12 @@ impl Config {
         Ok((config, disks))
     }
 
-    /// Whether the file has changed since it was read: `None` if not, otherwise whether it is right.
+    /// Whether the file has changed since it was read: `None` if not, else whether it is valid.
     ///
     /// # Errors
-    /// The file cannot be read any more.
+    /// If the file cannot be read any more.
     pub fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
-        // What came from a pipe or a terminal cannot be read again.
+        // A pipe or a terminal cannot be read again.
         if store::look(&self.path)?.kind != store::Kind::File {
             return Ok(None);
         }
@@ -274,8 +274,8 @@ impl Config {
         Ok(Some(looked.map(drop)))
     }
 
-    /// Looks what the disks are that are served: what is to be said of them, or what is wrong. A state
-    /// directory that cannot be used ends it only if it `is_first` to be wrong.
+    /// Determines which disks are served; returns the notes about them, or the errors. If `is_first`,
+    /// nothing else is wrong, and an unusable state directory fails the whole check.
     fn look_at_disks(
         &self,
         is_first: bool,
@@ -296,7 +296,7 @@ impl Config {
         }
     }
 
-    /// Reads `path`: the configuration as far as it can be read, and what is wrong with it.
+    /// Reads `path`: as much of the configuration as can be parsed, and its errors.
     fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
         let shown = path.display();
         let bytes = store::read(path).map_err(|error| {
@@ -310,7 +310,7 @@ impl Config {
         Config::parse(path, bytes)
     }
 
-    /// The same with the bytes of `path`.
+    /// As [`read`](Self::read), from the content of `path`.
     fn parse(path: &Path, bytes: Vec<u8>) -> Result<(Config, Vec<ConfigError>), Failure> {
         let shown = path.display();
         let text =
@@ -334,7 +334,7 @@ impl Config {
         Ok((config, errors))
     }
 
-    /// What can be read and cannot be meant.
+    /// Errors in settings that could be parsed.
     fn errors(&self) -> Vec<ConfigError> {
         let mut errors = self.file.volume.errors();
         errors.extend(settings::check(&self.file, &self.path, &self.text));
@@ -348,7 +348,7 @@ impl Config {
         errors
     }
 
-    /// Fails with all of these errors, if there is one, in the order of the text.
+    /// Fails with all of these errors, if any, in the order of the text.
     fn refuse(&self, mut errors: Vec<ConfigError>) -> Result<(), Failure> {
         errors.sort_by_key(|error| error.span().map(|span| span.start));
         errors.dedup();
@@ -370,12 +370,12 @@ impl Config {
         Err(Failure::Wrong(lines.join("\n")))
     }
 
-    /// Where it was read from.
+    /// The file it was read from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why the server did not start, with the place of the portal if that is why.
+    /// Why the server did not start, with the location of the portal if that is the reason.
     pub fn not_started(&self, error: &StartError) -> Failure {
         let place = match error {
             StartError::Portal { address, .. } | StartError::Ours { address, .. } => {
@@ -387,17 +387,17 @@ impl Config {
         self.failed(&ConfigError::new(place, error.to_string()))
     }
 
-    /// The addresses that its targets listen on, each once.
+    /// The addresses that its targets listen on, without duplicates.
     ///
     /// # Errors
-    /// What is wrong with a target, with its place.
+    /// Errors in targets, with their location.
     pub fn portals(&self) -> Result<BTreeSet<SocketAddr>, Failure> {
         let targets = self.targets().map_err(|error| self.wrong(&error))?;
         let groups = targets.into_iter().flat_map(|target| target.portal_groups);
         Ok(groups.flat_map(|group| group.portals).collect())
     }
 
-    /// What is configured, in a line.
+    /// A one-line summary.
     pub fn summary(&self) -> String {
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (volumes, targets) = (self.file.volume.0.len(), self.file.target.len());
@@ -409,25 +409,25 @@ impl Config {
         )
     }
 
-    /// An error of this configuration, with its place.
+    /// An error in this configuration, with its location.
     pub fn wrong(&self, error: &ConfigError) -> Failure {
         Failure::Wrong(error.located(&self.path, &self.text).to_string())
     }
 
-    /// What is right and did not work, with its place.
+    /// A failure of something that is configured correctly, with its location.
     pub fn failed(&self, error: &ConfigError) -> Failure {
         Failure::Failed(self.said(error))
     }
 
-    /// An error with its place, and with the file and the volume in the command that mends it: a stripe's child knows
-    /// neither.
+    /// The text of an error with its location. Fills in the file and the volume in the command that it suggests,
+    /// because a stripe's child knows neither.
     fn said(&self, error: &ConfigError) -> String {
         let message = error.located(&self.path, &self.text).to_string();
         let call = format!("-c {} {}", self.path.display(), self.volume_of(error));
         message.replace("-c FILE NAME", &call)
     }
 
-    /// The volume that an error is about: the last one that begins before its place.
+    /// The volume that an error is about: the last one that begins before its location.
     fn volume_of(&self, error: &ConfigError) -> &str {
         let Some(place) = error.span() else {
             return "NAME";
@@ -438,7 +438,7 @@ impl Config {
         last.map_or("NAME", |(name, _)| name)
     }
 
-    /// Why the disks are not served, with the place of what it is about.
+    /// Why the disks are not served, with the location of the cause.
     pub fn refused(&self, refusal: Refusal) -> Failure {
         match refusal {
             Refusal::State(error) => {
@@ -453,12 +453,12 @@ impl Config {
         }
     }
 
-    /// `error` with its place.
+    /// `error` with its location.
     pub fn located<'a>(&'a self, error: &'a ConfigError) -> impl Display + 'a {
         error.located(&self.path, &self.text)
     }
 
-    /// The volumes that targets serve, each once.
+    /// The volumes that targets serve, without duplicates.
     pub(crate) fn served(&self) -> Result<Vec<String>, Failure> {
         let tables = self.targets().map_err(|error| self.wrong(&error))?;
         let luns = tables.iter().flat_map(|table| table.luns.values());
@@ -466,7 +466,7 @@ impl Config {
         Ok(served.into_iter().collect())
     }
 
-    /// What is served and where what belongs to it lies.
+    /// What is served, and where its files are.
     pub(crate) fn site<'a>(&'a self, state: &'a Path, served: &'a [String]) -> Site<'a> {
         Site {
             config: &self.path,
@@ -482,12 +482,12 @@ impl Config {
         &self.file.volume
     }
 
-    /// What its volumes are called.
+    /// The names of its volumes.
     pub fn volume_names(&self) -> impl Iterator<Item = &String> {
         self.file.volume.0.keys()
     }
 
-    /// The volumes, ready to be opened.
+    /// The volumes as a graph, ready to be opened.
     ///
     /// # Errors
     /// As [`Graph::new`].
@@ -508,7 +508,7 @@ impl Config {
             .unwrap_or(Path::new("."))
     }
 
-    /// Where what outlives a restart is kept: `state`, or beside the configuration.
+    /// The directory for persistent state: `state`, or next to the configuration.
     pub fn state_directory(&self) -> PathBuf {
         match &self.file.state {
             Some(state) => self.directory().join(state.get_ref()),
@@ -516,15 +516,15 @@ impl Config {
         }
     }
 
-    /// What initiators can make the daemon do.
+    /// Limits on what initiators can make the daemon do.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// How much memory commands may take.
+    /// Memory limits for commands.
     ///
     /// # Errors
-    /// It is too little for the lanes.
+    /// If the memory does not suffice for the lanes.
     pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
         machine::check_lanes(&self.file, self.lanes(), &self.unit_limits)?;
         Ok(self.unit_limits)
@@ -535,17 +535,17 @@ impl Config {
         self.file.digests
     }
 
-    /// What a discovery session has to prove; reads the secrets.
+    /// Authentication for discovery sessions; reads the secrets.
     pub(crate) fn discovery(&self) -> Result<Option<Arc<Chap>>, ConfigError> {
         self.file.discovery.chap(self.directory())
     }
 
-    /// Threads that serve.
+    /// The number of serving threads.
     pub fn lanes(&self) -> Option<usize> {
         self.file.lanes.as_ref().map(|n| *n.get_ref() as usize)
     }
 
-    /// How lanes wait when they have nothing to do.
+    /// How idle lanes wait.
     pub fn waiting(&self) -> Waiting {
         match self.file.wait {
             WaitSetting::Latency => Waiting::Latency,
@@ -554,7 +554,7 @@ impl Config {
         }
     }
 
-    /// The targets, checked, with their secrets.
+    /// The targets, validated, with their secrets.
     pub(crate) fn targets(&self) -> Result<Vec<TargetTable>, ConfigError> {
         self.file
             .target
@@ -576,7 +576,7 @@ impl Config {
         })
     }
 
-    /// What is wrong with a target: the first error of each of its settings.
+    /// Errors in a target: the first error of each of its settings.
     fn target_errors(&self, name: &Spanned<String>, target: &Target) -> Vec<ConfigError> {
         let errors = [
             check_target_name(name).err(),
@@ -590,7 +590,7 @@ impl Config {
         errors.into_iter().flatten().collect()
     }
 
-    /// The LUNs: none where initiators are sent elsewhere, which asks them for no secret either.
+    /// The LUNs; empty if the target redirects initiators, in which case they are not asked for a secret either.
     fn luns_of(
         &self,
         name: &Spanned<String>,

@@ -1,15 +1,15 @@
-//! The one thing that is done to disks before a daemon serves them: a stripe is created on its children.
+//! The one operation on disks before a daemon serves them: creating a stripe on its children.
 
 use engine::{LaneHandle, store};
 use volume::{claim::Owner, graph::NewStripe};
 
 use crate::{Failure, Process, config::Config, daemon::close, state::State};
 
-/// Creates the stripe in the volume of `config` called `name`, at home on `home`, in the name of
-/// `process`.
+/// Creates the stripe in the volume of `config` called `name`, on the home lane `home`, with
+/// `process` as its owner.
 ///
 /// # Errors
-/// What keeps it from being created.
+/// Whatever keeps it from being created.
 pub async fn create_stripe(
     config: &Config,
     process: &Process,
@@ -19,7 +19,7 @@ pub async fn create_stripe(
 ) -> Result<(), Failure> {
     let directory = config.state_directory();
     let is_there = store::look(&directory).is_ok_and(|look| look.kind == store::Kind::Directory);
-    // As its daemon, if that is not running: what it left by a crash is ours then.
+    // Act as the daemon if it is not running: then we own the claims that a crash left behind.
     let state = is_there.then(|| State::open(&directory, false).ok());
     let state = state.flatten();
     let uuid = state.as_ref().and_then(|state| state.owner().ok());
@@ -37,7 +37,8 @@ pub async fn create_stripe(
     close(&mut graph).await;
     match created {
         Ok(()) => graph.keep_made(),
-        // Children that are blank and new: the next try makes them again, and a lost child stays lost.
+        // Remove the children that are blank and new: the next attempt creates them again, and a missing child is not
+        // papered over.
         Err(_) => drop(graph.remove_made()),
     }
     created.map_err(|error| config.failed(&error))

@@ -1,6 +1,6 @@
-//! A whole daemon, from its configuration to its end: the disks are opened, the targets served, and at
-//! the end what was accepted is finished, flushed, and given up. It knows its lanes and the engine's file
-//! system, and no process: signals, descriptors and the terminal are for whoever starts it.
+//! A whole daemon, from its configuration to its end: it opens the disks, serves the targets, and at the
+//! end finishes accepted work, flushes, and releases its claims. It uses lanes and the engine's file
+//! system but knows nothing of the process: signals, descriptors and the terminal are up to the caller.
 
 use std::{
     collections::BTreeMap,
@@ -29,18 +29,18 @@ use crate::{
     view::{Onlooker, View},
 };
 
-/// The process that a daemon is, as others learn of it who want a stripe that it has claimed.
+/// A daemon's process, as described to others that want a stripe it has claimed.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// This boot of the machine; nil where that is not known. Who claimed since the boot and holds no
-    /// lock any more is dead.
+    /// The boot ID of the machine; nil if unknown. A claimant from the same boot that no longer holds
+    /// its lock is dead.
     pub boot: Uuid,
     /// For people: what it does, and where.
     pub name: String,
 }
 
 impl Process {
-    /// The process that runs this, as the system describes it, serving the configuration at `path`.
+    /// Describes the current process, which serves the configuration at `path`.
     pub fn this(path: &Path) -> Process {
         Process {
             boot: boot_id(),
@@ -49,7 +49,7 @@ impl Process {
     }
 }
 
-/// A daemon that serves, until [`Daemon::stop`]; what it has put on its lanes ends with them.
+/// A serving daemon, until [`Daemon::stop`]. The tasks on its lanes end with the lanes.
 pub struct Daemon {
     served: Served,
     lanes: Vec<LaneHandle>,
@@ -57,16 +57,16 @@ pub struct Daemon {
     disks: Vec<Disk>,
     units: Units,
     server: Server,
-    /// Locked until all is given up.
+    /// Holds the lock of the state directory until everything has been released.
     state: Arc<Mutex<State>>,
 }
 
 impl Daemon {
-    /// Opens what `config` serves, on `lanes` of which one is the current one, and begins to serve it.
-    /// What leads to the state directory is made too `with_parents`.
+    /// Opens what `config` serves on `lanes`, one of which must be the current one, and starts
+    /// serving. `with_parents` also creates missing parents of the state directory.
     ///
     /// # Errors
-    /// What keeps it from serving; nothing stays claimed then.
+    /// Whatever keeps it from serving; nothing stays claimed then.
     pub async fn start(
         config: Config,
         process: &Process,
@@ -100,7 +100,7 @@ impl Daemon {
                 state,
             }),
             Err(failure) => {
-                // Before its disks are let go, as at the end.
+                // Before the disks are dropped, as in `stop`.
                 close(&mut graph).await;
                 drop(disks);
                 Err(failure)
@@ -108,12 +108,12 @@ impl Daemon {
         }
     }
 
-    /// The addresses that it listens on, with the ports that the system chose.
+    /// The addresses it listens on, including ports chosen by the system.
     pub fn portals(&self) -> &[SocketAddr] {
         self.server.portals()
     }
 
-    /// Where it keeps what outlives a restart; nobody else does there.
+    /// The directory of its persistent state, which no other daemon may use.
     pub fn state_directory(&self) -> PathBuf {
         self.config().state_directory()
     }
@@ -127,17 +127,17 @@ impl Daemon {
         &self.disks
     }
 
-    /// Where the time of commands has gone since the start, in tables for people.
+    /// Where the time of commands has gone since the start, as tables for people.
     pub fn report(&self) -> String {
         format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
-    /// What there is to see of it now.
+    /// A snapshot of what it is doing now.
     pub async fn view(&self) -> View {
         self.onlooker().view().await
     }
 
-    /// Looks at it as it is served now, also while it is given another configuration.
+    /// A handle for observing it as it is served now, even while another configuration is being applied.
     pub fn onlooker(&self) -> Onlooker {
         let names = self.config().volume_names();
         let trees = names.filter_map(|name| Some((name.clone(), self.graph.view(name)?)));
@@ -154,8 +154,9 @@ impl Daemon {
         }
     }
 
-    /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
-    /// files, which its disks follow, and their paths. Whether a file has another length.
+    /// Checks for changes from outside: of the configuration (logged), of file lengths (the disks
+    /// follow), and of the files' paths (logged). Returns whether a file has another length, even one that
+    /// could not be followed.
     pub fn look_again(&self) -> bool {
         self.tell_changed_configuration();
         let has_grown = self.follow_lengths();
@@ -164,12 +165,12 @@ impl Daemon {
         has_grown
     }
 
-    /// Serves `config` from now on, which was [loaded to be served](Config::load_to_serve), and gives
-    /// what that changes, a line each. Sessions that it does not concern see nothing of it. Returns when what
-    /// is served no more has ended, been flushed and been given up. A dry run changes nothing.
+    /// Switches to `config`, which must have been [loaded to be served](Config::load_to_serve), and returns
+    /// the changes, one line each. Sessions that are not affected notice nothing. Returns after everything no
+    /// longer served has ended, been flushed and released. A dry run changes nothing.
     ///
     /// # Errors
-    /// What cannot be changed while it is served, or did not work; all is as before then.
+    /// Changes that are not possible while serving, or that failed; nothing has changed then.
     pub async fn apply(
         &mut self,
         config: Config,
@@ -214,14 +215,14 @@ impl Daemon {
         for failed in self.graph.close_all_but(&next.open()).await {
             tracing::warn!("{failed}");
         }
-        // What nobody has any more would not have been closed.
+        // Not before: a volume that nobody holds any more would not have been closed.
         drop(known);
         lock(&self.state).served = served;
         self.served = next;
         Ok(lines)
     }
 
-    /// Opens what is new in `next` and serves all of it. What is served no more is still open.
+    /// Opens what is new in `next` and serves all of it. Volumes that are no longer served stay open.
     async fn change_to(&mut self, next: &Served) -> Result<Vec<Disk>, Failure> {
         let config = &next.config;
         let served: Vec<String> = next.volumes().into_iter().collect();
@@ -245,7 +246,7 @@ impl Daemon {
         for disk in opened.disks.iter().filter(is_new) {
             specs.push(disk_spec(disk, &lock(&self.state))?);
         }
-        // What is served no more has its identity until it is gone.
+        // Volumes no longer served keep their identity until they are closed.
         let disks = {
             let mut state = lock(&self.state);
             let disks = state.keep_opened(&site, opened).map_err(refused)?;
@@ -263,7 +264,7 @@ impl Daemon {
         Ok(disks)
     }
 
-    /// Why disks that `next` does not serve cannot go now.
+    /// Why disks that `next` does not serve cannot be removed now.
     fn sanitized_and_gone(&self, next: &Served) -> Vec<String> {
         let stays = next.volumes();
         let reports = self.units.reports().into_iter();
@@ -275,8 +276,8 @@ impl Daemon {
             .collect()
     }
 
-    /// A change did not work: all is as it was. Files that it has made go again, and what was recorded of
-    /// them. A file that was there has its identity from now on: it carries its mark.
+    /// Undoes a failed change. Files that it created are removed, with their records. A file that existed
+    /// before keeps its new identity, because it carries the mark.
     async fn go_back(&mut self, volumes: Volumes, mut records: Records) {
         for failed in self.graph.close_all_but(&self.served.open()).await {
             tracing::warn!("{failed}");
@@ -307,11 +308,11 @@ impl Daemon {
         }
     }
 
-    /// Takes no new connections and commands, answers what was accepted, flushes the volumes and gives
-    /// up what they have claimed.
+    /// Stops accepting connections and commands, answers what was accepted, flushes the volumes and
+    /// releases their claims.
     ///
     /// # Errors
-    /// The first volume whose last flush failed; all else has been done.
+    /// The first volume whose last flush failed; everything else has been done.
     pub async fn stop(self) -> Result<(), FlushError> {
         self.tell_lost_paths();
         let Daemon {
@@ -325,13 +326,13 @@ impl Daemon {
         server.stop().await;
         units.stop();
         let flushed = units.flush().await;
-        // Before its disks are let go: what nobody has any more is not closed.
+        // Before the disks are dropped: a volume that nobody holds any more would not be closed.
         close(&mut graph).await;
         drop((units, disks, state));
         flushed
     }
 
-    /// Says when the configuration is another one than that which is served, and what is wrong with it.
+    /// Logs whether the configuration file differs from the one being served, and any errors in it.
     fn tell_changed_configuration(&self) {
         let path = self.config().path().display();
         match self.config().changed() {
@@ -355,7 +356,7 @@ impl Daemon {
         }
     }
 
-    /// Lets the volumes follow files that became longer, and says what was found, if anything.
+    /// Lets the volumes grow with their files, and logs any changes.
     fn follow_lengths(&self) -> bool {
         let found = self.graph.look_at_lengths();
         let has_found = !found.is_empty();
@@ -379,7 +380,7 @@ impl Daemon {
         has_found
     }
 
-    /// Says which files are served without the path that they were opened by.
+    /// Logs which files are being served although their path no longer leads to them.
     fn tell_lost_paths(&self) {
         for message in self.graph.look_at_paths() {
             tracing::error!("{message}");
@@ -387,7 +388,7 @@ impl Daemon {
     }
 }
 
-/// What a start has made beside the graph.
+/// What a start creates besides the graph.
 struct Serving {
     units: Units,
     server: Server,
@@ -423,15 +424,15 @@ async fn serve(
     })
 }
 
-/// Gives up what the volumes have claimed. What cannot be given up tells the next one whose it was,
-/// and that is us.
+/// Releases the claims of the volumes. A claim that cannot be released still names us as the
+/// previous owner.
 pub(crate) async fn close(graph: &mut Graph) {
     for failed in graph.close().await {
         tracing::warn!("{failed}");
     }
 }
 
-/// The disks that are served, with what was kept of them.
+/// The served disks with their stored state.
 pub(crate) fn units_config(
     config: &Config,
     state: &Arc<Mutex<State>>,
@@ -448,7 +449,7 @@ pub(crate) fn units_config(
     })
 }
 
-/// A disk with what was kept of it.
+/// A disk with its stored state.
 fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
@@ -459,7 +460,7 @@ fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
     })
 }
 
-/// What the front is to serve.
+/// The configuration of the iSCSI front.
 fn server_config(served: &Served, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
     let config = &served.config;
     let mut targets = Vec::new();
@@ -474,7 +475,7 @@ fn server_config(served: &Served, state: &Arc<Mutex<State>>) -> Result<ServerCon
         });
         let mut portal_groups = table.portal_groups;
         for group in &mut portal_groups {
-            // The port's name (RFC 7143 §4.4.4).
+            // The target port name (RFC 7143 §4.4.4).
             let port = format!("{},t,0x{:04x}", table.name, group.tag);
             group.relative_port = lock(state).relative_port(&port)?;
         }
@@ -504,7 +505,7 @@ fn open_on_lane(tree: &Tree) -> OpenVolume {
     })
 }
 
-/// Keeps logical units' state in the state directory, where its fsyncs hold up no lane.
+/// Stores the state of logical units in the state directory, off the lanes because of its fsyncs.
 fn keep(state: Arc<Mutex<State>>) -> Keep {
     Arc::new(move |volume, text| {
         let (state, volume) = (state.clone(), volume.to_owned());

@@ -1,14 +1,14 @@
-//! A daemon described: what it serves, to whom, and what was asked of it. For people and for programs;
-//! `docs/guide/show.md` has the shape in which programs get it.
+//! The description of a running daemon: what it serves, to whom, and its counters. For people and for
+//! programs; `docs/guide/show.md` documents the format for programs.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Of the descriptions' shape; a program that knows another one does not understand this one.
+/// Version of the format; a program written for another version cannot interpret this one.
 pub const VERSION: u32 = 1;
 
-/// Everything that there is to see of a daemon, now.
+/// Everything there is to see of a daemon now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// [`VERSION`].
@@ -17,7 +17,7 @@ pub struct Description {
     pub configuration: String,
     /// Its state directory.
     pub state: String,
-    /// How many threads serve.
+    /// The number of serving threads.
     pub lanes: usize,
     /// The volumes of the configuration, by name.
     pub volumes: BTreeMap<String, Volume>,
@@ -30,12 +30,12 @@ pub struct Description {
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Volume {
-    /// What initiators know it by; absent when no target serves it.
+    /// Its identity for initiators; absent when no target serves it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uuid: Option<String>,
-    /// What it is made of.
+    /// The tree of nodes it is made of.
     pub tree: Node,
-    /// What initiators have made of it; absent when no target serves it.
+    /// The SCSI state set by initiators; absent when no target serves it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unit: Option<Unit>,
 }
@@ -43,12 +43,12 @@ pub struct Volume {
 /// A node of a volume's tree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its path, as `db/cache/stripe/0/file`: what counters go by.
+    /// Its path, such as `db/cache/stripe/0/file`: the key of its counters.
     pub path: String,
-    /// The volume that the configuration names in this place.
+    /// The volume that the configuration names at this place.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// What it is called in a configuration.
+    /// The kind, as written in a configuration.
     pub kind: String,
     /// A path or a URL.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -61,26 +61,26 @@ pub struct Node {
     /// The length of a logical block.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub block_size_bytes: Option<u32>,
-    /// The memory that it may fill.
+    /// The most memory that it may use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
-    /// Whether nobody can write to it.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Of a stripe: whether its children are still this daemon's.
+    /// For a stripe: whether this daemon still owns its children.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub claim: Option<Claim>,
-    /// Of an `iscsi` volume: whether it has any session.
+    /// For an `iscsi` volume: its session state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<NodeSession>,
-    /// Of an `iscsi` volume: each session that it is to have.
+    /// For an `iscsi` volume: each session that it should have.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sessions: Vec<PathSession>,
-    /// Of a `cache` that was opened: what it answered from memory.
+    /// For an open `cache`: its counters.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache: Option<Cache>,
-    /// What was asked of it since the start: `read`, `write`, `flush`, `discard`, those that there were.
+    /// Requests since the start: `read`, `write`, `flush`, `discard`, as far as there were any.
     pub requests: BTreeMap<String, Requests>,
-    /// What it is made of, in order.
+    /// The nodes it is made of, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub children: Vec<Node>,
 }
@@ -90,7 +90,7 @@ pub struct Node {
 pub struct Claim {
     /// Whether it is held.
     pub held: bool,
-    /// Why it is not.
+    /// Why not, if it is not held.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
@@ -103,7 +103,7 @@ pub struct NodeSession {
     /// The portal.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
-    /// How often it was lost and is there again.
+    /// How often it was lost and re-established.
     pub relogins: u64,
     /// Why it was lost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -113,70 +113,70 @@ pub struct NodeSession {
 /// One of the sessions of an `iscsi` volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathSession {
-    /// `logged in`, `standby` (at a target port that may not be used now) or `none`.
+    /// `logged in`, `standby` (the target port is not in active use) or `none`.
     pub state: String,
     /// The portal.
     pub portal: String,
-    /// Our end of the session that is or was there.
+    /// The local address of the current or last session.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub local: Option<String>,
-    /// The lane on which it is.
+    /// The lane that runs it.
     pub lane: usize,
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
 
-/// What a cache did since the start, and what it holds.
+/// A cache's counters since the start, and the data it holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cache {
     /// Reads answered from memory at once.
     pub hits: u64,
-    /// Reads that waited for blocks which were already on their way.
+    /// Reads that waited for blocks already being fetched.
     pub late_hits: u64,
-    /// Reads that had to ask what is below.
+    /// Reads that had to be passed down.
     pub misses: u64,
-    /// What was read ahead.
+    /// Bytes read ahead.
     pub read_ahead_bytes: u64,
-    /// Of this, what was read then.
+    /// Of those, bytes that were then read.
     pub read_ahead_used_bytes: u64,
-    /// Of this, what nobody will read any more.
+    /// Of those, bytes dropped without having been read.
     pub read_ahead_wasted_bytes: u64,
-    /// In memory now.
+    /// Bytes in memory now.
     pub held_bytes: u64,
 }
 
 /// Requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Those that have ended.
+    /// Completed requests.
     pub requests: u64,
-    /// Of these, with an error.
+    /// Of those, with an error.
     pub errors: u64,
-    /// Those that nobody waited for to their end.
+    /// Requests abandoned before their end.
     pub unanswered: u64,
-    /// Moved, or discarded.
+    /// Bytes moved or discarded.
     pub bytes: u64,
-    /// How long they took.
+    /// Median duration.
     pub median_us: f64,
-    /// Of a hundred, all but one were as fast.
+    /// 99th percentile of the duration.
     pub p99_us: f64,
-    /// The longest.
+    /// Longest duration.
     pub max_us: f64,
 }
 
-/// What initiators have made of a disk.
+/// The SCSI state of a disk that initiators have set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
-    /// Who is registered for persistent reservations.
+    /// Registrants for persistent reservations.
     pub registrations: Vec<Registration>,
     /// The persistent reservation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reservation: Option<Reservation>,
-    /// The initiator port that holds it by RESERVE (6).
+    /// The initiator port that holds it by RESERVE(6).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reserved_by: Option<String>,
-    /// Whether it was ejected.
+    /// Whether the medium has been ejected.
     pub ejected: bool,
     /// A sanitize: `running 43 %` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -197,7 +197,7 @@ pub struct Registration {
 /// A persistent reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Its type, in the words of SPC-4.
+    /// Its type, as SPC-4 names it.
     pub r#type: String,
     /// The initiator port that holds it; absent when all registrants do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -211,14 +211,14 @@ pub struct Target {
     pub portal_groups: Vec<PortalGroup>,
     /// Its logical units, by number.
     pub luns: BTreeMap<u32, Lun>,
-    /// Who may log in; absent: everybody.
+    /// Who may log in; absent: everyone.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub allow: Option<Vec<String>>,
-    /// Where from; none: anywhere.
+    /// Networks from which to log in; empty: anywhere.
     pub allow_from: Vec<String>,
-    /// Whether initiators have to prove who they are.
+    /// Whether initiators must authenticate.
     pub chap: bool,
-    /// Where initiators are sent instead.
+    /// Where initiators are redirected to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<String>,
 }
@@ -230,7 +230,7 @@ pub struct PortalGroup {
     pub tag: u16,
     /// Relative target port identifier.
     pub target_port: u16,
-    /// Addresses that it listens on.
+    /// The addresses it listens on.
     pub portals: Vec<String>,
 }
 
@@ -239,7 +239,7 @@ pub struct PortalGroup {
 pub struct Lun {
     /// Its volume.
     pub volume: String,
-    /// Whether writes are refused here.
+    /// Whether this LUN refuses writes.
     pub read_only: bool,
     /// Whether initiators may eject it.
     pub removable: bool,
@@ -252,49 +252,49 @@ pub struct Session {
     pub initiator: String,
     /// Its address.
     pub peer: String,
-    /// The portal that it came in on.
+    /// The portal it connected to.
     pub portal: String,
-    /// Absent: it is for discovery.
+    /// Absent for a discovery session.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<String>,
-    /// Of the portal group; 0 for discovery.
+    /// The tag of the portal group; 0 for discovery.
     pub portal_group_tag: u16,
     /// The thread that serves it.
     pub lane: usize,
     /// Whether headers carry CRC32C.
     pub header_digest: bool,
-    /// Whether data carry CRC32C.
+    /// Whether data segments carry CRC32C.
     pub data_digest: bool,
-    /// How long ago it began.
+    /// Its age.
     pub age_s: f64,
-    /// Commands that are open.
+    /// Commands in progress.
     pub outstanding: usize,
 }
 
-/// What was counted since the start: the difference of two of them is what happened in between.
+/// Counters since the start; subtract two snapshots to see what happened in between.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Requests by the path of the node and their kind.
+    /// Requests by node path and kind.
     pub nodes: BTreeMap<String, BTreeMap<String, Counted>>,
-    /// What caches did, by the path of the node.
+    /// Cache counters by node path.
     #[serde(default)]
     pub caches: BTreeMap<String, Cache>,
-    /// Commands by the volume and their kind: `read`, `write`, `other`.
+    /// Commands by volume and kind: `read`, `write`, `other`.
     pub volumes: BTreeMap<String, BTreeMap<String, Counted>>,
-    /// Commands by the initiator, of the sessions that it has now, and their kind.
+    /// Commands of current sessions, by initiator and kind.
     pub initiators: BTreeMap<String, BTreeMap<String, Counted>>,
 }
 
 /// Requests or commands of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Of requests: those that failed.
+    /// For requests: how many failed.
     pub errors: u64,
-    /// Moved, or discarded.
+    /// Bytes moved or discarded.
     pub bytes: u64,
-    /// How long they took: times in nanoseconds, ascending, each with how often it came.
+    /// Durations: times in nanoseconds, ascending, each with its count.
     pub times_ns: Vec<(u64, u64)>,
-    /// How long all of them together were in the daemon's hands, in nanoseconds: without the time that
-    /// their data was waited for, and that their answers waited to be taken.
+    /// Total time in the daemon's hands, in nanoseconds: excludes waiting for data from the initiator,
+    /// and for the network to accept the answers.
     pub busy_ns: u64,
 }

@@ -1,25 +1,25 @@
-//! By what a block device is told from others, wherever it is plugged in: the identifier that its
-//! driver has for it in sysfs.
+//! What identifies a block device wherever it is plugged in: the identifier that its driver
+//! provides in sysfs.
 
 use std::{fs, path::Path};
 
-/// Where sysfs has the block devices, by their numbers.
+/// The block devices in sysfs, by their numbers.
 pub(crate) const DEVICES: &str = "/sys/dev/block";
 
-/// The name of device `major:minor` that it keeps over restarts and on other machines, if it has one;
-/// `devices` is [`DEVICES`].
+/// The name of device `major:minor` that survives restarts and moves to other machines, if it has
+/// one. `devices` is [`DEVICES`].
 pub(crate) fn world_wide_name(devices: &Path, major: u32, minor: u32) -> Option<String> {
     let device = devices.join(format!("{major}:{minor}"));
     let read = |name: &str| {
         let text = fs::read_to_string(device.join(name)).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    // A partition's directory lies in that of its disk.
+    // The directory of a partition lies in that of its disk.
     let (prefix, suffix) = match read("partition") {
         Some(number) => ("../", format!(" partition {number}")),
         None => ("", String::new()),
     };
-    // SCSI has it below the device, NVMe beside it; device mapper and md have one of their own.
+    // SCSI has it below `device`, NVMe next to it; device mapper and md have their own.
     let names = ["device/wwid", "wwid", "dm/uuid", "md/uuid"];
     let found = names
         .iter()

@@ -1,4 +1,4 @@
-//! What is different in another configuration, and what of that cannot be changed while it is served.
+//! What differs in a new configuration, and which of the changes are impossible while serving.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
     config::{Config, Lun, TargetTable},
 };
 
-/// A configuration as it is served, with the secrets that it had then.
+/// A configuration being served, with the secrets as they were when it was loaded.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) config: Config,
@@ -27,7 +27,7 @@ impl Served {
     /// Reads the secrets of `config`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Errors in the configuration.
     pub(crate) fn new(config: Config) -> Result<Served, Failure> {
         let wrong = |error: ConfigError| config.wrong(&error);
         let targets = config.targets().map_err(wrong)?;
@@ -45,7 +45,7 @@ impl Served {
         luns.map(|lun| lun.volume.clone()).collect()
     }
 
-    /// Those, and all that they are made of.
+    /// The served volumes, and all volumes they are made of.
     pub(crate) fn open(&self) -> BTreeSet<String> {
         let served = self.volumes();
         let parts = served.iter().flat_map(|name| self.parts(name));
@@ -58,17 +58,17 @@ impl Served {
     }
 }
 
-/// From one configuration to another.
+/// The difference between two configurations.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
-    /// For people, a line each.
+    /// The changes for people, one per line.
     pub(crate) lines: Vec<String>,
-    /// What cannot be changed while it is served, with what to do instead.
+    /// Changes that are impossible while serving, with what to do instead.
     pub(crate) refused: Vec<String>,
 }
 
 impl Difference {
-    /// What is different in `after`.
+    /// What changes from `before` to `after`.
     pub(crate) fn between(before: &Served, after: &Served) -> Difference {
         let mut difference = Difference::default();
         difference.settings(before, after);
@@ -157,7 +157,7 @@ impl Difference {
         }
         let stays = after.volumes();
         for name in before.volumes().difference(&stays) {
-            // It is closed, and with it what it is made of.
+            // The volume gets closed, together with its parts.
             let parts = before.parts(name);
             if is_open.contains(name) {
                 self.refuse(format_args!(
@@ -239,7 +239,7 @@ impl Difference {
     }
 }
 
-/// Whether it keeps data in memory alone; what it names has names of its own.
+/// Whether it keeps data only in memory. Volumes that it refers to by name are not counted.
 fn is_of_memory(node: &Node) -> bool {
     match &node.what {
         What::Named(_) => false,

@@ -1,26 +1,26 @@
-//! What keeps disks from being served, and a daemon from starting.
+//! Reasons why disks are not served, or a daemon does not start.
 
 use std::io;
 
 use volume::config::ConfigError;
 
-/// Why something of the state directory failed; the message holds the mend.
+/// Why an operation on the state directory failed; the message includes the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It holds what this release cannot use, or somebody else uses it.
+    /// Its content is unusable for this release, or it is in use by somebody else.
     #[error("{0}")]
     Refused(String),
-    /// The system refused. The cause is in the message, and so no source of it that is told again.
+    /// A system error. The cause is part of the message and therefore not a `source`, which would be printed again.
     #[error("{what}: {cause}{}", mend(cause))]
     Io {
-        /// What was tried, with its path.
+        /// What was attempted, with its path.
         what: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// What to do about what the system says of a file in the state directory.
+/// The remedy for a system error about a file in the state directory.
 fn mend(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -50,7 +50,7 @@ impl Error {
 pub enum Refusal {
     /// The state directory cannot be used.
     State(Error),
-    /// The configuration and the disks do not fit together: all that is wrong.
+    /// The configuration and the disks do not match: all errors.
     Volumes(Vec<ConfigError>),
     /// A volume does not open.
     Opening(ConfigError),
@@ -62,14 +62,14 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Why a daemon does not start, or did not end well: the whole message for the user, with the file and
-/// the line that it is about.
+/// Why a daemon did not start or did not end well: the whole message for the user, with the file and
+/// line it is about.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is wrong.
     #[error("{0}")]
     Wrong(String),
-    /// It was right and failed.
+    /// The configuration is right, but something failed.
     #[error("{0}")]
     Failed(String),
 }

@@ -1,11 +1,11 @@
-//! Which disk each served volume is, from what was found and what is recorded; pure, so that every
-//! case can be tried.
+//! Decides which disk each served volume is, from what was found and what is recorded. Free of I/O,
+//! so that every case can be tested.
 //!
-//! Identity belongs to the disk and not to a name. A file is told by its mark, then by where it is,
-//! then by what its volume is called; what carries a name of its own (a stripe's superblock, a device,
-//! a remote disk) by that, then by what its volume is called. What does not fit together is refused:
-//! a disk that is recorded and blank or gone, another disk in its place, a copy beside its original,
-//! and a state directory without what another one beside it knows.
+//! Identity belongs to the disk, not to a name. A file is recognised by its mark, then by its path,
+//! then by its volume's name. A disk that carries an identity of its own (a stripe's superblock, a
+//! device, a remote disk) is recognised by that, then by its volume's name. Contradictions are
+//! refused: a recorded disk that is blank or gone, another disk in its place, a copy next to its
+//! original, and a new state directory that lacks what another one next to it has recorded.
 
 mod carried;
 mod orphans;
@@ -23,58 +23,58 @@ use crate::{
     survey::{Asked, Found, Leaf, Mark, Sibling},
 };
 
-/// The name of the mark, as `setfattr` takes it.
+/// The name of the mark, as passed to `setfattr`.
 const MARK: &str = "user.sanstone.disk";
 
-/// How much a note matters.
+/// The importance of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// Normal.
     Info,
-    /// It may not be what was meant.
+    /// Possibly not what was meant.
     Warn,
 }
 
-/// What is to be said of a disk that is served.
+/// A message about a served disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// How much it matters.
+    /// Its importance.
     pub level: Level,
-    /// The text, with its place in the configuration.
+    /// The text, with its location in the configuration.
     pub text: ConfigError,
 }
 
-/// Which disk a volume is.
+/// The identity of a volume's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
     Known(Uuid),
-    /// No initiator has seen it.
+    /// No initiator has seen it yet.
     New,
-    /// What it carries says so, which is read when it is open.
+    /// Determined by the identity that it carries, which is read when it is open.
     Carried,
 }
 
-/// What is known, to look volumes up in.
+/// The known disks and other context for judging volumes.
 pub(crate) struct Known<'a> {
     pub(crate) records: &'a Records,
     pub(crate) siblings: &'a [Sibling],
-    /// The state directory, and whether it is there.
+    /// The state directory, and whether it exists.
     pub(crate) state: &'a Path,
     pub(crate) state_exists: bool,
     /// Another configuration that keeps its state in the same directory.
     pub(crate) sharer: Option<&'a Path>,
-    /// Whether the configuration has a volume of this name, served or not.
+    /// Whether the configuration defines a volume of this name, served or not.
     pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
-    /// What is at the path of a record.
+    /// Looks up what is at a record's path.
     pub(crate) at: &'a dyn Fn(&Path) -> Found,
-    /// The process that has locked a file.
+    /// Looks up the process that has locked a file.
     pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
 }
 
-/// What [`Known::judge`] has found so far.
+/// Intermediate results of [`Known::judge`].
 #[derive(Default)]
 struct Judged {
-    /// Records by what serves them.
+    /// Records already assigned, with the index of the volume.
     taken: BTreeMap<Uuid, usize>,
     identities: BTreeMap<usize, Identity>,
     notes: Vec<Note>,
@@ -104,10 +104,10 @@ impl Judged {
 }
 
 impl Known<'_> {
-    /// Which disk each of `all` is, as far as that can be told before they are open.
+    /// Decides which disk each of `all` is, as far as possible before they are open.
     ///
     /// # Errors
-    /// Everything that keeps them from being served, with the mend.
+    /// All reasons why they must not be served, each with a remedy.
     pub(crate) fn judge(
         &self,
         all: &[Asked],
@@ -120,7 +120,7 @@ impl Known<'_> {
                 .filter(|(_, asked)| asked.kind == Kind::File);
             files.filter_map(|(index, asked)| Some((index, asked, asked.leaves.first()?)))
         };
-        // Marks first: where a record's disk is found by its mark, its old path and name are free.
+        // Marks first: once a record's disk is found by its mark, its old path and name are free.
         for (index, _, leaf) in files() {
             if let Some(mark) = self.mark_of(leaf, &mut judged) {
                 self.take_mark(all, index, leaf, mark, &mut judged);
@@ -182,7 +182,7 @@ impl Known<'_> {
         Ok((identities.collect(), judged.notes))
     }
 
-    /// Says once which files cannot carry a mark.
+    /// Reports once which files cannot carry a mark.
     fn note_unmarkable(&self, all: &[Asked], judged: &mut Judged) {
         let files = all.iter().filter(|asked| asked.kind == Kind::File);
         let leaves = files.filter_map(|asked| asked.leaves.first());
@@ -209,7 +209,7 @@ impl Known<'_> {
         }
     }
 
-    /// The disk that a file is marked as; a mark that names none is refused.
+    /// The disk that a file is marked as. A mark that names no disk is refused.
     fn mark_of(&self, leaf: &Leaf, judged: &mut Judged) -> Option<Uuid> {
         let Found::File { mark, .. } = &leaf.found else {
             return None;
@@ -241,14 +241,14 @@ impl Known<'_> {
         }
     }
 
-    /// Gives the disk `mark` to the volume whose file is marked so, unless another one has it.
+    /// Assigns the disk `mark` to the volume whose file carries the mark, unless another volume has it.
     fn take_mark(&self, all: &[Asked], index: usize, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
         let other = judged
             .taken
             .get(&mark)
             .and_then(|&other| all[other].leaves.first());
         match other {
-            // One file twice is told where the volumes are checked.
+            // Serving the same file twice is reported when volumes are checked.
             Some(other) if id_of(&other.found) != id_of(&leaf.found) => {
                 let (path, other) = (leaf.path.display(), other.path.display());
                 judged.refuse(
@@ -264,7 +264,7 @@ impl Known<'_> {
         }
     }
 
-    /// Looks whether what is recorded agrees with a mark.
+    /// Checks that the records agree with a mark.
     fn check_marked(&self, asked: &Asked, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
         let path = leaf.path.display();
         let others = self.records.disks.iter();
@@ -300,7 +300,7 @@ impl Known<'_> {
         }
     }
 
-    /// A recorded disk, found by its mark, may have moved; a copy of it is none.
+    /// A recorded disk, found by its mark, may have been moved, but must not be a copy.
     fn check_moved(
         &self,
         asked: &Asked,
@@ -371,7 +371,7 @@ impl Known<'_> {
         }
     }
 
-    /// A marked file that this state directory knows nothing of.
+    /// Handles a marked file that is not recorded in this state directory.
     fn check_unrecorded(&self, leaf: &Leaf, mark: Uuid, judged: &mut Judged) {
         let path = leaf.path.display();
         let sibling = self.siblings.iter().find_map(|sibling| {
@@ -402,14 +402,15 @@ impl Known<'_> {
         judged.note(Level::Warn, &leaf.span, text);
     }
 
-    /// Whether a recorded disk is, by its mark, where it was, and not in `leaf`, which has none.
+    /// Whether a recorded disk is still at its old path, according to the mark there, so that the unmarked `leaf` is
+    /// not it.
     fn is_elsewhere(&self, uuid: &Uuid, record: &Record, leaf: &Leaf) -> bool {
         let old = record.path().filter(|old| *old != leaf.path);
         let found = old.map(|old| (self.at)(old));
         matches!(found, Some(Found::File { mark: Mark::Disk(it), .. }) if it == *uuid)
     }
 
-    /// A file without a mark that is recorded at its place or under its volume's name.
+    /// Handles an unmarked file that is recorded by its path or its volume's name.
     fn adopt(
         &self,
         index: usize,
@@ -445,7 +446,7 @@ impl Known<'_> {
                     record.volume
                 ),
             );
-            // All that is to be said of this file.
+            // Nothing further needs saying about this file.
             return judged.settle(index, Identity::Known(*uuid));
         }
         if record.marked && *mark == Mark::None {
@@ -468,7 +469,7 @@ impl Known<'_> {
         judged.settle(index, Identity::Known(*uuid));
     }
 
-    /// A file without a mark at a place where no disk was.
+    /// Handles an unmarked file at a path where no disk is recorded.
     fn judge_unmarked(&self, index: usize, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
         let path = leaf.path.display();
         if let Some((uuid, record)) = self.named(asked, judged) {
@@ -524,8 +525,8 @@ impl Known<'_> {
         judged.settle(index, Identity::New);
     }
 
-    /// A disk that holds something and is not recorded could be one of version 1, which recorded names
-    /// only, under a name that no volume has now.
+    /// An unrecorded disk with content could be one that version 1 recorded, by name only, under a
+    /// name that no volume has now.
     fn check_nameless(&self, asked: &Asked, span: &Range<usize>, judged: &mut Judged) {
         let mut records = self.records.disks.iter();
         let nameless =
@@ -545,7 +546,7 @@ impl Known<'_> {
         }
     }
 
-    /// A file that is not there, or empty: it may be made, unless it has been there.
+    /// Handles a missing or empty file: it may be created, unless a disk was recorded there.
     fn judge_missing(&self, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
         if leaf.found != Found::Nothing {
             return;
@@ -601,7 +602,7 @@ impl Known<'_> {
         );
     }
 
-    /// What is recorded under a volume's name, and not served under another one now.
+    /// The record under a volume's name, unless it is already assigned.
     fn named<'a>(&'a self, asked: &Asked, judged: &Judged) -> Option<(&'a Uuid, &'a Record)> {
         let mut records = self.records.disks.iter();
         records.find(|(uuid, record)| {
@@ -609,8 +610,8 @@ impl Known<'_> {
         })
     }
 
-    /// What a directory beside ours knows at a place; of a directory of version 1, which knows names
-    /// only and has lost its configuration, under the volume's name.
+    /// What a state directory next to ours has recorded for a path. If that directory is of version
+    /// 1, which recorded only names, and its configuration is gone, looks for the volume's name.
     fn in_sibling(&self, asked: &Asked, leaf: &Leaf) -> Option<(&Sibling, (&Uuid, &Record))> {
         self.siblings.iter().find_map(|sibling| {
             let mut records = sibling.records.disks.iter();
@@ -623,14 +624,14 @@ impl Known<'_> {
     }
 }
 
-/// Whether a recorded disk was served from where `leaf` is: at its path, or as far from the
-/// configuration.
+/// Whether a recorded disk was served from where `leaf` is: at the same path, or at the same path
+/// relative to the configuration.
 fn is_at(record: &Record, leaf: &Leaf) -> bool {
     let path = leaf.path.to_string_lossy();
     record.paths.iter().any(|recorded| *recorded == path) || has_moved_whole(record, leaf)
 }
 
-/// Whether it lies as far from the configuration as it did: both may have been moved or copied.
+/// Whether its path relative to the configuration is unchanged: both may have been moved or copied together.
 fn has_moved_whole(record: &Record, leaf: &Leaf) -> bool {
     let Some(relative) = &leaf.relative else {
         return false;

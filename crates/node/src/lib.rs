@@ -1,12 +1,11 @@
-//! A whole daemon, from its configuration to its end: the disks that are served, each under an identity
-//! that stays with it, the targets that serve them, and the directory that holds what outlives a
-//! restart. `serve` runs it and the simulator does; nothing here knows which.
+//! A whole daemon, from its configuration to its end: the served disks, each with an identity that
+//! stays with it, the targets that serve them, and the directory of persistent state. Both `serve` and
+//! the simulator run it; nothing here knows which.
 //!
-//! [`Config`] is read and checked; [`Daemon::start`] makes all of it serve, and [`Attachment::open`] opens
-//! one volume of it for a front on this machine. Within that, [`look`] says
-//! what the disks of a configuration are and changes nothing, which is what `check` asks; [`prepare`]
-//! makes and locks the state directory; [`open`](fn@open) opens the disks, and ends before anybody may be
-//! served.
+//! [`Config`] is read and validated. [`Daemon::start`] starts serving all of it, and [`Attachment::open`]
+//! opens one volume for a front on this machine. The steps within: [`look`] determines the disks of a
+//! configuration without changing anything, as `check` does; [`prepare`] creates and locks the state
+//! directory; [`open`](fn@open) opens the disks, and returns before anything may be served.
 
 mod attach;
 mod config;
@@ -37,7 +36,7 @@ pub use open::{Disk, look, open, prepare};
 pub use state::State;
 pub use view::{Onlooker, View};
 
-/// What is to be served, and where what belongs to it lies.
+/// What is to be served, and where its files are.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     /// The configuration file; paths are relative to its directory.
@@ -46,9 +45,9 @@ pub struct Site<'a> {
     pub state: &'a Path,
     /// All volumes of the configuration.
     pub volumes: &'a Volumes,
-    /// Those that targets serve, each once.
+    /// The volumes that targets serve, without duplicates.
     pub served: &'a [String],
-    /// It takes the place of what is served from the state directory, by the same daemon.
+    /// It replaces what the same daemon now serves from this state directory.
     pub is_successor: bool,
 }
 

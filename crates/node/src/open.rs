@@ -1,7 +1,7 @@
-//! The order of a start. What is there is looked at before anything is made; then the state directory
-//! is made and locked, the volumes are opened, their files marked, and the disks recorded. Each step
-//! is durable before the next, and whoever calls serves after the last: a power cut in between leaves
-//! either a disk that has its identity, or one that no initiator has seen.
+//! The order of a start. Everything is inspected before anything is created. Then the state directory
+//! is created and locked, the volumes are opened, their files marked, and the disks recorded. Each
+//! step is durable before the next, and the caller serves only after the last, so a power cut in
+//! between leaves either a disk with its identity or one that no initiator has seen.
 
 use std::{
     io,
@@ -25,16 +25,16 @@ use crate::{
     survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
 };
 
-/// A disk that may be served.
+/// A disk that is ready to be served.
 #[derive(Debug)]
 pub struct Disk {
     /// The volume.
     pub tree: Tree,
-    /// What initiators know it by.
+    /// Its identity for initiators.
     pub uuid: Uuid,
 }
 
-/// What there is.
+/// What was found by inspecting the site.
 struct Survey<'a> {
     site: &'a Site<'a>,
     all: Vec<Asked>,
@@ -70,10 +70,10 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Says which disks `site` serves, as far as that can be told without opening them. Nothing is changed.
+/// Determines which disks `site` serves, as far as possible without opening them. Changes nothing.
 ///
 /// # Errors
-/// What would keep them from being served.
+/// All reasons why they must not be served.
 pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     let records = Records::read(site.state)?;
     State::look(site.state)?;
@@ -93,21 +93,21 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     }
 }
 
-/// Opens the state directory of `site`, unless what it serves is refused: a directory that was made is
-/// no new one the next time. What leads to it is made too `with_parents`.
+/// Opens the state directory of `site`, unless its volumes are refused: a directory that was created
+/// then would not count as new the next time. `with_parents` also creates missing parents.
 ///
 /// # Errors
-/// What keeps it from being used, or what it is for from being served.
+/// Why the directory cannot be used, or why its volumes must not be served.
 pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<State, Refusal> {
     look(site)?;
     Ok(State::open(site.state, with_parents)?)
 }
 
-/// Opens what `site` serves for `process`, each volume at home on one of `lanes` in turn, and records it
-/// in `state`.
+/// Opens what `site` serves for `process`, and records it in `state`. The volumes' home lanes are
+/// assigned round-robin from `lanes`.
 ///
 /// # Errors
-/// What keeps it from being served.
+/// Whatever keeps it from being served.
 pub async fn open(
     site: &Site<'_>,
     process: &Process,
@@ -122,19 +122,19 @@ pub async fn open(
     state.keep_opened(site, opened)
 }
 
-/// What a configuration serves, open.
+/// The open volumes of a configuration.
 pub(crate) struct Opened {
     pub(crate) disks: Vec<Disk>,
-    /// What is known of disks from now on.
+    /// The records of disks from now on.
     pub(crate) records: Records,
     notes: Vec<Note>,
 }
 
-/// Opens what `site` serves, or gives it again where it is open, each volume at home on one of `lanes` in
-/// turn. What is known of disks is in `records`.
+/// Opens what `site` serves, or returns it if already open. The volumes' home lanes are assigned
+/// round-robin from `lanes`. `records` has the known disks.
 ///
 /// # Errors
-/// What keeps it from being served.
+/// Whatever keeps it from being served.
 pub(crate) async fn open_all(
     site: &Site<'_>,
     records: &Records,
@@ -144,7 +144,7 @@ pub(crate) async fn open_all(
     let survey = Survey::make(site, records);
     let known = survey.known(records);
     let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
-    // Nothing is claimed of what is refused; what is to be said of the others is said when they are open.
+    // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
     known
         .judge_before(&survey.all, &identities)
         .map_err(Refusal::Volumes)?;
@@ -225,10 +225,10 @@ pub(crate) async fn open_all(
 }
 
 impl State {
-    /// Keeps what is known of the disks that `site` serves.
+    /// Records the disks that `site` serves.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub(crate) fn keep_opened(
         &mut self,
         site: &Site<'_>,
@@ -280,7 +280,7 @@ fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
     }
 }
 
-/// Has the open file of `leaf` carry its identity, if it can; whether it does.
+/// Marks the open file of `leaf` with its identity if possible; returns whether it is marked.
 fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
     if matches!(&leaf.found, Found::File { mark: Mark::Disk(mark), .. } if *mark == uuid) {
         return Ok(true);
@@ -289,7 +289,7 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
         return Ok(false);
     }
     let path = leaf.path.display();
-    // It is open now, so that nobody else serves it; somebody may have, since it was looked at.
+    // The file is open now, so nobody else serves it. But somebody may have between the inspection and the opening.
     if let Ok(Some(other)) = store::mark(&leaf.path) {
         return Err(Error::Refused(format!(
             "{path} was marked as disk {} by somebody else just now; start again",

@@ -1,6 +1,6 @@
-//! `volumes.toml` of a state directory: the disks that were served from there, by identity. Version 1
-//! held a volume's name and its identity; it is read, and written as version 2 when its disks are
-//! served again.
+//! `volumes.toml` in a state directory: the disks that were served from there, by identity. Version 1
+//! stored only a volume's name and identity. It can still be read, and is rewritten as version 2 when
+//! its disks are served again.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ const VERSION: u32 = 2;
 /// The name of the file in the state directory.
 const FILE: &str = "volumes.toml";
 
-/// Where a disk's blocks are, which decides how it is found again.
+/// Where a disk's blocks are, which decides how it is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -28,60 +28,60 @@ pub(crate) enum Kind {
     Concat,
     Iscsi,
     Ram,
-    /// Another volume that is served is the same disk; nobody writes to either.
+    /// The same disk as another served volume; both are read-only.
     View,
 }
 
 impl Kind {
-    /// Whether a disk that was recorded as `recorded` may be one of this kind. A superblock says which of the two a
-    /// stripe and a concat are, and a concat was recorded as a stripe once.
+    /// Whether a disk recorded as `recorded` may be of this kind. A superblock tells stripe and concat apart, but
+    /// older releases recorded a concat as a stripe.
     pub(crate) fn may_be(self, recorded: Kind) -> bool {
         self == recorded || (self, recorded) == (Kind::Concat, Kind::Stripe)
     }
 
-    /// Whether its volume's name is all that it is told by: nothing outlives it that another disk
+    /// Whether it is recognised only by its volume's name. Nothing of it persists that another disk
     /// could be mistaken for.
     pub(crate) fn is_of_a_name(self) -> bool {
         matches!(self, Kind::Ram | Kind::View)
     }
 }
 
-/// A disk that was served.
+/// The record of a disk that was served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
-    /// What the configuration called it last.
+    /// Its last name in the configuration.
     pub(crate) volume: String,
-    /// `None`: version 1 did not say.
+    /// `None`: version 1 did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kind: Option<Kind>,
-    /// The name that it carries itself: a stripe's, or what a device or a remote disk is told by.
+    /// The identity that it carries: a stripe's, or that of a device or a remote disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carried: Option<Uuid>,
-    /// Where a remote disk is, or a device: what tells it where it carries nothing.
+    /// The location of a remote disk or a device, which identifies it if it carries no identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) place: Option<String>,
-    /// The file carried a mark.
+    /// Whether the file carried a mark.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) marked: bool,
-    /// How long the file was.
+    /// The length of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<u64>,
-    /// The files that it is made of.
+    /// The files it is made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) paths: Vec<String>,
-    /// The same from the configuration's directory on; empty where they lie elsewhere.
+    /// The same, relative to the configuration's directory; empty if they lie elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) relative_paths: Vec<String>,
 }
 
 impl Record {
-    /// Whether it can be taken for what a volume of its name is now.
+    /// Whether it could still be the disk of a volume with its name.
     pub(crate) fn is_lasting(&self) -> bool {
         !self.kind.is_some_and(Kind::is_of_a_name)
     }
 
-    /// Where its file is, if it is one.
+    /// The path of its file, if it is one.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.paths.first().map(Path::new)
     }
@@ -92,7 +92,7 @@ impl Record {
 pub(crate) struct Records {
     pub(crate) file: PathBuf,
     pub(crate) disks: BTreeMap<Uuid, Record>,
-    /// No disk was ever served from there.
+    /// No disk was ever served from this directory.
     pub(crate) is_new: bool,
     is_version_1: bool,
 }
@@ -115,7 +115,7 @@ struct Version1 {
 }
 
 impl Records {
-    /// What is recorded in the state directory `directory`, which need not exist.
+    /// The records in the state directory `directory`, which need not exist.
     pub(crate) fn read(directory: &Path) -> Result<Records, Error> {
         let mut records = Records {
             file: directory.join(FILE),
@@ -158,7 +158,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Writes it.
+    /// Writes the file.
     pub(crate) fn save(&mut self) -> Result<(), Error> {
         let text = Text {
             version: VERSION,
@@ -170,7 +170,7 @@ impl Records {
         Ok(())
     }
 
-    /// Adds what is known `later` of disks that carry a mark, unless their files were `removed` again.
+    /// Adds the records of marked disks from `later`, except those whose files were `removed` again.
     pub(crate) fn keep_marked(&mut self, later: &Records, removed: &[PathBuf]) {
         let is_removed = |record: &Record| removed.iter().any(|path| record.path() == Some(path));
         let stays = |record: &Record| record.marked && !is_removed(record);
@@ -179,7 +179,7 @@ impl Records {
         }
     }
 
-    /// The mend that makes this directory forget a disk.
+    /// The remedy that makes this directory forget a disk.
     pub(crate) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
         let file = self.file.display();
         match self.is_version_1 {
@@ -189,7 +189,7 @@ impl Records {
     }
 }
 
-/// The version of `file`, if it exists. Nothing else of it is looked at: another release may have written it.
+/// The version of `file`, if it exists. Ignores everything else, because another release may have written it.
 fn version_of(file: &Path) -> Result<Option<u32>, Error> {
     #[derive(Deserialize)]
     struct Version {
@@ -199,7 +199,7 @@ fn version_of(file: &Path) -> Result<Option<u32>, Error> {
     Ok(known.map(|known| known.version))
 }
 
-/// What `file` holds in the version `ours`, if it exists.
+/// The content of `file`, if it exists, provided that its version is `ours`.
 pub(crate) fn read_versioned<T: DeserializeOwned>(
     file: &Path,
     ours: u32,
@@ -229,7 +229,7 @@ fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
     }
 }
 
-/// Replaces `file` by this.
+/// Replaces `file` with `value`.
 pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Error> {
     let what = format!("writing {}", file.display());
     let text = toml::to_string(value).map_err(|error| {

@@ -1,6 +1,6 @@
-//! The state directory of a running daemon: the disks that it has served ([`crate::record`]), what
-//! their logical units have to remember (reservations, mode pages), and the numbers of target ports.
-//! Small files, versioned, replaced atomically; locked while in use.
+//! The state directory of a running daemon: the disks it has served ([`crate::record`]), the
+//! persistent state of their logical units (reservations, mode pages), and the numbers of target
+//! ports. Small versioned files, replaced atomically, in a directory that is locked while in use.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ const PORTS_VERSION: u32 = 1;
 const OWNER_VERSION: u32 = 1;
 const PORTS_FILE: &str = "ports.toml";
 const OWNER_FILE: &str = "owner.toml";
-/// First line of a logical unit's file, with its version.
+/// First line of a logical unit's file, with the version.
 const UNIT_HEADER: &str = "sanstone unit 1\n";
 
 /// The state directory of a running daemon.
@@ -34,12 +34,12 @@ pub struct State {
     directory: PathBuf,
     pub(crate) records: Records,
     ports: Ports,
-    /// The identities of the disks that are served, by the names of their volumes.
+    /// The identities of the served disks, by volume name.
     pub(crate) served: BTreeMap<String, Uuid>,
     _lock: SharedFile,
 }
 
-/// Relative target port identifiers by the ports' names.
+/// Relative target port identifiers by port name.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ports {
@@ -48,7 +48,7 @@ struct Ports {
     port: BTreeMap<String, u16>,
 }
 
-/// Who claims the children of stripes, and which configuration was served last.
+/// The owner that claims the children of stripes, and the configuration that was served last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnerFile {
@@ -56,12 +56,12 @@ struct OwnerFile {
     owner: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     configuration: Option<String>,
-    /// Where this directory was then: a copy of it is not shared with that configuration.
+    /// Where this directory was then. A copy of it elsewhere does not count as shared with that configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
 }
 
-/// Where a configuration and its state directory are, without links of the directories that lead there.
+/// Where a configuration and its state directory are, with symbolic links in the parent directories resolved.
 struct Places {
     configuration: String,
     directory: String,
@@ -80,7 +80,7 @@ impl Places {
     }
 }
 
-/// Another configuration that was served last from the state directory of `site`, if it is still there.
+/// Another configuration that was last served from the state directory of `site`, if it still exists.
 pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
     if site.is_successor {
         return None;
@@ -94,21 +94,21 @@ pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
 }
 
 impl State {
-    /// Looks whether the files of `directory`, which need not exist, can be read by this release.
+    /// Checks that this release can read the files of `directory`, which need not exist.
     ///
     /// # Errors
-    /// The first that is damaged or newer, with the mend.
+    /// The first file that is damaged or newer, with a remedy.
     pub(crate) fn look(directory: &Path) -> Result<(), Error> {
         let _: Option<Ports> = read_versioned(&directory.join(PORTS_FILE), PORTS_VERSION)?;
         let _: Option<OwnerFile> = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION)?;
         Ok(())
     }
 
-    /// Opens `directory`, which is made if it does not exist, and locks it. What leads there is made
-    /// too `with_parents`: a share of the demo must not bring back what the demo has removed.
+    /// Opens and locks `directory`, creating it if needed. `with_parents` also creates missing
+    /// parents. The demo's shares do without: they must not bring back what the demo has removed.
     ///
     /// # Errors
-    /// When it cannot be written, belongs to a running daemon, or has a newer version.
+    /// If it cannot be written, belongs to a running daemon, or has a newer version.
     pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
@@ -148,16 +148,16 @@ impl State {
         })
     }
 
-    /// The identity of the directory, which is this daemon's as long as it holds the lock: it claims
-    /// the children of stripes under it, and knows them after a crash.
+    /// The identity of the directory, and of this daemon while it holds the lock. The daemon claims
+    /// the children of stripes under it, and recognises those claims after a crash.
     ///
     /// # Errors
-    /// When it cannot be read, or a new one cannot be kept.
+    /// If it cannot be read, or a new one cannot be stored.
     pub fn owner(&self) -> Result<Uuid, Error> {
         Ok(self.owner_file()?.owner)
     }
 
-    /// Writes down that `site` is served from here.
+    /// Records that `site` is served from here.
     pub(crate) fn serves(&self, site: &Site<'_>) -> Result<(), Error> {
         let known = self.owner_file()?;
         let places = Places::of(site);
@@ -187,12 +187,12 @@ impl State {
         Ok(new)
     }
 
-    /// The relative identifier of the target port called `name`; a new one gets the next, which is
-    /// kept. Registrations are kept under it (SPC-4 5.12.4), so that it must not depend on which other
-    /// targets there are, and a port that is gone keeps its own: no other inherits what it left.
+    /// The relative identifier of the target port called `name`; a new port gets the next one, which
+    /// is stored. Registrations are bound to it (SPC-4 5.12.4), so it must not depend on which other
+    /// targets exist. A removed port keeps its number, so that no other inherits its registrations.
     ///
     /// # Errors
-    /// When there is no number left, or a new one cannot be kept.
+    /// If no number is left, or a new one cannot be stored.
     pub fn relative_port(&mut self, name: &str) -> Result<u16, Error> {
         if let Some(port) = self.ports.port.get(name) {
             return Ok(*port);
@@ -210,10 +210,10 @@ impl State {
         Ok(port)
     }
 
-    /// What [`State::keep`] kept last for the volume called `name`.
+    /// What [`State::keep`] stored last for the volume called `name`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn kept(&self, name: &str) -> Result<Option<String>, Error> {
         match self.served.get(name) {
             Some(uuid) => self.kept_of(uuid, name),
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// The same for the disk `uuid`, whose volume is called `name`.
+    /// As [`State::kept`], for the disk `uuid`, whose volume is called `name`.
     pub(crate) fn kept_of(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
         let file = self.unit_file(uuid);
         let bytes = match store::read(&file) {
@@ -240,11 +240,11 @@ impl State {
         })
     }
 
-    /// Keeps the state of the logical unit of the volume called `name`: reservations with APTPL
-    /// and saved mode pages, or that there are none.
+    /// Stores the state of the logical unit of the volume called `name`: reservations with APTPL
+    /// and saved mode pages. `None`: there are none.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn keep(&self, name: &str, text: Option<&str>) -> Result<(), Error> {
         let uuid = self.served.get(name);
         let uuid = uuid.ok_or_else(|| Error::Refused(format!("volume {name} has no identity")))?;
@@ -310,7 +310,7 @@ mod tests {
                          b = \"6f9619ff-8b86-4011-b42d-00c04fc964ff\"\n";
             refused("volumes.toml", twice, "two volumes");
             refused("ports.toml", "version = 2\n", "reads version 1");
-            // What a newer release added is no damage.
+            // Fields added by a newer release are not reported as damage.
             refused("ports.toml", "version = 2\nadded = 1\n", "reads version 1");
             refused("ports.toml", "ports = []\n", "restore it from a copy");
             let state = State::open(directory, true).expect("all is right again");
@@ -328,7 +328,7 @@ mod tests {
                 let mut state = State::open(directory, true).expect("a state directory");
                 state.relative_port(name)
             };
-            // In the order of the configuration, as in directories from before numbers were kept.
+            // In the order of the configuration, as in directories from before numbers were stored.
             for (name, port) in [("m", 1), ("n", 2), ("a", 3), ("m", 1)] {
                 let name = format!("iqn.2026-11.test:{name},t,0x0001");
                 assert_eq!(number(&name).expect("a number"), port);

@@ -1,5 +1,5 @@
-//! What there is before anything is opened: the disks of a configuration with the files that they are
-//! made of, what these carry, and what state directories beside the configuration know of them.
+//! Inspects the disks of a configuration before anything is opened: their files, the identities they
+//! carry, and what neighbouring state directories have recorded of them.
 
 use std::{
     io,
@@ -18,19 +18,19 @@ use crate::{
     record::{Kind, Records},
 };
 
-/// A volume that is served.
+/// A volume to be served.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) volume: String,
     pub(crate) span: Range<usize>,
     pub(crate) kind: Kind,
-    /// The name that it carries, of what can be told without opening it.
+    /// The identity that it carries, if known without opening it.
     pub(crate) carried: Option<Uuid>,
-    /// Where it is, of a device and a remote disk, to know it by if it carries no name.
+    /// The location of a device or remote disk, which identifies it if it carries no identity.
     pub(crate) place: Option<String>,
-    /// All its files; the only one if it is a file.
+    /// All its files; exactly one if it is a file.
     pub(crate) leaves: Vec<Leaf>,
-    /// Where in the configuration its blocks are: the same for two volumes that are one disk.
+    /// Where in the configuration the node with its blocks is defined: the same for two volumes that are one disk.
     pub(crate) root: Range<usize>,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
     pub(crate) span: Range<usize>,
-    /// Absolute, without links, if its directory is there.
+    /// Absolute and without symbolic links, if its directory exists.
     pub(crate) path: PathBuf,
-    /// From the configuration's directory on, if it lies below.
+    /// Relative to the configuration's directory, if it lies below that.
     pub(crate) relative: Option<PathBuf>,
     pub(crate) read_only: bool,
     pub(crate) found: Found,
@@ -49,29 +49,29 @@ pub(crate) struct Leaf {
 /// What is at a leaf's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing, or a file without a byte.
+    /// Nothing, or an empty file.
     Nothing,
     File {
         len_bytes: u64,
-        /// Which one it is, by whatever name.
+        /// File system and inode number: the same under each of its names.
         id: (u64, u64),
         is_blank: bool,
         mark: Mark,
     },
-    /// What opening it will refuse or explain.
+    /// Something else, about which opening it will report an error.
     Other,
 }
 
-/// What a file is marked with.
+/// The mark of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Its file system has no room for marks.
+    /// Its file system does not support marks.
     Unsupported,
     None,
     Disk(Uuid),
-    /// No identity: what it is, for people.
+    /// Not a disk identity: its content, for people.
     Other(String),
-    /// What it is cannot be told.
+    /// The mark cannot be read; the reason, for people.
     Unreadable(String),
 }
 
@@ -80,12 +80,12 @@ pub(crate) enum Mark {
 pub(crate) struct Sibling {
     pub(crate) directory: PathBuf,
     pub(crate) records: Records,
-    /// The configuration that it would belong to is not there.
+    /// The configuration that it would belong to does not exist.
     pub(crate) is_orphan: bool,
 }
 
-/// The disks that `site` serves. Of several volumes that are one disk, the one that is recorded as it,
-/// or the first, is the disk, and the others are views of it.
+/// The disks that `site` serves. If several volumes are the same disk, the one recorded as it, or else
+/// the first, becomes the disk, and the others are views of it.
 pub(crate) fn asked(site: &Site<'_>, records: &Records) -> Vec<Asked> {
     let mut all = asked_each(site);
     let is_recorded = |asked: &Asked| {
@@ -144,7 +144,7 @@ fn asked_each(site: &Site<'_>) -> Vec<Asked> {
                 Some(Ok(look)) => match look.kind {
                     store::Kind::BlockDevice { major, minor } => {
                         let name = world_wide_name(Path::new(DEVICES), major, minor);
-                        // As it is written: what a link leads to may have another name after a boot.
+                        // The path as written: the target of a link may have another name after a reboot.
                         let path = base.join(file.path.get_ref());
                         asked.place = Some(path.to_string_lossy().into_owned());
                         (Kind::Device, name.map(|name| derived(&["device", &name])))
@@ -160,7 +160,7 @@ fn asked_each(site: &Site<'_>) -> Vec<Asked> {
     all.collect()
 }
 
-/// An identity that follows from these words alone.
+/// An identity derived from these words alone.
 pub(crate) fn derived(words: &[&str]) -> Uuid {
     let mut hash = Sha256::new();
     hash.update("sanstone disk");
@@ -173,7 +173,7 @@ pub(crate) fn derived(words: &[&str]) -> Uuid {
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
-/// The node that holds the blocks, below layers of one child.
+/// The node that holds the blocks, beneath layers with a single child.
 fn root_of<'a>(site: &Site<'a>, mut node: &'a Node) -> &'a Node {
     loop {
         match &node.what {
@@ -220,7 +220,7 @@ pub(crate) fn found(path: &Path) -> Found {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Found::Other;
                 }
-                // A file system that cannot tell.
+                // Some file systems cannot tell.
                 is_blank => is_blank.unwrap_or(false),
             };
             Found::File {
@@ -251,11 +251,11 @@ fn mark(path: &Path) -> Mark {
     }
 }
 
-/// The other state directories beside the configuration. One that cannot be read says nothing.
+/// The other state directories next to the configuration. Unreadable ones are skipped.
 pub(crate) fn siblings(site: &Site<'_>) -> Vec<Sibling> {
     let base = site.base();
     let ours = store::resolve(site.state).unwrap_or(site.state.to_owned());
-    // Who may not list the directory may still serve from it.
+    // A user who may not list the directory may still serve from it.
     let listed = store::list(&base).unwrap_or_default();
     let states = listed
         .into_iter()
@@ -265,7 +265,7 @@ pub(crate) fn siblings(site: &Site<'_>) -> Vec<Sibling> {
         if store::resolve(&directory).unwrap_or_default() == ours {
             continue;
         }
-        // As the user writes it.
+        // As the user would write it.
         let directory = match directory.strip_prefix(".") {
             Ok(short) => short.to_owned(),
             Err(_) => directory,

@@ -1,5 +1,5 @@
-//! A look at a daemon. Its lanes are asked only for what they alone know; a [`View`] is then described
-//! wherever nobody is kept waiting.
+//! Observing a daemon. Lanes are asked only for what they alone know. The resulting [`View`] is then
+//! described off the lanes, where nobody is kept waiting.
 
 use std::{
     collections::BTreeMap,
@@ -22,13 +22,13 @@ use crate::description::{
     Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
 };
 
-/// Looks at a daemon as it is served now, also while that is given another configuration.
+/// A handle for observing a daemon as it is served now, even while another configuration is being applied.
 #[derive(Clone)]
 pub struct Onlooker {
     pub(crate) configuration: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) trees: BTreeMap<String, NodeView>,
-    /// The identities of the volumes that are served.
+    /// The identities of the served volumes.
     pub(crate) disks: BTreeMap<String, Uuid>,
     pub(crate) targets: Vec<TargetSpec>,
     pub(crate) reporter: Reporter,
@@ -36,7 +36,7 @@ pub struct Onlooker {
 }
 
 impl Onlooker {
-    /// What there is to see now.
+    /// Takes a snapshot.
     pub async fn view(&self) -> View {
         View {
             daemon: self.clone(),
@@ -45,14 +45,14 @@ impl Onlooker {
     }
 }
 
-/// A daemon as it is now; what it has counted is read when it is described.
+/// A snapshot of a daemon. Its counters are read when it is described.
 pub struct View {
     daemon: Onlooker,
     sessions: Vec<SessionReport>,
 }
 
 impl View {
-    /// Everything that there is to see.
+    /// Everything there is to see.
     pub fn describe(&self) -> Description {
         let reports = self.daemon.units.reports();
         let volumes = self.daemon.trees.iter().map(|(name, tree)| {
@@ -79,7 +79,7 @@ impl View {
         }
     }
 
-    /// What was counted since the start.
+    /// Counters since the start.
     pub fn counters(&self) -> Counters {
         let stages = self.daemon.units.stage_times();
         let by_kind = |tables: &BTreeMap<String, StageTable>| {
@@ -100,7 +100,7 @@ impl View {
     }
 }
 
-/// Where it is, whatever directory the reader is in.
+/// The absolute path, valid whatever the reader's working directory.
 fn absolute(path: &Path) -> String {
     let absolute = path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.display().to_string()
@@ -275,7 +275,7 @@ fn session(report: &SessionReport) -> Session {
     }
 }
 
-/// What was asked of a node and of all below it.
+/// Collects the counters of a node and of everything below it.
 fn count(view: &NodeView, counters: &mut Counters) {
     let snapshot = view.counters.snapshot();
     let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));

@@ -1,7 +1,7 @@
-//! Aborts that concern the commands of others: which commands they end, and how initiators are told, by
-//! the status TASK ABORTED or by a unit attention, as TAS of the control mode page says (SAM-5 5.6).
-//! Every lane aborts its commands at once, and answers when their I/O has ended: an I/O of the past must
-//! not overtake a retry.
+//! Aborts that affect the commands of other nexuses: which commands they end, and how the initiators are
+//! told, by the status TASK ABORTED or by a unit attention, as TAS in the control mode page says (SAM-5
+//! 5.6). Every lane aborts its commands at once, and answers once their I/O has ended: an I/O of an
+//! aborted command must not overtake a retry.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -16,44 +16,44 @@ use crate::{
     running::{CommandId, RunningId},
 };
 
-/// Commands to abort.
+/// Describes which commands to abort.
 #[derive(Clone)]
 pub(crate) struct Abort {
-    /// Those for the logical units of these disks, through any port,
+    /// Commands for the logical units of these disks, through any port.
     pub(crate) disks: Vec<Arc<Shared>>,
-    /// of these nexuses,
+    /// Commands of these nexuses.
     pub(crate) of: Whose,
-    /// but not this one, of the nexus that causes it.
+    /// Except this command, of the nexus that causes the abort.
     pub(crate) spare: Option<CommandId>,
-    /// The nexus that causes it. Of its own commands, which end without a status,
+    /// The nexus that causes the abort. Its own commands end without a status.
     pub(crate) by: NexusId,
-    /// only those are aborted that came before this (SAM-5 7.1).
+    /// Of that nexus' own commands, only those that came before this mark are aborted (SAM-5 7.1).
     pub(crate) before: Mark,
     /// The unit attention for other nexuses that lose commands, where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
 }
 
-/// Whose commands to abort.
+/// The nexuses whose commands to abort.
 #[derive(Clone, Debug)]
 pub(crate) enum Whose {
-    /// Of all nexuses.
+    /// All nexuses.
     All,
-    /// Of these.
+    /// These nexuses.
     These(Vec<NexusId>),
-    /// Of all but the one that causes it.
+    /// All nexuses except the one that causes the abort.
     Others,
 }
 
-/// Commands of one nexus that are aborted, while their I/O may still run.
+/// Aborted commands of one nexus, whose I/O may still be running.
 struct Taken {
     nexus: Rc<Nexus>,
-    /// To be answered with TASK ABORTED.
+    /// Commands to be answered with TASK ABORTED.
     told: Vec<CommandId>,
     running: Vec<RunningId>,
 }
 
 impl Abort {
-    /// Takes the commands on this lane.
+    /// Takes the affected commands of this lane.
     fn take(&self, units: &LaneUnits) -> Vec<Taken> {
         let mut taken = Vec::new();
         for nexus in units.nexuses() {
@@ -122,7 +122,7 @@ impl Abort {
         }
     }
 
-    /// Has every lane abort commands, and waits until all their I/O has ended.
+    /// Makes every lane abort the commands, and waits until all their I/O has ended.
     pub(crate) async fn everywhere(self, units: &LaneUnits) {
         let answers = units.ask_all(|| {
             let abort = self.clone();
@@ -150,15 +150,15 @@ async fn end(all: Vec<Taken>) {
 }
 
 impl LaneUnits {
-    /// CLEAR TASK SET of the unit at `lun`, for `nexus`, whose own commands from `before` on are not
-    /// concerned (SAM-5 7.4). Ends when all I/O of the commands has ended, on whatever lane.
+    /// CLEAR TASK SET for the unit at `lun`, requested by `nexus`. That nexus' own commands from `before` on are not
+    /// affected (SAM-5 7.4). Returns when all I/O of the aborted commands has ended, on all lanes.
     pub async fn clear_task_set(&self, nexus: &Nexus, lun: u32, before: Mark) {
         let cleared = Some(Attention::CommandsCleared);
         self.abort_all(nexus, Some(lun), cleared, before).await;
     }
 
-    /// Resets the unit at `lun`, or all that the nexus reaches. That concerns the initiator that asked
-    /// for it as well (SAM-5 6.3.3). Ends as [`LaneUnits::clear_task_set`] does.
+    /// Resets the unit at `lun`, or all units that the nexus reaches. The requesting initiator is
+    /// affected as well (SAM-5 6.3.3). Returns as [`LaneUnits::clear_task_set`] does.
     pub async fn reset(&self, nexus: &Nexus, lun: Option<u32>, before: Mark) {
         self.abort_all(nexus, lun, None, before).await;
         for unit in concerned(nexus, lun) {
@@ -167,7 +167,7 @@ impl LaneUnits {
         }
     }
 
-    /// The units are reset or cleared as such, through whatever port their commands came.
+    /// Aborts all commands for the units, through whatever port they came.
     async fn abort_all(
         &self,
         nexus: &Nexus,
@@ -187,8 +187,8 @@ impl LaneUnits {
         abort.everywhere(self).await;
     }
 
-    /// `command` of a nexus ends with CHECK CONDITION at `unit`: aborts the commands that QERR names (SPC-4
-    /// 7.5.8), those of this nexus up to `before`.
+    /// Called when `command` of a nexus ends with CHECK CONDITION at `unit`. Aborts the commands that QERR
+    /// selects (SPC-4 7.5.8), and of this nexus only those up to `before`.
     pub fn after_error(
         self: &Rc<Self>,
         nexus: &Nexus,
@@ -208,7 +208,7 @@ impl LaneUnits {
             before,
             attention: Some(Attention::CommandsCleared),
         };
-        // At once: commands that the initiator sends after it knows of the error are not aborted.
+        // Abort at once: commands that the initiator sends after it learns of the error must not be aborted.
         spawn(end(abort.take(self)));
         if error == QueueError::AbortAll {
             abort.of = Whose::Others;

@@ -1,13 +1,13 @@
-//! The answer that another lane owes. A request that a living lane drops unanswered is a bug, and what
-//! it asked for may still be going on: nobody may take it as done.
+//! Waiting for another lane's answer. If a running lane drops a request unanswered, that is a bug, and
+//! the requested work may still be going on, so nobody may take it as done.
 
 use engine::cross::{OneshotReceiver, Unanswered};
 
 /// Waits until another lane has answered; `None` if that lane has ended, and its work with it. `request`
-/// says for the log what was asked.
+/// describes for the log what was asked.
 ///
-/// Where the lane lives on and has dropped the request, this panics in a debug build. In a release build
-/// the log has an error, and this never ends.
+/// If the lane is still running but has dropped the request, this panics in a debug build. In a release
+/// build it logs an error and never returns.
 pub async fn answered<T>(answer: OneshotReceiver<T>, request: &'static str) -> Option<T> {
     match answer.answer().await {
         Ok(value) => Some(value),

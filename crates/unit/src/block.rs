@@ -1,6 +1,6 @@
-//! Block operations of a nexus: read, write, flush, discard, zeroes and allocation, for fronts that speak no SCSI
-//! and for whoever reaches a disk from within. They keep to the same rights and wait at the same gates
-//! as the commands of others, and what aborts those waits for these.
+//! Block operations of a nexus: read, write, flush, discard, zeroes and allocation status, for fronts that do not
+//! speak SCSI and for internal users of a disk. They are subject to the same access rights and wait at the same
+//! gates as SCSI commands, and whatever aborts commands waits for them, too.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -13,34 +13,34 @@ use crate::{
     running::CommandId,
 };
 
-/// Discards and zeroes are done in pieces of this, in bytes.
+/// Discards and zeroing are done in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
-/// Why a block operation was not done.
+/// Why a block operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
-    /// There is no unit at this LUN, or the nexus has left.
+    /// There is no unit at this LUN, or the nexus is leaving.
     #[error("there is no unit there")]
     NoUnit,
-    /// It is not in whole blocks, or reaches beyond the end.
+    /// The range is not in whole blocks, or reaches beyond the end of the disk.
     #[error("it is not in whole blocks of the disk")]
     OutOfRange,
     /// A read or write is longer than [`LaneUnits::transfer_max_bytes`].
     #[error("it is longer than a transfer may be")]
     TooLong,
-    /// Another nexus has reserved the disk, or fenced this one off.
+    /// Another nexus has reserved the disk, or has fenced this one off.
     #[error("another initiator has the disk reserved")]
     Conflict,
     /// The disk takes no writes.
     #[error("the disk is read-only")]
     ReadOnly,
-    /// The disk is being overwritten, has been ejected, or cannot be reached.
+    /// The disk is being sanitized, has been ejected, or cannot be reached.
     #[error("the disk is not ready")]
     NotReady,
     /// The disk has no space left.
     #[error("the disk has no space left")]
     NoSpace,
-    /// A reset or another initiator has ended it; a part of it may have been done.
+    /// A reset or another initiator aborted it; part of it may have been done.
     #[error("it was aborted")]
     Aborted,
     /// The medium failed; a write may have been done in part.
@@ -71,11 +71,11 @@ fn is_miscompare(ending: &Ending) -> bool {
     key == Some(SenseKey::Miscompare)
 }
 
-/// `operation` is the number that the front gives it, as for commands. Each must be driven to its
-/// end: who may be cancelled runs it in a task of its own and drops only the wait for it. Otherwise an
-/// abort would take for ended what the medium still does.
+/// In each call, `operation` is the number that the front gives the operation, like a command identifier. Each future
+/// must be driven to its end: a caller that may be cancelled runs it in a task of its own and drops only the wait for
+/// it. Otherwise an abort would treat the operation as ended while the medium still works on it.
 impl LaneUnits {
-    /// Reads `len` bytes at byte `at`. The permits pay for the memory until they are dropped.
+    /// Reads `len` bytes at byte `at`. The returned permits pay for the memory until they are dropped.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -95,8 +95,8 @@ impl LaneUnits {
         Ok((data, permits))
     }
 
-    /// Writes `data`, for whose memory the front has paid, at byte `at`; with `fua` it is on
-    /// persistent media when this ends.
+    /// Writes `data`, whose memory the front has paid for, at byte `at`. With `fua` it is on
+    /// persistent media on return.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -116,9 +116,9 @@ impl LaneUnits {
         self.do_block(io, &unit, op, data).await.map(drop)
     }
 
-    /// Writes `new` at byte `at` if `old`, which is as long, is there; whether it was. Nobody else
-    /// writes there meanwhile, and the front has paid for the memory of both. So whoever changes a part
-    /// of a block (reads it, changes that, and writes it back) undoes no change of another.
+    /// Writes `new` at byte `at` if `old`, of the same length, is there; returns whether it was. Nobody
+    /// else writes there meanwhile, so a read-modify-write of part of a block cannot undo another one's
+    /// change. The front has paid for the memory of both.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -149,7 +149,7 @@ impl LaneUnits {
         }
     }
 
-    /// Makes what was written durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -169,7 +169,7 @@ impl LaneUnits {
         self.do_block(io, &unit, op, Payload::new()).await.map(drop)
     }
 
-    /// Tells the disk that `len` bytes at byte `at` are not needed any more.
+    /// Tells the disk that `len` bytes at byte `at` are no longer needed.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -185,7 +185,7 @@ impl LaneUnits {
         self.in_pieces(nexus, (operation, lun), (at, len), op).await
     }
 
-    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space.
+    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` permits freeing their space.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -201,8 +201,8 @@ impl LaneUnits {
         self.in_pieces(nexus, (operation, lun), (at, len), op).await
     }
 
-    /// Whether byte `at` takes space, and for how many of the `len` bytes from there that holds. What
-    /// takes none reads as zeroes if the volume's [`Shape`](volume::Shape) says that of discards.
+    /// Whether byte `at` is allocated, and for how many of the `len` bytes from there the same holds.
+    /// Unallocated bytes read as zeroes if the volume's [`Shape`](volume::Shape) says so of discards.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -224,9 +224,9 @@ impl LaneUnits {
         Ok(found.map_err(|error| unit.logical.borrow().complete(Err(error)))?)
     }
 
-    /// Does what may be as long as the disk piece by piece: each is looked at as an operation of its
-    /// own, so that a fence stops it and others come in between. An abort waits for all of it, and ends
-    /// it with the piece in hand.
+    /// Runs an operation that may be as long as the disk piece by piece. Each piece is checked as an
+    /// operation of its own, so that a fence stops it and other I/O gets in between. An abort ends it
+    /// with the current piece, and waits for that.
     async fn in_pieces(
         &self,
         nexus: &Rc<Nexus>,
@@ -256,7 +256,7 @@ impl LaneUnits {
         Ok(())
     }
 
-    /// What is longer has no memory: a budget takes it for all that it has.
+    /// Refuses longer transfers. There is no memory for them: a budget counts more than the whole as the whole.
     fn check_transfer(&self, extent: Extent) -> Result<(), BlockError> {
         match extent.len_bytes() > self.transfer_max_bytes().into() {
             true => Err(BlockError::TooLong),
@@ -282,7 +282,7 @@ fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, BlockError> {
     unit.ok_or(BlockError::NoUnit)
 }
 
-/// The blocks of `len` bytes at byte `at`.
+/// The blocks that cover `len` bytes at byte `at`.
 fn extent(unit: &Unit, at: u64, len: u64) -> Result<Extent, BlockError> {
     let block_size_bytes = unit.block_size_bytes();
     let block = u64::from(block_size_bytes);

@@ -1,4 +1,4 @@
-//! Disks that come and go while others are served: on all lanes or on none.
+//! Adding and removing disks while others are served, on all lanes or on none.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -17,7 +17,7 @@ impl Units {
     /// Opens further disks on all lanes.
     ///
     /// # Errors
-    /// [`OpenError`] for a volume that does not open; none of them is there then.
+    /// [`OpenError`] if a volume does not open; none of the disks has been added then.
     pub async fn add(&self, disks: &[DiskSpec]) -> Result<(), OpenError> {
         let specs: Vec<_> = disks
             .iter()
@@ -51,8 +51,8 @@ impl Units {
         result
     }
 
-    /// Lets go of disks that no front shows any more, each flushed by every lane before. What cannot be
-    /// flushed is told to the log.
+    /// Removes disks that no front shows any more, after every lane has flushed them. Failed flushes
+    /// are logged.
     pub async fn remove(&self, names: &[String]) {
         let mut answers = Vec::new();
         for lane in 0..self.lanes() {
@@ -80,7 +80,7 @@ impl Units {
                     .unwrap_or_default(),
             );
         }
-        // Nobody is there to be told but the log.
+        // There is nobody to return the error to; it has been logged.
         let _ = tell_failed(failed);
         for name in names {
             self.disks().remove(name);
@@ -99,10 +99,10 @@ async fn open_more(
 }
 
 impl LaneUnits {
-    /// Has a nexus reach `luns` from now on. At those that are new it is established as the initiator
-    /// port `port`, and `is_new` gets each at which it has still to hear of the power-on. Commands at those
-    /// that are gone are answered with TASK ABORTED when their I/O has ended, and all that is over when the
-    /// future is. At the others the nexus is told that the LUNs have changed.
+    /// Makes a nexus reach `luns` from now on. At new LUNs it is established as initiator port `port`, and
+    /// `is_new` is called with each LUN whose power-on unit attention it has yet to receive. Commands at
+    /// removed LUNs are answered with TASK ABORTED once their I/O has ended; the future completes when all
+    /// that is done. At the other LUNs the nexus gets a unit attention that the LUNs have changed.
     pub fn show(
         &self,
         nexus: &Rc<Nexus>,
@@ -133,7 +133,7 @@ impl LaneUnits {
             let told = commands.map_or(Vec::new(), |commands| commands.abort(&which));
             let running = nexus.running(|io_lun, _| io_lun == lun);
             nexus.end_count(&self.everywhere.stages, lun);
-            // It may only have another number.
+            // The disk may only have moved to another LUN.
             let is_there = luns
                 .values()
                 .any(|other| other.disk.name() == unit.disk.name());

@@ -1,5 +1,5 @@
-//! EXTENDED COPY: reads blocks of one logical unit of a target and writes them to another, or the
-//! same, without a way through the initiator.
+//! EXTENDED COPY: reads blocks of one logical unit of a target and writes them to another or the
+//! same one, without passing the data through the initiator.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -12,7 +12,7 @@ use crate::{
     nexus::Nexus,
 };
 
-/// Blocks are copied in pieces of this, in bytes, or of the longest transfer.
+/// Blocks are copied in pieces of this size in bytes, or of the longest transfer if that is shorter.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The logical units that a copy reads and writes.
@@ -50,7 +50,7 @@ pub(crate) async fn segment(
     allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
     let transfer_max = units.everywhere.transfer_max_bytes;
     let piece = PIECE_BYTES.min(transfer_max.into()) / u64::from(from.block_size_bytes);
-    // Where the two overlap, what is read must not have been written by this copy.
+    // If the two ranges overlap, copy backwards, so that the source is read before this copy overwrites it.
     let overlaps = Rc::ptr_eq(&source.disk, &destination.disk)
         && from.lba < to.lba
         && to.lba < from.lba + from.blocks;
@@ -80,7 +80,7 @@ pub(crate) async fn segment(
         let write = MediumOp::Write { extent: to, fua };
         let check = || allowed(destination, nexus, &write);
         let _at_work = destination.disk.gate.enter(to, check).await?;
-        // A write waits for the checks of its time, like any other.
+        // The write had to wait for the gate, so repeat the checks.
         check()?;
         let write = destination
             .disk
@@ -102,7 +102,7 @@ fn find<'a>(luns: &'a Luns, naa: &[u8; 16]) -> Result<&'a Rc<Unit>, CopyError> {
     found.ok_or(CopyError::Unreachable)
 }
 
-/// The blocks of a segment in a unit, `None` if it has none.
+/// The blocks of a segment in a unit; `None` if it has none.
 fn extent(unit: &Unit, lba: u64, blocks: u64) -> Result<Option<Extent>, CopyError> {
     let logical = unit.logical.borrow();
     let shape = logical.shape();

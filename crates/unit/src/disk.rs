@@ -1,4 +1,4 @@
-//! A disk on one lane, and a logical unit of it: the disk as one target port shows it.
+//! A disk on one lane, and logical units: the disk as a target port shows it.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
@@ -13,16 +13,16 @@ use crate::{
 /// The units that a nexus reaches, by LUN.
 pub type Luns = BTreeMap<u32, Rc<Unit>>;
 
-/// What all lanes and ports share of a disk.
+/// The state of a disk that all lanes and ports share.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
-    /// Whose turn it is to exclude the others from some of its blocks.
+    /// Serialises exclusive operations on the disk's blocks.
     pub(crate) turns: Arc<Turns>,
     pub(crate) state: State,
 }
 
-/// A disk as one lane has it.
+/// A disk as one lane sees it.
 pub struct Disk {
     pub(crate) shared: Arc<Shared>,
     pub(crate) volume: SharedVolume,
@@ -31,7 +31,7 @@ pub struct Disk {
 
 /// A logical unit: a disk behind a target port.
 pub struct Unit {
-    /// The SCSI view of it, for the front's questions: what a CDB means, which nexus is known.
+    /// Its SCSI state, for questions of the front: what a CDB means, which nexuses are known.
     pub logical: RefCell<LogicalUnit>,
     pub(crate) disk: Rc<Disk>,
 }
@@ -42,7 +42,7 @@ impl Disk {
         &self.shared.name
     }
 
-    /// All of its blocks, those included that it may get while somebody excludes others from them.
+    /// All of its blocks, including any that it gains while somebody holds this extent exclusively.
     pub(crate) fn whole(&self) -> Extent {
         Extent {
             lba: 0,
@@ -51,11 +51,11 @@ impl Disk {
         }
     }
 
-    /// Shows it behind a port; `read_only` and `removable` as this port shows it, transfers up to
-    /// `transfer_max_bytes`.
+    /// Creates a logical unit of the disk behind a port, with the port's `read_only` and
+    /// `removable` settings and transfers of up to `transfer_max_bytes`.
     ///
     /// # Errors
-    /// What about it no SCSI disk can have.
+    /// If a SCSI disk cannot have this volume's properties.
     pub(crate) fn behind(
         self: &Rc<Self>,
         port: TargetPort,
@@ -88,7 +88,7 @@ impl Unit {
         &self.disk
     }
 
-    /// What its volume looks like.
+    /// The properties of its volume.
     pub fn shape(&self) -> &volume::Shape {
         self.disk.volume.shape()
     }
@@ -98,13 +98,13 @@ impl Unit {
         self.disk.volume.shape().block_size_bytes
     }
 
-    /// Its length as its nexuses know it, in bytes: that of a volume that has grown when they are told.
+    /// Its length in bytes as its nexuses know it; if the volume has grown, the old length until they are told.
     pub fn len_bytes(&self) -> u64 {
         self.logical.borrow_mut().len_blocks() * u64::from(self.block_size_bytes())
     }
 
-    /// Gives the logical unit, on all lanes and ports, the volume's length, and has its initiators
-    /// told if that is another one. A sanitize goes on to the end that it began with: it comes first.
+    /// Updates the length of the logical unit, on all lanes and ports, from the volume, and tells its
+    /// initiators if it has changed. A sanitize keeps the length it began with, so this waits for it.
     pub(crate) async fn tell_length(&self) {
         let disk = &self.disk;
         let _turn = disk.shared.turns.take(disk.whole()).await;
@@ -128,7 +128,7 @@ impl Unit {
     }
 }
 
-/// The names of a logical unit; serial number and NAA derive from the volume's UUID.
+/// The identity of a logical unit. The serial number and the NAA name derive from the volume's UUID.
 pub fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
     Identity {
         vendor: "SANSTONE".into(),
@@ -145,7 +145,7 @@ pub fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
     }
 }
 
-/// What SCSI says about a volume.
+/// A volume's properties in SCSI terms.
 fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::Shape {
     let block = volume.block_size_bytes;
     let mut shape = scsi::Shape::new(block, volume.len_bytes() / u64::from(block));
@@ -153,7 +153,7 @@ fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::Shape {
     shape.write_cache = volume.volatile_cache;
     shape.read_only = volume.read_only;
     shape.transfer_blocks_max = transfer_max_bytes / block;
-    // Only a volume that spreads its blocks has a length that suits it better than a longer one.
+    // Only a volume that spreads its blocks has an optimal length beyond which a transfer gains nothing.
     let optimal = volume.optimal_io_bytes;
     if (volume.physical_block_bytes + 1..=transfer_max_bytes).contains(&optimal) {
         shape.transfer_blocks_optimal = optimal / block;
@@ -164,7 +164,7 @@ fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::Shape {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,
         zeroes_after_discard: discard.reads_zeroes,
-        // More is slow to undo by an abort, and libiscsi takes it for a mistake.
+        // Longer unmaps are slow to abort, and libiscsi considers them a mistake.
         unmap_blocks_max: ((1 << 30) / block).min(1 << 20),
         unmap_ranges_max: 256,
     });

@@ -1,10 +1,10 @@
-//! Operations that nothing else may interleave with: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+//! Exclusive operations, which no other I/O may interleave with: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
 //!
-//! Plain I/O stays on its lane and takes no lock: it passes the lane's own [`Gate`] of the volume,
-//! which notes where it is at work. An exclusive operation waits for its [`Turn`]: until those before it
-//! whose blocks overlap with its own have ended. Then it has every lane hold its gate for its
-//! blocks: each answers when what was at work there has ended, and lets nobody else in until the
-//! operation is over. Operations on different blocks run side by side.
+//! Plain I/O stays on its lane and takes no lock: it passes the lane's own [`Gate`] of the volume, which
+//! records the blocks it is working on. An exclusive operation first waits for its [`Turn`], until all
+//! earlier ones with overlapping blocks have ended. It then makes every lane close its gate for its
+//! blocks. Each lane answers once the I/O in progress there has ended, and lets no more in until the
+//! operation is over. Exclusive operations on disjoint blocks run concurrently.
 
 use std::{
     cell::RefCell,
@@ -22,33 +22,33 @@ use scsi::Extent;
 
 use crate::places::Places;
 
-/// Who excludes others from which blocks of a volume, and who waits for that; shared by all lanes.
+/// The queue of exclusive operations on a volume; shared by all lanes.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<Line>);
 
 #[derive(Default)]
 struct Line {
     last: Serial,
-    /// In the order of their coming.
+    /// In order of arrival.
     places: Vec<Place>,
 }
 
-/// Tells turns of one volume apart; later ones are greater.
+/// Identifies a turn of a volume; later ones are greater.
 pub(crate) type Serial = u64;
 
 struct Place {
     serial: Serial,
     range: Range<u64>,
-    /// How many of those before it overlap with it.
+    /// How many earlier places overlap with this one.
     ahead: usize,
-    /// Where its turn goes when none does any more; `None` once it has it.
+    /// Where to send the turn once no earlier place overlaps; `None` once it has been given.
     waiting: Option<Waiting>,
 }
 
-/// Where a turn goes, and the blocks that it is for.
+/// The recipient of a turn, and its blocks.
 type Waiting = (OneshotSender<Turn>, Extent);
 
-/// The right to exclude others from some blocks; dropping it gives it on.
+/// The right to exclude others from some blocks. Dropping it passes it on.
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     serial: Serial,
@@ -70,8 +70,8 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits in line for the blocks of `extent`. A turn given to a waiter that is gone passes on by
-    /// its own drop.
+    /// Waits for the turn for the blocks of `extent`. A turn sent to a waiter that is gone passes
+    /// on when the unread message is dropped.
     pub(crate) async fn take(self: &Arc<Self>, extent: Extent) -> Turn {
         loop {
             match self.enter(extent) {
@@ -85,7 +85,7 @@ impl Turns {
         }
     }
 
-    /// Waits in line for everything.
+    /// Waits for the turn for all blocks.
     pub(crate) async fn take_all(self: &Arc<Self>) -> Turn {
         self.take(Extent {
             lba: 0,
@@ -126,7 +126,7 @@ impl Turns {
         }
     }
 
-    /// Ends the turn `serial`; gives those whose turn has come.
+    /// Ends the turn `serial`; returns the places whose turn has come.
     fn leave(&self, serial: Serial) -> Vec<(Serial, Waiting)> {
         let mut line = self.lock();
         let found = line.places.iter().position(|place| place.serial == serial);
@@ -150,14 +150,14 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Outside the lock: if a waiter is gone, its turn comes back here at once.
+        // Send outside the lock: if a waiter is gone, its turn re-enters this function at once.
         for (serial, (waiter, extent)) in self.turns.leave(self.serial) {
             waiter.send(self.turns.turn(serial, extent));
         }
     }
 }
 
-/// Who is at work where, in one volume on one lane.
+/// The I/O in progress on one volume on one lane, and the blocks closed to it.
 #[derive(Default)]
 pub(crate) struct Gate {
     at_work: RefCell<Places<Range<u64>>>,
@@ -165,24 +165,25 @@ pub(crate) struct Gate {
     changed: Notify,
 }
 
-/// Blocks that nobody is let in to.
+/// Blocks that are closed to new I/O.
 struct Held {
-    /// The turn that holds them.
+    /// The turn that closed them.
     serial: Serial,
     range: Range<u64>,
-    /// How many are at work in them, still.
+    /// How many I/Os are still in progress in them.
     at_work: usize,
 }
 
-/// A place at work; dropping it leaves.
+/// An I/O in progress, registered at a gate; dropping it ends the registration.
 pub(crate) struct AtWork {
     gate: Rc<Gate>,
     index: usize,
 }
 
 impl Gate {
-    /// Lets plain I/O on `extent` in, as soon as nobody excludes it; unless meanwhile it is not
-    /// `allowed` any more, as when what excludes it is a sanitize, which others must not wait for.
+    /// Waits until nobody excludes plain I/O from `extent`, then registers it. Gives up as soon as
+    /// it is not `allowed` any more, for instance if a sanitize excludes it, for which others must
+    /// not wait.
     ///
     /// # Errors
     /// Those of `allowed`.
@@ -209,11 +210,11 @@ impl Gate {
         })
     }
 
-    /// Lets nobody in to `extent` from now on, for the turn `serial`.
+    /// Closes `extent` to new I/O for the turn `serial`.
     pub(crate) fn hold(&self, serial: Serial, extent: Extent) {
         let range = blocks(extent);
         let at_work = self.at_work.borrow();
-        // Nobody is nearly always the answer; then the places are not looked at.
+        // Almost always there is none, and the places need not be searched.
         let at_work = match at_work.is_empty() {
             true => 0,
             false => {
@@ -229,7 +230,7 @@ impl Gate {
         self.changed.notify();
     }
 
-    /// Waits until nobody is at work in what the turn `serial` holds.
+    /// Waits until no I/O is in progress in the blocks of the turn `serial`.
     pub(crate) async fn empty(&self, serial: Serial) {
         self.changed
             .wait_for(|| {
@@ -241,7 +242,7 @@ impl Gate {
             .await;
     }
 
-    /// Lets others in again to what the turn `serial` holds.
+    /// Reopens the blocks of the turn `serial`.
     pub(crate) fn release(&self, serial: Serial) {
         self.held.borrow_mut().retain(|held| held.serial != serial);
         self.changed.notify();
@@ -258,7 +259,7 @@ impl Drop for AtWork {
         let range = gate.at_work.borrow_mut().leave(self.index);
         let Some(range) = range else { return };
         for held in gate.held.borrow_mut().iter_mut() {
-            // Who came in after the hold is beside it.
+            // I/O that started after the hold cannot overlap with it.
             if overlap(&held.range, &range) {
                 held.at_work -= 1;
                 if held.at_work == 0 {

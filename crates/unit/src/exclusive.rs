@@ -1,4 +1,4 @@
-//! Exclusive operations: no other I/O runs on their blocks meanwhile, on any lane.
+//! Runs operations exclusively: no other I/O runs on their blocks meanwhile, on any lane.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ impl LaneUnits {
         self.in_turn(turn, disk, operation).await
     }
 
-    /// The same, for a caller that has its turn already.
+    /// As [`exclusively`](Self::exclusively), for a caller that already has its turn.
     pub(crate) async fn in_turn<T>(
         &self,
         turn: Turn,
@@ -30,7 +30,7 @@ impl LaneUnits {
         let hold = || {
             let shared = disk.shared.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
-                // A disk that is not there any more has nothing at work.
+                // A disk that no longer exists has no I/O in progress.
                 let Some(disk) = units.disk(&shared) else {
                     return done.send(());
                 };
@@ -58,7 +58,7 @@ impl LaneUnits {
                 }
             }
         });
-        // The next in turn sends its own messages behind these.
+        // Only now, so that the messages of the next turn arrive after ours.
         drop(turn);
         result
     }

@@ -1,5 +1,5 @@
-//! The way of a command from its rights to the volume. It is the same for all fronts: the same gates hold
-//! commands back, and the same fence refuses them.
+//! The path of a command from the access check to the volume. It is the same for all fronts: the same
+//! gates delay commands, and the same fence refuses them.
 
 use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
 
@@ -22,14 +22,14 @@ use crate::{
 pub struct Io {
     nexus: Rc<Nexus>,
     running: RunningId,
-    /// On further units.
+    /// The same I/O on further units.
     others: Vec<RunningId>,
-    /// Sees what the media take.
+    /// Measures how long the media work, if wanted.
     watch: Option<Watch>,
 }
 
 impl Io {
-    /// The I/O of `command` on the unit at `lun` begins.
+    /// Registers an I/O of `command` on the unit at `lun`.
     pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32) -> Io {
         Io {
             nexus: nexus.clone(),
@@ -39,12 +39,12 @@ impl Io {
         }
     }
 
-    /// Has it seen how long media work for it.
+    /// Makes it measure how long the media work for it.
     pub fn watch(&mut self) {
         self.watch = Some(Watch::new());
     }
 
-    /// The same, and on the units at `others`; `lun` is not among them.
+    /// As [`begin`](Self::begin), and also on the units at `others`, which must not include `lun`.
     pub fn begin_with(
         nexus: &Rc<Nexus>,
         command: CommandId,
@@ -68,22 +68,22 @@ impl Drop for Io {
     }
 }
 
-/// What became of an operation on the medium.
+/// The outcome of an operation on the medium.
 #[derive(Debug)]
 pub struct Executed {
-    /// Its data-in, if it has any; or how its command ends.
+    /// Its data-in, if any, or how its command ends.
     pub result: Result<Payload, Ending>,
-    /// When the volume began, as the lane [knew](time::last_known) the time then, and ended; if it came to
-    /// that.
+    /// When the volume began, by the lane's [last known](time::last_known) time, and when it ended; `None`
+    /// if it never began.
     pub at_work: Option<(Instant, Instant)>,
-    /// For how long of that media worked, if it was [watched](Io::watch) and all of that was seen.
+    /// How long media worked on that, if it was [watched](Io::watch) and all of it was observed.
     pub medium: Option<Duration>,
 }
 
 impl LaneUnits {
-    /// Does `op` on the medium of `unit`. If its command is no longer `wanted` when it may begin, the
-    /// result is empty. It takes its data-out from `data`. No other I/O runs on the blocks of one that
-    /// `is_ordered`.
+    /// Does `op` on the medium of `unit`, taking its data-out from `data`. If the command is no longer
+    /// `wanted` when the operation may begin, the result is empty. If `is_ordered`, no other I/O runs
+    /// on its blocks meanwhile.
     pub async fn execute(
         &self,
         io: Io,
@@ -94,7 +94,7 @@ impl LaneUnits {
     ) -> Executed {
         let nexus = &io.nexus;
         let at_work = Cell::new(None);
-        // The nexus may have been fenced off while its data or turn came, or a sanitize begun.
+        // While it waited for its data or turn, the nexus may have been fenced off or a sanitize started.
         let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
         let perform = pin!(async {
             if !wanted() {
@@ -106,14 +106,14 @@ impl LaneUnits {
             let performed = || medium::perform(volume, op, data, &nexus.steps);
             let result = match &io.watch {
                 None => performed().await,
-                // In memory of its own, which all others do without.
+                // Boxed, so that only watched operations pay for the memory.
                 Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
             };
             at_work.set(Some((started, time::now())));
             result.map_err(|error| unit.logical.borrow().complete(Err(error)))
         });
-        // In memory of its own, which all others do without. Not behind a sanitize, which takes hours:
-        // whatever waits for this command would wait for that.
+        // Boxed, so that only exclusive operations pay for the memory. Recheck first so as not to queue behind a
+        // sanitize: that takes hours, and whatever waits for this command would wait as well.
         let exclusively = async |extent: Extent, perform| match recheck() {
             Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
             Err(ending) => Err(ending),
@@ -133,9 +133,9 @@ impl LaneUnits {
         }
     }
 
-    /// Changes the state of a unit; `None` if its command is no longer `wanted` when the change may begin.
-    /// The command's I/O ends when the change is made or given up, as that of a write. Then `ended` is
-    /// called and gives that moment: commands that the nexus sends later are not aborted.
+    /// Changes the state of a unit; `None` if the command is no longer `wanted` when the change may begin.
+    /// As with a write, the command's I/O ends when the change has been made or abandoned. `ended` is then
+    /// called and returns that moment: commands that the nexus sends later are not aborted.
     pub async fn change(
         &self,
         io: Io,
@@ -147,7 +147,7 @@ impl LaneUnits {
         let state = &unit.disk.shared.state;
         let made = state.change(&unit.logical, change, wanted).await;
         let nexus = io.nexus.clone();
-        // Before others are aborted: they may wait for this one's end in the same way.
+        // Before aborting others, because they may be waiting for the end of this I/O in the same way.
         drop(io);
         let before = ended();
         match made? {
@@ -159,12 +159,12 @@ impl LaneUnits {
         }
     }
 
-    /// Ends the commands that a change ends.
+    /// Aborts the commands that a change ends.
     async fn abort_others(&self, nexus: &Nexus, unit: &Unit, changed: Changed, before: Mark) {
         if changed.abort.is_empty() {
             return;
         }
-        // Without the one that waits here for the answer.
+        // Not our own nexus, whose command is waiting here.
         let others = changed.abort.into_iter().filter(|other| *other != nexus.id);
         let abort = Abort {
             disks: vec![unit.disk.shared.clone()],
@@ -177,8 +177,8 @@ impl LaneUnits {
         abort.everywhere(self).await;
     }
 
-    /// Flushes a unit and ejects its medium; `None`, with the medium in place, if the command is no longer
-    /// `wanted` after the flush.
+    /// Flushes a unit and ejects its medium. `None`, with the medium left in place, if the command is no
+    /// longer `wanted` after the flush.
     pub async fn eject(
         &self,
         io: Io,
@@ -192,8 +192,8 @@ impl LaneUnits {
         wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
     }
 
-    /// Overwrites or erases a whole disk. One that is to answer at once ends when it has begun, and goes
-    /// on by itself.
+    /// Overwrites or erases a whole disk. With `immediate` it returns once the sanitize has begun, which
+    /// continues in the background.
     pub async fn sanitize(self: &Rc<Self>, unit: &Rc<Unit>, overwrite: Overwrite) -> Ending {
         let turn = match sanitize::begin(unit, &overwrite).await {
             Ok(turn) => turn,
@@ -214,8 +214,8 @@ impl LaneUnits {
         copy::luns(&nexus.luns(), plan)
     }
 
-    /// Does an EXTENDED COPY for a command of the unit at `lun`, whose I/O is on that and on
-    /// [all its units](Self::luns_of_copy). When it is no longer `wanted` it ends after the current segment.
+    /// Runs an EXTENDED COPY for a command of the unit at `lun`. Its I/O covers that unit and [all units of
+    /// the copy](Self::luns_of_copy). When no longer `wanted`, it ends after the current segment.
     pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Fn() -> bool) -> Ending {
         let nexus = io.nexus.clone();
         let mut done = 0;

@@ -1,5 +1,5 @@
-//! One lane's part of all disks: its views of their volumes, the nexuses that its fronts brought, and
-//! the messages by which lanes ask each other.
+//! One lane's part of all disks: its views of the volumes, the nexuses of its fronts, and the
+//! messages between lanes.
 
 use std::{
     cell::RefCell,
@@ -26,14 +26,14 @@ use crate::{
     stages::{Kind, Stages, Times},
 };
 
-/// What a lane is asked: it runs there.
+/// A request to a lane: a closure that runs there.
 pub(crate) type Message = Box<dyn FnOnce(&Rc<LaneUnits>) + Send>;
 
-/// What all lanes share beside the disks. Touched when nexuses come and go, never for an I/O.
+/// State that all lanes share besides the disks. Accessed when nexuses come and go, never per I/O.
 pub(crate) struct Everywhere {
     next_nexus: AtomicU64,
     pub(crate) stages: Stages,
-    /// A sanitize goes no further.
+    /// Set when the daemon stops, so that a running sanitize stops, too.
     pub(crate) stopping: AtomicBool,
     pub(crate) transfer_max_bytes: u32,
 }
@@ -59,7 +59,7 @@ pub struct LaneUnits {
     /// See [`Steps`].
     steps: Rc<Budget>,
     pub(crate) everywhere: Arc<Everywhere>,
-    /// The units of each disk, one of which tells its length.
+    /// The units of each disk. One of them tells initiators when the length changes.
     shown: RefCell<BTreeMap<String, Vec<Weak<Unit>>>>,
 }
 
@@ -83,7 +83,7 @@ impl LaneUnits {
         })
     }
 
-    /// Does what this lane is asked until nobody can ask any more.
+    /// Processes requests to this lane until there are no senders left.
     pub(crate) async fn run(self: Rc<Self>, messages: Receiver<Message>) {
         while let Some(message) = messages.receive().await {
             message(&self);
@@ -104,10 +104,10 @@ impl LaneUnits {
         self.disks.borrow_mut().remove(name)
     }
 
-    /// Shows the disk called `name` behind a port.
+    /// Creates a unit that shows the disk called `name` behind a port.
     ///
     /// # Errors
-    /// There is no such disk, or what about it no SCSI disk can have.
+    /// If there is no such disk, or a SCSI disk cannot have this volume's properties.
     pub fn unit(
         &self,
         name: &str,
@@ -127,8 +127,8 @@ impl LaneUnits {
         Ok(unit)
     }
 
-    /// Lets a nexus in, for the initiator that people know as `initiator`. Its front establishes it at
-    /// the units, keeps its commands, and [lets it go](Self::leave) at its end.
+    /// Creates a nexus for the initiator known to people as `initiator`. Its front establishes it at
+    /// the units, keeps its commands, and finally calls [`leave`](Self::leave).
     pub fn enter(
         &self,
         initiator: &str,
@@ -149,8 +149,8 @@ impl LaneUnits {
         nexus
     }
 
-    /// Waits until all I/O of a nexus has ended, and forgets it. A block operation that comes later is
-    /// refused: no abort would wait for it.
+    /// Waits until all I/O of a nexus has ended, then forgets it. Block operations that come later are
+    /// refused, because no abort would wait for them.
     pub async fn leave(&self, nexus: &Nexus) {
         nexus.is_leaving.set(true);
         nexus.wait_idle().await;
@@ -165,7 +165,7 @@ impl LaneUnits {
         self.nexuses.borrow().values().cloned().collect()
     }
 
-    /// A wider window of commands for a nexus, if there is one to be had.
+    /// A larger command window for a nexus, if one is available.
     pub fn take_window(&self) -> Option<Permit> {
         self.memory.take_window()
     }
@@ -175,18 +175,18 @@ impl LaneUnits {
         self.everywhere.transfer_max_bytes
     }
 
-    /// Waits for memory for `len` bytes that no nexus pays for.
+    /// Waits for memory for `len` bytes that is not charged to any nexus.
     pub(crate) async fn take_memory(&self, len: usize) -> Paid {
         self.memory.take(len).await
     }
 
-    /// Counts a command for the unit at `lun` that had to move so many bytes and whose answer was sent
-    /// at `sent`.
+    /// Counts a command for the unit at `lun`: its kind, the bytes it had to move, and its stage times
+    /// up to `sent`, when its answer was sent.
     pub fn count(&self, nexus: &Nexus, lun: u32, moved: (Kind, u64), times: &Times, sent: Instant) {
         nexus.count(&self.everywhere.stages, lun, moved, times, sent);
     }
 
-    /// Has every lane, this one too, do what `ask` makes for it; gives an answer for each.
+    /// Makes every lane, this one included, run what `ask` creates for it; returns one answer for each.
     pub(crate) fn ask_all<M>(&self, ask: impl Fn() -> M) -> Vec<OneshotReceiver<()>>
     where
         M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,
@@ -197,7 +197,7 @@ impl LaneUnits {
             .collect()
     }
 
-    /// The same for every other lane.
+    /// As [`ask_all`](Self::ask_all), for every other lane.
     pub(crate) fn ask_others<M>(
         &self,
         ask: impl Fn() -> M,
@@ -208,7 +208,7 @@ impl LaneUnits {
         self.others().filter_map(move |lane| send(lane, ask()))
     }
 
-    /// Has every other lane do what `tell` makes for it.
+    /// Makes every other lane run what `tell` creates for it, without an answer.
     pub(crate) fn tell_others<M>(&self, tell: impl Fn() -> M)
     where
         M: FnOnce(&Rc<LaneUnits>) + Send + 'static,
@@ -226,7 +226,7 @@ impl LaneUnits {
             .map(|(_, lane)| lane)
     }
 
-    /// This lane's view of a disk, while it has one.
+    /// This lane's view of a disk, if it has one.
     pub(crate) fn disk(&self, shared: &Arc<Shared>) -> Option<Rc<Disk>> {
         let disks = self.disks.borrow();
         let disk = disks.get(&shared.name);
@@ -244,7 +244,7 @@ impl LaneUnits {
     }
 }
 
-/// Asks a lane; `None` if it has ended.
+/// Sends a request to a lane; `None` if the lane has ended.
 fn send<M>(lane: &Sender<Message>, ask: M) -> Option<OneshotReceiver<()>>
 where
     M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,

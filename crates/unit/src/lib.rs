@@ -1,15 +1,15 @@
-//! A disk as every front sees it. A front brings commands or block operations of its nexuses; here
-//! the rights of their nexus are looked at, they wait for whoever excludes them, and they reach the volume. What one
-//! front fences off is fenced off for all.
+//! A disk as every front sees it. A front submits SCSI commands or block operations on behalf of its nexuses. Here
+//! the nexus' access rights are checked, the I/O waits for exclusive operations, and it reaches the volume. A nexus
+//! that one front fences off is fenced off on all fronts.
 //!
 //! ```text
 //!  a front ──► Nexus ──► (CDB)  Unit: scsi::LogicalUnit ─► execute ─► rights ─► gate ─► volume::Volume
 //!                        (block operation)  block ───────────┘
 //! ```
 //!
-//! [`Units`] opens every disk on every lane. What one lane has of them is its [`LaneUnits`]: volumes,
-//! gates, memory, and the nexuses that fronts have brought. Lanes speak by messages, and only where
-//! one command concerns the commands of others: exclusion, aborts.
+//! [`Units`] opens every disk on every lane. One lane's part of them is its [`LaneUnits`]: volumes,
+//! gates, memory, and the nexuses of its fronts. Lanes exchange messages only where one command
+//! affects the commands of others: for exclusion and aborts.
 #![forbid(unsafe_code)]
 
 mod abort;

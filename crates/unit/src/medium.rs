@@ -1,4 +1,4 @@
-//! What a SCSI command asks of the medium, done with a volume; and a volume's errors in SCSI's words.
+//! Performs the medium operations of SCSI commands on a volume, and translates a volume's errors to SCSI.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -6,26 +6,26 @@ use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, sync::Budget, time};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Allocation, Durability, ErrorKind, Volume};
 
-/// Blocks are compared and written in pieces of this, in bytes.
+/// Blocks are compared and written in pieces of this size, in bytes.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
-/// What takes several steps has memory for a piece or two beside what its command has paid for, so only
-/// so many do so at a time on a lane ([`Plan`](crate::memory::Plan)). And so many for one nexus, so
-/// that no other waits until the long commands of this one have ended.
+/// Operations in several steps need memory for a piece or two beyond what their command has paid for,
+/// so a lane limits how many run at a time ([`Plan`](crate::memory::Plan)). This is the limit for one
+/// nexus, so that other nexuses need not wait until all of its long commands have ended.
 const NEXUS_IN_STEPS_MAX: usize = 2;
 
-/// Whose turn it is to do what takes several steps.
+/// Limits how many multi-step operations run at a time.
 pub(crate) struct Steps {
     own: Rc<Budget>,
     lane: Rc<Budget>,
 }
 
 impl Steps {
-    /// For all nexuses of a lane together.
+    /// The budget for all nexuses of a lane together.
     pub(crate) fn of_lane(at_a_time: usize) -> Rc<Budget> {
         Budget::new(at_a_time)
     }
 
-    /// For one nexus of the lane that has these.
+    /// The budgets for one nexus of the lane with budget `lane`.
     pub(crate) fn of_nexus(lane: &Rc<Budget>) -> Steps {
         Steps {
             own: Budget::new(NEXUS_IN_STEPS_MAX),
@@ -34,7 +34,7 @@ impl Steps {
     }
 }
 
-/// Does `op`, with its data-out from `data`, if it takes any. Gives the data-in of a read.
+/// Performs `op`, taking its data-out, if any, from `data`. Returns the data-in of a read.
 pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
@@ -68,12 +68,12 @@ pub(crate) async fn perform(
             let flushed = volume.flush().await.map(nothing);
             flushed.map_err(|e| told(&e, MediumErrorKind::Flush))
         }
-        // What takes several calls has memory of its own, which the short ones do without.
+        // Multi-step operations are boxed, so that the short ones do without the memory.
         _ => LaneFuture::new(in_steps(volume, op, data.take(), steps)).await,
     }
 }
 
-/// The same, for what takes several calls, when its turn has come.
+/// Performs an operation that takes several calls, as soon as the step budgets allow.
 async fn in_steps(
     volume: &dyn Volume,
     op: &MediumOp,
@@ -170,7 +170,7 @@ async fn lba_status(
     Ok(Buf::copy_of(&data[..len_bytes as usize]).into())
 }
 
-/// Whether the first byte of `extent` takes space, and for how much of it that holds.
+/// Whether the first byte of `extent` is allocated, and for how much of the extent the same holds.
 pub(crate) async fn allocation(
     volume: &dyn Volume,
     extent: &Extent,
@@ -219,8 +219,8 @@ async fn unmap(volume: &dyn Volume, extents: &[Extent]) -> Result<Payload, Mediu
     Ok(Payload::new())
 }
 
-/// The first `len_bytes` of a read or write: what is left of it when the initiator takes or gives
-/// less than the command says. `None`: not even one block. Other operations are not shortened.
+/// The first `len_bytes` of a read or write, for when the initiator transfers less than the command
+/// says. `None`: not even one block. Other operations are returned unchanged.
 pub fn shortened(mut op: MediumOp, len_bytes: u64) -> Option<MediumOp> {
     match &mut op {
         MediumOp::Read { extent, .. }
@@ -242,7 +242,7 @@ fn durability(fua: bool) -> Durability {
     }
 }
 
-/// An extent in pieces of bounded length: offset and length in bytes.
+/// Splits an extent into pieces of bounded length: offset and length in bytes.
 fn pieces(extent: &Extent) -> impl Iterator<Item = (u64, usize)> + use<> {
     let (at, end) = (
         extent.offset_bytes(),
@@ -253,7 +253,7 @@ fn pieces(extent: &Extent) -> impl Iterator<Item = (u64, usize)> + use<> {
         .map(move |start| (start, (end - start).min(PIECE_BYTES) as usize))
 }
 
-/// Reads `extent` and gives nothing.
+/// Reads `extent` and discards the data.
 async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, MediumError> {
     for piece in pieces(extent) {
         read(volume, piece).await?;
@@ -279,7 +279,7 @@ async fn compare(
     Ok(Payload::new())
 }
 
-/// Where `a` differs first from as many bytes of `b`, from `start` on.
+/// The first position, from `start` on, at which `a` differs from the same number of bytes of `b`.
 fn first_difference(a: &Payload, b: &Payload, start: usize) -> Option<usize> {
     let mut skip = start;
     let mut rest = b.slices().iter().filter_map(|slice| {
@@ -296,7 +296,7 @@ fn first_difference(a: &Payload, b: &Payload, start: usize) -> Option<usize> {
                 other = rest.next()?;
             }
             let n = left.len().min(other.len());
-            // As a whole first: that is what the library compares fast.
+            // Compare as a whole first, for which the library has a fast path.
             if left[..n] != other[..n] {
                 let differs = left.iter().zip(other).position(|(a, b)| a != b);
                 return differs.map(|differs| at + differs);
@@ -314,7 +314,7 @@ async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, M
         .map_err(|e| told(&e, MediumErrorKind::Read))
 }
 
-/// `len` bytes of `block` again and again, whole ones.
+/// `len` bytes that repeat `block`, a whole number of times.
 pub(crate) fn repeated(block: &[u8], len: usize) -> Payload {
     let mut pattern = Buf::new(len);
     for place in pattern.chunks_mut(block.len()) {
@@ -339,11 +339,11 @@ fn not_written(error: volume::Error) -> MediumError {
 }
 
 thread_local! {
-    /// How often the log speaks of failed I/Os: whoever repeats one over and over fills no disk with it.
+    /// Rate limit for logging failed I/Os, so that an initiator that keeps retrying one does not flood the log.
     static FAILURES: Cell<Rate> = Cell::default();
 }
 
-/// `error` in SCSI's words; `otherwise` is what a failure of the medium itself means here.
+/// Logs `error` and translates it to SCSI. `otherwise` says what a failure of the medium itself means here.
 fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
     let mut rate = FAILURES.get();
     if let Some(suppressed) = rate.take(time::now()) {
@@ -353,9 +353,9 @@ fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
     let kind = match error.kind() {
         ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
         ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
-        // Nothing is broken where another initiator has reserved the disk below. NOT READY says that the
-        // logical unit is not accessible and may need an operator (SPC-4 4.5.6); RESERVATION CONFLICT
-        // would point at reservations of this unit, and it has none that stands in the way.
+        // If another initiator has reserved the disk below, nothing is broken. NOT READY says that the
+        // logical unit is not accessible and may need an operator (SPC-4 4.5.6). RESERVATION CONFLICT
+        // would point at reservations of this unit, and none of those stands in the way.
         ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::ReservationConflict => {
             MediumErrorKind::NotReady
         }

@@ -1,14 +1,14 @@
-//! The lane's memory for payload, and what each nexus may have of it.
+//! A lane's memory for payload, and how much of it each nexus may use.
 //!
-//! Data that comes unasked must find room at once or its command is refused with TASK SET FULL;
-//! what is asked for waits in line. Neither can take the other's. Beside the lane's memory each
-//! session has a small reserve of its own for each of the two, which it uses when the lane's is
-//! taken: so none is brought to a standstill by what others hold and do not give back.
+//! Unsolicited data must find room at once, or its command is refused with TASK SET FULL; solicited
+//! data waits in line. Neither can use the other's share. In addition to the lane's memory each
+//! nexus has a small reserve for each of the two, which it uses when the lane's share is taken. So
+//! no nexus is stalled by memory that others hold and do not return.
 //!
-//! A request that is longer than all that the lane has for such is paid from what the lanes have in
-//! [common](CommonMemory), so that their number changes nothing about the whole; [`Plan`] divides it.
+//! A request larger than the lane's whole share is paid from memory that the lanes have in
+//! [common](CommonMemory), so that the total does not depend on their number; [`Plan`] divides it.
 //!
-//! What is counted is the memory behind a buffer, which is more than the bytes asked for.
+//! The amount counted is the memory behind a buffer, which is more than the bytes requested.
 
 mod common;
 mod plan;
@@ -24,27 +24,27 @@ pub(crate) use plan::Plan;
 
 use common::CommonPermit;
 
-/// What pays for a transfer until it is dropped.
+/// The memory permits of a transfer, held until dropped.
 #[derive(Debug, Default)]
 pub struct Permits {
-    /// For what came unasked.
+    /// For the unsolicited data.
     unsolicited: Option<Permit>,
-    /// A part of the nexus' share, for the rest.
+    /// A part of the nexus' share, for the solicited data.
     #[allow(dead_code, reason = "it is kept to be dropped")]
     own: Option<Permit>,
-    /// And of the memory behind that.
+    /// The part of the lane's or the common memory behind that share.
     #[allow(dead_code, reason = "as above")]
     memory: Option<Paid>,
 }
 
 impl Permits {
-    /// They pay for nothing.
+    /// Permits for nothing.
     pub fn new() -> Permits {
         Permits::default()
     }
 
-    /// Those for what came unasked pay for the rest as well, with `rest`, which
-    /// [waited](NexusMemory::take) for it.
+    /// Adds the permits `rest` for the solicited data, which have been [waited](NexusMemory::take)
+    /// for, to those for the unsolicited data.
     pub fn pay_rest(&mut self, rest: Permits) {
         let unsolicited = self.unsolicited.take();
         *self = Permits {
@@ -65,16 +65,16 @@ impl Permits {
 /// How much memory commands may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// For the payload of commands, over all nexuses, with the buffers that are kept for the next ones,
-    /// in bytes; at least [`Limits::memory_least_bytes`].
+    /// Total payload memory of commands over all nexuses, including free buffers kept for reuse, in
+    /// bytes; at least [`Limits::memory_least_bytes`].
     pub memory_bytes: usize,
-    /// Longest READ or WRITE, in bytes.
+    /// The longest READ or WRITE, in bytes.
     pub transfer_max_bytes: u32,
 }
 
 impl Limits {
-    /// The least `memory_bytes` with which so many lanes can serve: each has to be able to go on when
-    /// the others hold all that they may.
+    /// The least `memory_bytes` that suffices for `lanes` lanes: each must be able to make progress
+    /// while the others hold all that they may.
     pub fn memory_least_bytes(&self, lanes: usize) -> usize {
         Plan::least(lanes, self.transfer_max_bytes as usize)
     }
@@ -93,26 +93,26 @@ impl Default for Limits {
     }
 }
 
-/// What a nexus can always have: for a command's unsolicited data (FirstBurstLength), and for
-/// what a database reads and writes in one go.
+/// The reserve of each nexus: enough for a command's unsolicited data (FirstBurstLength), and for
+/// one typical database read or write.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// A nexus begins with a window of so many commands and is given as many more each time it has
-/// used it up, while the lane has commands left: what a thousand waiting commands take beside their
-/// payload is not to be had for every nexus at once.
+/// A nexus starts with a window of this many commands, and is given as many more whenever it has
+/// used them up, while the lane has commands left. Besides their payload, a thousand waiting
+/// commands take memory that cannot be reserved for every nexus at once.
 pub const WINDOW_STEP: u16 = 128;
-/// The lane's.
+/// The memory of one lane.
 pub(crate) struct LaneMemory {
     unsolicited: Rc<Budget>,
     transfers: Rc<Budget>,
     common: Arc<CommonMemory>,
-    /// Commands that nexuses may have open beyond what each begins with.
+    /// Commands that nexuses may have open in addition to their initial windows.
     commands: Rc<Budget>,
     /// The most of `transfers` that one nexus may hold.
     nexus_max: usize,
 }
 
-/// One nexus'.
+/// The memory of one nexus.
 pub struct NexusMemory {
     lane: Rc<LaneMemory>,
     own: Rc<Budget>,
@@ -133,7 +133,7 @@ impl LaneMemory {
         })
     }
 
-    /// A wider window for a nexus, if there is one to be had.
+    /// A larger command window for a nexus, if one is available.
     pub(crate) fn take_window(&self) -> Option<Permit> {
         let step = usize::from(WINDOW_STEP);
         (self.commands.total() >= step)
@@ -141,13 +141,13 @@ impl LaneMemory {
             .flatten()
     }
 
-    /// Waits for memory for `len` bytes that the server moves by itself.
+    /// Waits for memory for `len` bytes that the server moves on its own account.
     pub(crate) async fn take(&self, len: usize) -> Paid {
         self.take_bytes(capacity_for(len)).await
     }
 
-    /// Whether the lane's own part cannot hold so much. What neither can, as a COMPARE AND WRITE of
-    /// large blocks where transfers are short, takes the whole of it.
+    /// Whether the request exceeds the lane's whole part and fits the common one. A request that fits neither, such
+    /// as a COMPARE AND WRITE of large blocks where transfers are short, takes the lane's whole part.
     fn is_common(&self, bytes: usize) -> bool {
         bytes > self.transfers.total() && bytes <= self.common.total()
     }
@@ -167,17 +167,17 @@ impl LaneMemory {
     }
 }
 
-/// What pays for memory until it is dropped.
+/// A permit for memory, held until dropped.
 #[derive(Debug)]
 pub(crate) enum Paid {
-    /// A part of what the lane or the nexus has.
+    /// A part of the lane's or the nexus' memory.
     Lane(#[allow(dead_code, reason = "it is kept to be dropped")] Permit),
-    /// A part of what all lanes have.
+    /// A part of the common memory.
     Common(#[allow(dead_code, reason = "it is kept to be dropped")] CommonPermit),
 }
 
 impl NexusMemory {
-    /// A nexus's share of `lane`.
+    /// A nexus' share of the memory of `lane`.
     pub(crate) fn new(lane: &Rc<LaneMemory>) -> NexusMemory {
         NexusMemory {
             own: Budget::new(lane.nexus_max),
@@ -187,11 +187,11 @@ impl NexusMemory {
         }
     }
 
-    /// Memory for `len` bytes that come, or go, without having been asked for, if there is any.
+    /// Memory for `len` bytes of unsolicited data, in either direction, if available.
     pub fn take_at_once(&self, len: usize) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
         let from = [&self.lane.unsolicited, &self.unsolicited_reserve];
-        // A budget takes more than the whole for the whole.
+        // A budget would count more than the whole as the whole.
         let mut from = from.into_iter().filter(|budget| bytes <= budget.total());
         let unsolicited = from.find_map(|budget| budget.try_take(bytes))?;
         Some(Permits {
@@ -200,7 +200,7 @@ impl NexusMemory {
         })
     }
 
-    /// Memory for `len` bytes of the nexus' share and the lane's, if it is free.
+    /// Memory for `len` bytes from the nexus' share and the lane's, if available.
     pub fn try_take(&self, len: usize) -> Option<Permits> {
         let bytes = capacity_for(len);
         let own = self.own.try_take(bytes)?;
@@ -208,7 +208,7 @@ impl NexusMemory {
         Some(Permits::of_rest(Some(own), lane))
     }
 
-    /// Waits for memory for `len` bytes: of the nexus' share and the lane's, or of its reserve.
+    /// Waits for memory for `len` bytes: from the nexus' share and the lane's, or from its reserve.
     pub async fn take(&self, len: usize) -> Permits {
         let bytes = capacity_for(len);
         let shared = async {

@@ -1,5 +1,5 @@
-//! An I_T nexus on its lane: an initiator port's way to the units behind a target port, whatever
-//! front it came through. Its numbers are never used again.
+//! An I_T nexus on its lane: an initiator port's connection to the units behind a target port,
+//! whatever front it came through. Nexus numbers are never reused.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,48 +19,48 @@ use crate::{
     stages::{Counted, Kind, Stages, Times},
 };
 
-/// A moment between two commands of a nexus; its front counts them.
+/// A point in a nexus' sequence of commands, counted by its front.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mark(pub u64);
 
-/// Which commands of a nexus on one LUN are to be aborted.
+/// Which commands of a nexus on one LUN to abort.
 #[derive(Clone, Copy, Debug)]
 pub struct Which {
-    /// Its logical unit. Commands for others that are at work on it are meant as well.
+    /// The logical unit. Includes commands addressed to other units that have I/O on this one.
     pub lun: u32,
-    /// Those that came before this; `None`: all.
+    /// Only commands that came before this; `None`: all.
     pub before: Option<Mark>,
-    /// But not this one.
+    /// Except this command.
     pub spare: Option<CommandId>,
-    /// What becomes of them.
+    /// How the commands end.
     pub how: How,
 }
 
-/// What becomes of a command that is aborted.
+/// How an aborted command ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// Its initiator asked for it, and gets no answer, not even for a command that has ended and whose
-    /// answer waits.
+    /// The initiator itself asked for the abort, so there is no answer, not even for a command that
+    /// has ended and whose answer is waiting to be sent.
     AsAsked,
-    /// It ends without an answer.
+    /// The command ends without an answer.
     Silently,
-    /// It is answered with TASK ABORTED when its I/O has ended.
+    /// The command is answered with TASK ABORTED once its I/O has ended.
     Told,
 }
 
-/// What the front of a nexus does about the commands that it keeps for it.
+/// What the front of a nexus provides for the commands that it keeps.
 pub trait Commands {
-    /// Aborts commands, and gives those that had not been answered.
+    /// Aborts commands; returns those that had not been answered.
     fn abort(&self, which: &Which) -> Vec<CommandId>;
 
-    /// Answers commands that were aborted with [`How::Told`]: their I/O has ended.
+    /// Answers commands that were aborted with [`How::Told`], as their I/O has ended.
     fn answer_aborted(&self, commands: &[CommandId]);
 
     /// Whether `command` is open and came after `mark`.
     fn is_after(&self, command: CommandId, mark: Mark) -> bool;
 }
 
-/// For a front that keeps no commands, as one that does nothing but block operations.
+/// For a front that keeps no commands, such as one with block operations only.
 pub fn no_commands() -> Weak<dyn Commands> {
     enum Nobody {}
     impl Commands for Nobody {
@@ -81,22 +81,22 @@ pub fn no_commands() -> Weak<dyn Commands> {
 
 /// One nexus on its lane.
 pub struct Nexus {
-    /// Its number.
+    /// Its number, never reused.
     pub id: NexusId,
-    /// The units that it reaches. Who goes on over an await may see others then.
+    /// The units it reaches. May change across an await.
     luns: RefCell<Rc<Luns>>,
-    /// What it may hold of the lane's memory.
+    /// Its part of the lane's memory.
     pub memory: NexusMemory,
-    /// For people: who it is.
+    /// The initiator's name, for people.
     initiator: String,
     pub(crate) steps: Steps,
     pub(crate) running: Running,
     commands: Weak<dyn Commands>,
-    /// How often what it does on a LUN was aborted.
+    /// How often its operations were aborted, by LUN.
     aborts: RefCell<BTreeMap<u32, u64>>,
-    /// Its front lets it go: no block operation of it begins any more.
+    /// Its front is letting it go, so no block operation may begin any more.
     pub(crate) is_leaving: Cell<bool>,
-    /// What it counts, by LUN.
+    /// Its stage counters, by LUN.
     counted: RefCell<Vec<(u32, Arc<Counted>)>>,
 }
 
@@ -123,17 +123,17 @@ impl Nexus {
         }
     }
 
-    /// The commands that the front keeps; `None` once it has dropped the nexus.
+    /// The front's commands; `None` once the front has dropped them.
     pub(crate) fn commands(&self) -> Option<Rc<dyn Commands>> {
         self.commands.upgrade()
     }
 
-    /// Counts an abort of what it does on `lun`.
+    /// Counts an abort of its operations on `lun`.
     pub(crate) fn note_abort(&self, lun: u32) {
         *self.aborts.borrow_mut().entry(lun).or_default() += 1;
     }
 
-    /// How many aborts there were on `lun`.
+    /// The number of aborts on `lun`.
     pub(crate) fn aborts(&self, lun: u32) -> u64 {
         self.aborts.borrow().get(&lun).copied().unwrap_or_default()
     }
@@ -148,51 +148,51 @@ impl Nexus {
         self.luns.borrow().get(&lun).cloned()
     }
 
-    /// Has it reach these units from now on.
+    /// Replaces the units that it reaches.
     pub(crate) fn set_luns(&self, luns: Rc<Luns>) {
         self.luns.replace(luns);
     }
 
-    /// It has received the unit attention of the power-on at `lun`.
+    /// Records that it has received the power-on unit attention at `lun`.
     pub fn power_on_heard(&self, lun: u32) {
         if let Some(unit) = self.unit(lun) {
             unit.logical.borrow().power_on_heard(self.id);
         }
     }
 
-    /// Takes the unit attention that waits for this nexus at `lun`, for fronts without sense data.
+    /// Takes the unit attention pending for this nexus at `lun`, for fronts without sense data.
     pub fn take_attention(&self, lun: u32) -> Option<Attention> {
-        // One that has left would be remembered for ever.
+        // Asking for a nexus that has left would register it again, for good.
         let unit = self.unit(lun).filter(|_| !self.is_leaving.get())?;
         unit.logical.borrow().take_attention(self.id)
     }
 
-    /// Whether a volume works for it, for commands that are open or forgotten.
+    /// Whether a volume is working for it, including for aborted commands.
     pub fn is_running(&self) -> bool {
         self.running.is_any()
     }
 
-    /// Whether a volume works for `command` on `lun`.
+    /// Whether a volume is working for `command` on `lun`.
     pub fn is_at_work(&self, command: CommandId, lun: u32) -> bool {
         self.running.is_running(command, lun)
     }
 
-    /// The command and the LUN of every I/O that runs.
+    /// The command and LUN of every running I/O.
     pub fn at_work(&self) -> Vec<(CommandId, u32)> {
         self.running.at_work()
     }
 
-    /// The I/Os that run now for which `chosen(lun, command)` holds.
+    /// The currently running I/Os for which `chosen(lun, command)` holds.
     pub fn running(&self, chosen: impl Fn(u32, CommandId) -> bool) -> Vec<RunningId> {
         self.running.chosen(chosen)
     }
 
-    /// Waits until none of `ios` runs any more.
+    /// Waits until none of `ios` is running.
     pub async fn wait_ended(&self, ios: &[RunningId]) {
         self.running.wait_ended(ios).await;
     }
 
-    /// Waits until none runs of those that run now.
+    /// Waits until all I/Os that are running now have ended.
     pub async fn wait_idle(&self) {
         let all = self.running(|_, _| true);
         self.wait_ended(&all).await;
@@ -220,7 +220,7 @@ impl Nexus {
         counted.record(kind, bytes, times, sent);
     }
 
-    /// What it has counted at `lun` goes to what has ended.
+    /// Adds what it has counted at `lun` to the totals of ended sessions.
     pub(crate) fn end_count(&self, stages: &Stages, lun: u32) {
         let mut counted = self.counted.borrow_mut();
         counted.retain(|(of, counted)| {

@@ -1,6 +1,6 @@
-//! A table of what begins and ends all the time: who enters gets a place, which is used again after it.
+//! A slab for short-lived entries: each gets a slot on entry, and slots are reused.
 
-/// Places, taken or free.
+/// Slots, taken or free.
 #[derive(Debug)]
 pub(crate) struct Places<T> {
     places: Vec<Option<T>>,
@@ -8,7 +8,7 @@ pub(crate) struct Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Takes a place for `value`; gives its index.
+    /// Puts `value` into a slot; returns its index.
     pub(crate) fn enter(&mut self, value: T) -> usize {
         let Some(index) = self.free.pop() else {
             self.places.push(Some(value));
@@ -19,7 +19,7 @@ impl<T> Places<T> {
         index
     }
 
-    /// Frees a place; gives what had it.
+    /// Frees a slot; returns its value.
     pub(crate) fn leave(&mut self, index: usize) -> Option<T> {
         let value = self.places[index].take();
         debug_assert!(value.is_some(), "who has a place leaves it once");
@@ -27,17 +27,17 @@ impl<T> Places<T> {
         value
     }
 
-    /// What has the place `index`.
+    /// The value in slot `index`.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         self.places[index].as_ref()
     }
 
-    /// Whether all places are free. They are not looked at.
+    /// Whether all slots are free, without scanning them.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.len() == self.free.len()
     }
 
-    /// All places that are taken: their indices and what has them.
+    /// The taken slots: their indices and values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let places = self.places.iter().enumerate();
         places.filter_map(|(index, place)| Some((index, place.as_ref()?)))

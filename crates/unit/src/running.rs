@@ -1,5 +1,5 @@
-//! The running I/Os of one nexus. An I/O outlives its command when that is aborted: whatever has to know
-//! that no I/O of the past is left waits for it here.
+//! The running I/Os of one nexus. An I/O outlives its command if that is aborted, so whoever must know
+//! that no earlier I/O is left waits for it here.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,11 +7,11 @@ use engine::sync::Notify;
 
 use crate::places::Places;
 
-/// Names a command of a nexus; its front chooses the number (SAM-5 4.8: command identifier).
+/// Identifies a command of a nexus; its front chooses the number (SAM-5 4.8: command identifier).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u64);
 
-/// A copyable name of a running I/O.
+/// A copyable identifier of a running I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunningId {
     index: usize,
@@ -30,12 +30,12 @@ struct Entry {
 pub(crate) struct Running {
     entries: RefCell<Places<Entry>>,
     serial: Cell<u64>,
-    /// An I/O has ended.
+    /// Notified when an I/O has ended.
     ended: Notify,
 }
 
 impl Running {
-    /// Notes that an I/O of `command` begins.
+    /// Registers an I/O of `command`.
     pub(crate) fn begin(&self, command: CommandId, lun: u32) -> RunningId {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
@@ -47,7 +47,7 @@ impl Running {
         RunningId { index, serial }
     }
 
-    /// Notes that the volume has ended that I/O.
+    /// Records that the I/O has ended.
     pub(crate) fn end(&self, id: RunningId) {
         let ended = self.entries.borrow_mut().leave(id.index);
         debug_assert!(
@@ -57,19 +57,19 @@ impl Running {
         self.ended.notify();
     }
 
-    /// Whether any runs.
+    /// Whether any I/O is running.
     pub(crate) fn is_any(&self) -> bool {
         !self.entries.borrow().is_empty()
     }
 
-    /// Whether one runs for `command` on `lun`.
+    /// Whether an I/O is running for `command` on `lun`.
     pub(crate) fn is_running(&self, command: CommandId, lun: u32) -> bool {
         let entries = self.entries.borrow();
         let mut entries = entries.iter();
         entries.any(|(_, entry)| entry.command == command && entry.lun == lun)
     }
 
-    /// The command and the LUN of all of them.
+    /// The command and LUN of each.
     pub(crate) fn at_work(&self) -> Vec<(CommandId, u32)> {
         let entries = self.entries.borrow();
         let entries = entries.iter();
@@ -78,7 +78,7 @@ impl Running {
             .collect()
     }
 
-    /// Those for which `chosen(lun, command)` holds.
+    /// The I/Os for which `chosen(lun, command)` holds.
     pub(crate) fn chosen(&self, chosen: impl Fn(u32, CommandId) -> bool) -> Vec<RunningId> {
         let entries = self.entries.borrow();
         entries
@@ -91,7 +91,7 @@ impl Running {
             .collect()
     }
 
-    /// Waits until none of `ids` runs any more.
+    /// Waits until none of `ids` is running.
     pub(crate) async fn wait_ended(&self, ids: &[RunningId]) {
         self.ended
             .wait_for(|| {

@@ -1,6 +1,6 @@
-//! SANITIZE: overwrites or erases a whole volume, in a task of its own that no abort, reset or lost session
-//! ends. It holds the volume's gates on all lanes: I/O that ran ends before it, and commands that were
-//! accepted before are checked again after it.
+//! SANITIZE: overwrites or erases a whole volume in a task of its own, which no abort, reset or lost
+//! session ends. It holds the volume's gates on all lanes: earlier I/O ends before it starts, and commands
+//! accepted earlier are checked again after it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,16 +13,16 @@ use volume::{Durability, Volume};
 
 use crate::{disk::Unit, exclusion::Turn, lane::LaneUnits, medium};
 
-/// Blocks are written in pieces of this, in bytes.
+/// Blocks are written in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A pass keeps to this rate, so that other volumes on the lane and its disk are served meanwhile.
+/// Rate limit of a pass, so that other volumes on the lane and the disk are served meanwhile.
 const RATE_BYTES_PER_S: u64 = 100 << 20;
 
-/// Waits for its turn and keeps that it has begun, so that a restart finds a sanitize that did not end
-/// (SBC-3 4.11.2). What is at work on the volume goes on meanwhile and may take its time.
+/// Waits for its turn and records persistently that the sanitize has begun, so that after a restart an unfinished
+/// sanitize is recognised (SBC-3 4.11.2). I/O in progress on the volume continues meanwhile, however long it takes.
 ///
 /// # Errors
-/// How its command ends if that cannot be kept: nothing has been overwritten, and nothing may be.
+/// How the command ends if that cannot be recorded: nothing has been overwritten, and nothing may be.
 pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<Turn, Ending> {
     let disk = &unit.disk;
     let turn = disk.shared.turns.take(disk.whole()).await;
@@ -33,7 +33,7 @@ pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<Turn, En
     Err(scsi::Prepared::not_kept())
 }
 
-/// Does one that has [begun](begin), and keeps how it ended.
+/// Runs a sanitize that has [begun](begin), and records how it ended.
 pub(crate) async fn overwrite(
     units: &LaneUnits,
     unit: &Unit,
@@ -65,7 +65,7 @@ async fn passes(
     unit: &scsi::SharedUnit,
     stopping: &AtomicBool,
 ) -> volume::Result<()> {
-    // As long as initiators know it: if the volume has grown meanwhile, they are told after this.
+    // Use the length known to initiators. If the volume has grown meanwhile, they are told after the sanitize.
     let shape = volume.shape();
     let known = unit
         .len_blocks()
@@ -81,7 +81,7 @@ async fn passes(
             volume.discard(at, piece).await?;
             at += piece;
             overwrite.progress(unit, at, total);
-            // Let others have the lane.
+            // Let other tasks use the lane.
             time::sleep(Duration::from_millis(1)).await;
         }
         return volume.flush().await;
@@ -107,7 +107,8 @@ async fn passes(
     Ok(())
 }
 
-/// Waits for ever once the daemon stops: what is kept says that the sanitize runs, as after a crash.
+/// Never returns once the daemon stops: the persistent state then says that the sanitize is running, as after a
+/// crash.
 async fn go_on_unless(stopping: &AtomicBool) {
     if stopping.load(Ordering::Relaxed) {
         std::future::pending().await

@@ -1,9 +1,9 @@
-//! Where the time of each command goes: from its arrival, through the wait for its data, for memory
-//! and for its turn, through the volume, to the moment that its answer has been sent.
+//! Where the time of each command goes: from its arrival, through the waits for its data, for
+//! memory and for its turn, through the volume, until its answer has been sent.
 //!
-//! Each session counts for each volume that it uses, on its own lane, a few plain stores for a
-//! command; whoever asks adds the sessions up, by volume and by initiator. What a session counted
-//! stays with the volume when the session has ended.
+//! Each session counts for each volume that it uses, on its own lane, with a few plain stores per
+//! command. A reader adds up the sessions by volume and by initiator. When a session ends, its
+//! counts are added to the volume's.
 
 use std::{
     collections::BTreeMap,
@@ -18,18 +18,18 @@ use engine::Instant;
 use hdrhistogram::Histogram;
 use volume::histogram::{self, LaneHistogram, add};
 
-/// A part of a command's way.
+/// A stage in a command's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// From its arrival until its data-out is complete; of writes only.
+    /// From its arrival until its data-out is complete; writes only.
     Transfer,
-    /// From there until the volume has it: for memory, and for commands that go before.
+    /// From there until the volume starts on it: waiting for memory and for commands that go before.
     Queue,
-    /// At work in the volume.
+    /// Running in the volume.
     Volume,
-    /// From there until the system has taken its answer, data included.
+    /// From there until the system has accepted its answer, data included.
     Reply,
-    /// All of it.
+    /// All stages together.
     Total,
 }
 
@@ -46,14 +46,14 @@ impl Stage {
     ];
 }
 
-/// What a command did.
+/// The kind of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// It brought data to the initiator.
+    /// Transfers data to the initiator.
     Read,
-    /// It took data from the initiator.
+    /// Takes data from the initiator.
     Write,
-    /// It worked on the medium without data: a flush, a discard.
+    /// Works on the medium without data: a flush, a discard.
     Other,
 }
 
@@ -67,9 +67,9 @@ impl Kind {
 /// When a command passed from one stage to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Its CDB had come.
+    /// Its CDB had arrived.
     pub received: Instant,
-    /// Its data-out had come.
+    /// Its data-out had arrived.
     pub complete: Instant,
     /// The volume began.
     pub started: Instant,
@@ -78,7 +78,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of a command that arrives now and brings nothing.
+    /// The times of a command that arrives now without data.
     pub fn at(received: Instant) -> Times {
         Times {
             received,
@@ -92,7 +92,7 @@ impl Times {
 /// Buckets of an eighth of a power of two.
 type Buckets = LaneHistogram<3>;
 
-/// What one session has counted of one volume.
+/// The counters of one session for one volume.
 #[derive(Debug)]
 pub(crate) struct Counted {
     volume: String,
@@ -102,7 +102,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Counts a command for `bytes` whose answer was sent at `sent`. On the session's lane only.
+    /// Counts a command that moved `bytes` and whose answer was sent at `sent`. Only on the session's lane.
     pub(crate) fn record(&self, kind: Kind, bytes: u64, times: &Times, sent: Instant) {
         add(&self.bytes[kind as usize], bytes);
         let stages = self.kinds[kind as usize].get_or_init(Default::default);
@@ -127,14 +127,14 @@ impl Counted {
     }
 }
 
-/// Everything that was counted, on all lanes.
+/// All counters, of all lanes.
 #[derive(Default)]
 pub(crate) struct Stages(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     sessions: Vec<Arc<Counted>>,
-    /// By volume, of sessions that have ended.
+    /// By volume, for sessions that have ended.
     ended: BTreeMap<String, StageTable>,
 }
 
@@ -143,7 +143,7 @@ impl Stages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session begins to use a volume.
+    /// A session starts to use a volume.
     pub(crate) fn begin(&self, volume: &str, initiator: &str) -> Arc<Counted> {
         let counted = Arc::new(Counted {
             volume: volume.into(),
@@ -155,7 +155,7 @@ impl Stages {
         counted
     }
 
-    /// The session has ended.
+    /// The session has ended: its counts move to the volume's.
     pub(crate) fn end(&self, counted: &Arc<Counted>) {
         let mut state = self.lock();
         counted.add_to(state.ended.entry(counted.volume.clone()).or_default());
@@ -183,9 +183,9 @@ impl Stages {
 /// The times of all commands since the start.
 #[derive(Clone, Debug)]
 pub struct StageReport {
-    /// By volume: of all sessions, also those that have ended.
+    /// By volume, over all sessions, ended ones included.
     pub volumes: BTreeMap<String, StageTable>,
-    /// By the name of the initiator: of the sessions that it has now.
+    /// By initiator name, over its current sessions.
     pub initiators: BTreeMap<String, StageTable>,
 }
 
@@ -206,12 +206,12 @@ impl Default for StageTable {
 }
 
 impl StageTable {
-    /// How long commands of a kind were in a stage.
+    /// How long commands of a kind spent in a stage.
     pub fn of(&self, kind: Kind, stage: Stage) -> &Histogram<u64> {
         &self.stages[kind as usize][stage as usize]
     }
 
-    /// What commands of a kind had to move, in bytes.
+    /// The bytes that commands of a kind had to move.
     pub fn bytes(&self, kind: Kind) -> u64 {
         self.bytes[kind as usize]
     }

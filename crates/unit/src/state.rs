@@ -1,5 +1,5 @@
-//! What a unit has to remember over a restart: reservations with APTPL, saved mode pages, a sanitize
-//! that did not end. A change takes effect when it has been kept, one after the other.
+//! State of a unit that must survive a restart: reservations with APTPL, saved mode pages, an unfinished sanitize.
+//! Changes are made one at a time, and each takes effect once it has been stored.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use scsi::{Change, Changed, Ending, LogicalUnit, Prepared, SharedUnit};
 
 use crate::exclusion::Turns;
 
-/// Keeps what a volume's logical unit has to remember over a restart, under the volume's name;
-/// `None` when that is nothing any more. It is on persistent media when the future ends, which must
-/// not block its lane. Called rarely: when reservations with APTPL or saved mode pages change, and
-/// one call at a time for each volume. The error says why it could not be kept.
+/// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
+/// there is nothing left to store. The state is on persistent media when the future completes,
+/// which must not block its lane. Called rarely, when reservations with APTPL or saved mode pages
+/// change, and for each volume one call at a time. The error says why it could not be stored.
 pub type Keep =
     Arc<dyn Fn(&str, Option<String>) -> LaneFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// The state of one disk, for all its lanes and ports.
+/// The state of one disk, shared by all its lanes and ports.
 pub(crate) struct State {
     volume: String,
     pub(crate) unit: Arc<SharedUnit>,
     keep: Option<Keep>,
-    /// Who changes it, from the look at what is until the change is kept and made: no older state is
-    /// written over a newer one.
+    /// Held by whoever changes the state, from checking the present state until the change has been
+    /// stored and made, so that an older state never overwrites a newer one.
     changing: Arc<Turns>,
 }
 
 impl State {
-    /// With what was `kept` before a restart.
+    /// A state that starts from what was `kept` before a restart.
     pub(crate) fn new(volume: &str, keep: Option<Keep>, kept: Option<&str>) -> State {
         let unit = Arc::<SharedUnit>::default();
         if let Some(kept) = kept {
@@ -40,17 +40,17 @@ impl State {
         }
     }
 
-    /// Keeps it as it is; false if that failed.
+    /// Stores the current state; false if that failed.
     pub(crate) async fn keep(&self) -> bool {
         let _turn = self.changing.take_all().await;
         self.keep_text(self.unit.save()).await
     }
 
-    /// Makes a change, after it has been kept; unless the command that wants it is not `wanted` any
-    /// more when its turn comes, which gives `None`.
+    /// Stores a change, then makes it. `None` if the command is no longer `wanted` when its turn
+    /// comes.
     ///
     /// # Errors
-    /// How the command ends; then nothing has changed.
+    /// How the command ends; nothing has changed then.
     pub(crate) async fn change(
         &self,
         view: &std::cell::RefCell<LogicalUnit>,

@@ -1,4 +1,4 @@
-//! All disks on all lanes: what the fronts and the daemon hold.
+//! All disks on all lanes: the handle held by the fronts and the daemon.
 
 use std::{
     collections::BTreeMap,
@@ -27,50 +27,50 @@ use crate::{
 pub type OpenVolume =
     Arc<dyn Fn() -> LaneFuture<'static, volume::Result<SharedVolume>> + Send + Sync>;
 
-/// The disks, and what they may take.
+/// The disks and their limits.
 #[derive(Clone, Default)]
 pub struct UnitsConfig {
     /// The disks.
     pub disks: Vec<DiskSpec>,
-    /// Keeps their state over a restart; `None`: nothing is kept.
+    /// Stores their state for a restart; `None`: nothing is stored.
     pub keep: Option<Keep>,
-    /// How much memory commands may take.
+    /// Memory limits for commands.
     pub limits: Limits,
 }
 
 /// One disk.
 #[derive(Clone)]
 pub struct DiskSpec {
-    /// Name of the volume, for people.
+    /// The name of the volume, for people.
     pub name: String,
-    /// The volume's identity; NAA name and serial number derive from it.
+    /// The volume's identity, from which the NAA name and the serial number derive.
     pub uuid: [u8; 16],
     /// Opens the volume on a lane.
     pub open: OpenVolume,
-    /// What [`Keep`] kept for the volume before a restart.
+    /// What [`Keep`] stored for the volume before a restart.
     pub kept: Option<String>,
 }
 
-/// A volume could not be opened on a lane.
+/// A volume that could not be opened on a lane.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OpenError(pub(crate) String);
 
-/// A volume could not be flushed at the end: what had been written to it and not been flushed before
-/// may be lost.
+/// A volume could not be flushed at the end: data written since the last successful flush may be
+/// lost.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "the last flush of volume {volume} failed, and what was written since the one before may be lost; the log says why"
 )]
 pub struct FlushError {
-    /// Its name.
+    /// The name of the volume.
     pub volume: String,
 }
 
-/// What a lane found when it flushed its disks for the last time: the volumes that failed, and what they said.
+/// The volumes whose last flush failed on a lane, with the errors.
 pub(crate) type Failed = Vec<(String, Error)>;
 
-/// Tells the log which last flushes failed, each volume once, whichever lanes found it.
+/// Logs which last flushes failed, each volume once, whichever lanes found it.
 pub(crate) fn tell_failed(failed: Failed) -> Result<(), FlushError> {
     let mut told = BTreeMap::new();
     for (volume, error) in failed {
@@ -91,12 +91,12 @@ pub struct Units {
     lanes: Vec<Sender<Message>>,
     everywhere: Arc<Everywhere>,
     keep: Option<Keep>,
-    /// What all lanes share of each disk, by the names of their volumes.
+    /// The shared state of each disk, by the names of their volumes.
     disks: Arc<Mutex<BTreeMap<String, Arc<Shared>>>>,
 }
 
 impl Units {
-    /// Opens all disks on all `lanes` (one of them may be the current one).
+    /// Opens all disks on all `lanes` (one of which may be the current one).
     ///
     /// # Errors
     /// [`OpenError`] for the first volume that does not open.
@@ -137,12 +137,12 @@ impl Units {
         })
     }
 
-    /// How many lanes there are.
+    /// The number of lanes.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Runs `front` on a lane, with its part of the disks; false if that lane has ended.
+    /// Runs `front` on a lane, with that lane's part of the disks; false if the lane has ended.
     pub fn enter<F>(
         &self,
         lane: usize,
@@ -157,12 +157,12 @@ impl Units {
         self.lanes[lane].send(message).is_ok()
     }
 
-    /// Where the time of commands has gone since the start.
+    /// How long commands have spent in each stage since the start.
     pub fn stage_times(&self) -> StageReport {
         self.everywhere.stages.report()
     }
 
-    /// What initiators have made of each disk, by the names of their volumes. No lane is asked.
+    /// A report on the SCSI state of each disk, by the names of their volumes. Does not involve the lanes.
     pub fn reports(&self) -> BTreeMap<String, UnitReport> {
         let disks = self.disks();
         let reports = disks.iter();
@@ -171,7 +171,7 @@ impl Units {
             .collect()
     }
 
-    /// What all lanes share of a new disk.
+    /// The shared state of a new disk.
     pub(crate) fn shared(&self, spec: &DiskSpec) -> Shared {
         shared(spec, &self.keep)
     }
@@ -180,23 +180,23 @@ impl Units {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the lengths of the volumes. Where one has another than its disk, every nexus is told
-    /// by a unit attention (CAPACITY DATA HAS CHANGED), once. Returns before it is done.
+    /// Checks the lengths of the volumes. If one differs from its disk's, every nexus is told once
+    /// by a unit attention (CAPACITY DATA HAS CHANGED). Returns without waiting for that.
     pub fn tell_lengths(&self) {
-        // The length is in what the views of a disk share, so that the first lane tells it and the others
-        // find that done. All lanes are asked because one may have no view of the disk.
+        // The length is part of the state that all lanes share, so the first lane announces it and the
+        // others find that done. All lanes are asked because any one may have no view of the disk.
         for lane in 0..self.lanes.len() {
             self.enter(lane, |units| async move {
                 for unit in units.one_of_each() {
-                    // Each in its own time: a sanitize takes hours.
+                    // In a task each, as one may have to wait for a sanitize, which takes hours.
                     spawn(async move { unit.tell_length().await });
                 }
             });
         }
     }
 
-    /// Stops what runs without a front, a sanitize. To be called after the fronts have stopped and before
-    /// the flush.
+    /// Stops what runs without a front, that is, a sanitize. Call it after the fronts have stopped and
+    /// before the flush.
     pub fn stop(&self) {
         self.everywhere.stopping.store(true, Ordering::Relaxed);
     }
@@ -204,8 +204,8 @@ impl Units {
     /// Flushes all volumes.
     ///
     /// # Errors
-    /// [`FlushError`] for the first volume whose flush failed; all others have been flushed. One that
-    /// was taken over by another owner is not ours to flush, and no error.
+    /// [`FlushError`] for the first volume whose flush failed; all others have been flushed. A volume
+    /// that another owner has taken over is not flushed, which is no error.
     pub async fn flush(&self) -> Result<(), FlushError> {
         let mut answers = Vec::new();
         for lane in 0..self.lanes.len() {
@@ -249,11 +249,11 @@ async fn flush_here(units: &LaneUnits) -> Failed {
     failed
 }
 
-/// Flushes one disk before it goes; gives what failed.
+/// Flushes one disk before it is removed; returns the error, if any.
 pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
     let error = disk.volume.flush().await.err()?;
     let volume = disk.name().to_owned();
-    // What was written lies on the disks of the new owner, whose flushes cover it.
+    // The written data is on the disks of the new owner, whose flushes cover it.
     if error.kind() == ErrorKind::Preempted {
         tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
         return None;
@@ -274,7 +274,7 @@ impl Disk {
     /// The current lane's view of a disk.
     ///
     /// # Errors
-    /// Its volume does not open.
+    /// If its volume does not open.
     pub(crate) async fn open(shared: Arc<Shared>, open: &OpenVolume) -> Result<Disk, OpenError> {
         let opened = open().await;
         let volume =

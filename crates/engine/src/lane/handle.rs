@@ -1,4 +1,4 @@
-//! How other threads, other lanes among them, have a lane do something.
+//! How other threads, other lanes included, give a lane work.
 
 use std::{fmt, future::Future, sync::Arc};
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::future::LaneFuture;
 
-/// Reaches a lane from any thread.
+/// Gives access to a lane from any thread.
 #[derive(Clone)]
 pub struct LaneHandle(pub(crate) Arc<Inbox>);
 
 impl LaneHandle {
-    /// Starts a task on that lane: `make` runs there and gives the future.
+    /// Starts a task on that lane: `make` runs there and returns the future.
     pub fn spawn<F: Future<Output = ()> + 'static>(
         &self,
         make: impl FnOnce() -> F + Send + 'static,
@@ -24,14 +24,14 @@ impl LaneHandle {
         self.0.push(Message::Run(Share::current(), run));
     }
 
-    /// Whether this is the lane that runs now.
+    /// Whether this is the lane running on the current thread.
     pub fn is_current(&self) -> bool {
         try_with(|lane| lane.inbox.id == self.0.id) == Some(true)
     }
 }
 
 impl PartialEq for LaneHandle {
-    /// Whether both reach one lane.
+    /// Whether both refer to the same lane.
     fn eq(&self, other: &LaneHandle) -> bool {
         self.0.id == other.0.id
     }

@@ -1,8 +1,8 @@
-//! How the world outside a lane reaches it: wake-ups of its tasks and closures to run, put in by
-//! any thread, taken out by the lane. The bell (an eventfd) is rung only when the lane sleeps.
+//! How the world outside a lane reaches it: any thread can put in wake-ups for its tasks and closures to run, and the
+//! lane takes them out. The bell (an eventfd) is rung only when the lane sleeps.
 //!
-//! A waker is one word that names lane, task and generation, so cloning it costs nothing and
-//! waking a task of one's own lane touches no shared memory.
+//! A waker is a single word that names lane, task and generation, so cloning it costs nothing, and
+//! waking a task of the current lane touches no shared memory.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -21,7 +21,7 @@ pub(crate) struct LaneId(pub(crate) u16);
 
 pub(crate) enum Message {
     Wake(TaskRef),
-    /// For whose share, and what.
+    /// The share to charge, and the closure.
     Run(Share, Box<dyn FnOnce() + Send>),
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Inbox {
     bell: Option<OwnedFd>,
 }
 
-/// Every lane by its id. An ended lane keeps its id until nobody holds its inbox any more: only then
-/// may another one take it, so that no handle can reach the wrong lane.
+/// Every lane by its id. The id of an ended lane stays taken until the last reference to its inbox
+/// is gone, so that no handle can reach a wrong lane.
 static LANES: RwLock<Lanes> = RwLock::new(Lanes {
     inboxes: Vec::new(),
     free: Vec::new(),
@@ -43,7 +43,7 @@ static LANES: RwLock<Lanes> = RwLock::new(Lanes {
 
 struct Lanes {
     inboxes: Vec<Weak<Inbox>>,
-    /// The ids that nobody has.
+    /// Ids not in use.
     free: Vec<LaneId>,
 }
 
@@ -81,7 +81,7 @@ impl Inbox {
         self.ended.store(true, Ordering::SeqCst);
         let unread = std::mem::take(&mut *messages);
         drop(messages);
-        // What waits for an answer learns from the drop that none will come.
+        // Whoever waits for an answer learns from the drop that none will come.
         drop(unread);
     }
 
@@ -114,26 +114,26 @@ impl Inbox {
             if let Some(bell) = &self.bell {
                 let one = 1u64.to_ne_bytes();
                 // SAFETY: writes eight bytes from a live array to a descriptor that self owns.
-                // The only failure of an eventfd write is a full counter, which rings as well.
+                // An eventfd write fails only on a full counter, and then the bell is rung already.
                 unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
             }
         }
     }
 
-    /// Whether there is nothing to take. One load, for the lane's spin.
+    /// Whether there are no messages. A single load, cheap enough for the lane's spin.
     pub(crate) fn is_empty(&self) -> bool {
         !self.filled.load(Ordering::SeqCst)
     }
 
     /// Moves all messages to `into`.
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
-        // Looked at first: a swap costs the cache line, and nearly always there is nothing.
+        // Check before the swap: a swap takes the cache line exclusively, and there is almost never a message.
         if !self.is_empty() && self.filled.swap(false, Ordering::SeqCst) {
             into.append(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// Announces that the lane is about to sleep; false if there is a message to take first.
+    /// Announces that the lane is about to sleep. Returns false if there is a message to take first.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let empty = self.is_empty();
@@ -143,7 +143,7 @@ impl Inbox {
         empty
     }
 
-    /// Announces that the lane is awake: senders need not ring.
+    /// Announces that the lane is awake, so senders need not ring the bell.
     pub(crate) fn wake_up(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }

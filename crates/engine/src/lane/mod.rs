@@ -1,8 +1,8 @@
 //! The lane: one thread's executor and reactor, and the loop that drives both.
 //!
-//! A turn runs what is ready (of each [share](crate::share) only so much), fires the timers that are due, submits what the tasks asked for and
-//! takes what has completed. When there is nothing to do it looks for work for a while, where that
-//! pays (`pause.rs`), then sleeps.
+//! Each turn runs ready tasks (each [share](crate::share) only up to its limit), fires due timers, submits the
+//! operations that the tasks asked for, and takes completions. With nothing to do, the lane spins for a while where
+//! that pays (`pause.rs`), then sleeps.
 
 mod handle;
 mod inbox;
@@ -45,15 +45,15 @@ pub use shares::{Counts, Share, TURN_BYTES};
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::TimerId;
 
-/// Tasks polled in one turn before the reactor is looked at again.
+/// Tasks polled per turn before the lane checks the reactor again.
 const TASKS_PER_TURN: usize = 256;
 
-/// How a lane waits.
+/// How a lane is set up.
 #[derive(Clone, Debug)]
 pub struct LaneConfig {
-    /// Operations that fit into the submission queue; more are submitted in several goes.
+    /// Size of the submission queue, in operations; more are submitted in several calls.
     pub entries: u32,
-    /// How it waits when it has nothing to do.
+    /// How the lane waits when it has nothing to do.
     pub waiting: Waiting,
 }
 
@@ -66,14 +66,14 @@ impl Default for LaneConfig {
     }
 }
 
-/// What performs a lane's operations: a reactor of either world.
+/// What performs a lane's operations: the ring or the simulated world.
 #[cfg(feature = "sim")]
 type LaneReactor = Box<dyn Reactor>;
-/// What performs a lane's operations: the ring, as there is no other world.
+/// What performs a lane's operations: the ring, since this build has no simulator.
 #[cfg(not(feature = "sim"))]
 type LaneReactor = Box<Ring>;
 
-/// One executor with one reactor, to be driven by the thread that made it.
+/// One executor with one reactor, driven by the thread that created it.
 pub struct Lane(pub(crate) Rc<LaneInner>);
 
 pub(crate) struct LaneInner {
@@ -84,12 +84,12 @@ pub(crate) struct LaneInner {
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
     messages: RefCell<Vec<Message>>,
-    /// What [`crate::local`] keeps, by number: in order, so that a simulated lane ends in the same way each time.
+    /// What [`crate::local`] keeps, by key. Ordered, so that a simulated lane drops them in the same order each time.
     pub(crate) locals: RefCell<BTreeMap<u64, Box<dyn Any>>>,
     pub(crate) shares: Shares,
-    /// When the turn that runs now began.
+    /// When the current turn began.
     turn_began: Cell<Instant>,
-    /// What the clock said last.
+    /// The last reading of the clock.
     last_known: Cell<Instant>,
     pauses: RefCell<Pauses>,
 }
@@ -98,14 +98,14 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<LaneInner>>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` with the current lane. Panics when this thread drives none: an I/O or a spawn outside
-/// of a lane is an error of the program, not of its input.
+/// Runs `f` with the current lane. Panics if this thread drives none: I/O or a spawn outside of a
+/// lane is a bug, not bad input.
 #[inline]
 pub(crate) fn with<T>(f: impl FnOnce(&LaneInner) -> T) -> T {
     try_with(f).expect("this needs a running lane: call it from a future that a Lane drives")
 }
 
-/// The current lane itself, for what may make another lane current meanwhile. Panics as [`with`].
+/// The current lane itself, for callers that may make another lane current meanwhile. Panics as [`with`].
 pub(crate) fn current() -> Rc<LaneInner> {
     let lane = CURRENT.with(|current| current.borrow().clone());
     lane.expect("this needs a running lane: call it from a future that a Lane drives")
@@ -118,12 +118,12 @@ pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
         .ok()?
 }
 
-/// Whether the current lane has ended and drops what is left of its tasks.
+/// Whether the current lane has ended and is dropping its remaining tasks.
 pub(crate) fn is_ending() -> bool {
     try_with(|lane| lane.inbox.has_ended()) == Some(true)
 }
 
-/// Makes a lane current until it is dropped; restores the one before.
+/// Makes a lane current for as long as it lives, then restores the previous one.
 pub(crate) struct Entered(Option<Rc<LaneInner>>);
 
 impl Drop for Entered {
@@ -136,7 +136,7 @@ impl Lane {
     /// A lane on io_uring.
     ///
     /// # Errors
-    /// When the kernel refuses a ring; the message names the cause and the mend.
+    /// If the kernel refuses to create a ring; the message names the cause and the remedy.
     pub fn new(config: &LaneConfig) -> io::Result<Lane> {
         let (ring, bell) = Ring::new(config.entries)?;
         let inbox = Inbox::register(Some(bell));
@@ -160,13 +160,13 @@ impl Lane {
         }))
     }
 
-    /// Reaches this lane from other threads.
+    /// A handle to reach this lane from other threads.
     pub fn handle(&self) -> LaneHandle {
         LaneHandle(self.0.inbox.clone())
     }
 
-    /// Drives the lane until `future` ends. Other tasks of the lane run meanwhile and stay where
-    /// they are afterwards; the next call goes on with them. A future that is ready at once costs
+    /// Drives the lane until `future` ends. Other tasks of the lane run meanwhile, and pause where
+    /// they are when it returns; the next call resumes them. A future that is ready at once costs
     /// no system call.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let lane = &self.0;
@@ -201,7 +201,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         self.0.inbox.end();
         let _entered = self.0.enter();
-        // A task's end may start others (a Drop that spawns): drain until none is left.
+        // A task's end may start others (a Drop that spawns), so repeat until none is left.
         loop {
             let futures = self.0.tasks.borrow_mut().drain();
             if !futures.is_empty() {
@@ -244,7 +244,7 @@ impl LaneInner {
         self.turn_began.get()
     }
 
-    /// One turn of the loop; with `wait` it sleeps when there is nothing to do.
+    /// One turn of the loop. With `wait`, sleeps when there is nothing to do.
     pub(crate) fn turn(&self, wait: bool) {
         self.turn_began.set(self.now());
         self.run_ready();
@@ -266,8 +266,8 @@ impl LaneInner {
         tasks.ready_len() == 0 && !tasks.main_woken && self.inbox.is_empty()
     }
 
-    /// Polls ready tasks, up to a bound; those that become ready meanwhile may wait for the next turn,
-    /// and so do those whose share is spent.
+    /// Polls ready tasks, up to a bound. Tasks that become ready meanwhile may wait for the next turn,
+    /// and so do those whose share is used up.
     pub(crate) fn run_ready(&self) {
         for _ in 0..TASKS_PER_TURN {
             let may_run = |share| {
@@ -326,7 +326,7 @@ impl LaneInner {
         }
     }
 
-    /// Waits for work: looks for it if that pays, then sleeps.
+    /// Waits for work: spins if that pays, then sleeps.
     fn pause(&self) {
         let began = self.now();
         let look_ns = self.pauses.borrow().look_ns();
@@ -341,7 +341,7 @@ impl LaneInner {
             .ended(began, self.now(), clock::thread_cpu_ns);
     }
 
-    /// Looks for work without sleeping, for `look_ns`. True: found, or a timer is due.
+    /// Spins for up to `look_ns`. Returns true if work was found or a timer is due.
     fn look(&self, began: Instant, look_ns: u64) -> bool {
         let deadline = self.timers.borrow().next_deadline();
         loop {
@@ -357,7 +357,7 @@ impl LaneInner {
         }
     }
 
-    /// Lets the reactor work and wakes the tasks that wait for its completions.
+    /// Polls the reactor and wakes the tasks whose operations have completed.
     pub(crate) fn poll_reactor(&self, wait: Wait) {
         let mut completed = self.completed.take();
         self.reactor.borrow_mut().poll(wait, &mut completed);
@@ -378,7 +378,7 @@ impl LaneInner {
         self.pauses.borrow_mut().moved(moved_bytes);
     }
 
-    /// Ends what nobody wants any more: a connection that was accepted is closed.
+    /// Cleans up after an operation that nobody waits for any more: closes an accepted connection.
     fn discard(&self, op: Op, result: i32) {
         if matches!(op, Op::Accept { .. }) && result >= 0 {
             drop(self.reactor.borrow().adopt(result));
@@ -393,7 +393,7 @@ impl LaneInner {
             match message {
                 Message::Wake(task) => self.tasks.borrow_mut().schedule(task),
                 Message::Run(share, run) => {
-                    // It begins here, perhaps long after the turn did.
+                    // The closure starts now, perhaps long after the turn began.
                     self.turn_began.set(self.now());
                     self.shares.enter(share);
                     run();

@@ -37,7 +37,7 @@ impl OpTable {
         OpId(index)
     }
 
-    /// Gives the waker to call, and the operation if nobody wants it back.
+    /// Returns the waker to call, and the operation if nobody wants it back.
     pub(super) fn complete(
         &mut self,
         id: OpId,
@@ -61,7 +61,7 @@ impl OpTable {
     }
 }
 
-/// Hands `op` to the reactor; ends with the operation and its result (a count or minus an errno).
+/// Hands `op` to the reactor. Resolves to the operation and its result (a count or a negated errno).
 pub(crate) fn submit(op: Op) -> Submitted {
     let cancellable = op.is_cancellable();
     with(|lane| {
@@ -75,8 +75,8 @@ pub(crate) fn submit(op: Op) -> Submitted {
     })
 }
 
-/// An operation in flight. Dropping it detaches: the reactor finishes the operation (early, if
-/// that may be) and frees what it holds.
+/// An operation in flight. Dropping it detaches: the reactor finishes the operation (early, if it
+/// may be cancelled) and frees what it holds.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     id: OpId,
@@ -91,7 +91,7 @@ impl Future for Submitted {
         with(|lane| {
             let mut ops = lane.ops.borrow_mut();
             let slot = &mut ops.slots[self.id.0 as usize];
-            // In its place: moving an operation costs more than all else here.
+            // Update in place: moving an operation is the most expensive part here.
             if let OpSlot::Waiting(waker) = slot {
                 *waker = Some(cx.waker().clone());
                 return Poll::Pending;

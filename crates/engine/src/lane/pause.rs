@@ -1,46 +1,46 @@
-//! How a lane that has nothing to do waits: it looks for work, or it sleeps.
+//! How an idle lane waits: by spinning ("looking" for work) or by sleeping.
 //!
-//! Which takes less of the processor depends on the machine and on the load, and more on what is around the lane than
-//! on the lane: where a peer answers within microseconds, a lane that sleeps has it sleep too, and each wake-up of the
-//! one is paid for by the other. So little is foretold. A lane looks after short pauses until it knows better. It counts
-//! what its thread has taken of the processor and of the time, and how many bytes it has moved meanwhile, tries the
-//! other way for some pauses now and then, and goes on in the way that takes less for a byte. The longer the answer stays
-//! the same, the rarer are the trials.
+//! Which takes less CPU depends on the machine and the load, and more on the lane's peers than on the lane itself:
+//! where a peer answers within microseconds, a lane that sleeps makes its peer sleep too, and each pays for the
+//! other's wake-ups. So a lane measures instead of predicting. It starts by spinning in short pauses. It counts the
+//! CPU time and elapsed time of its thread and the bytes moved meanwhile, tries the other way for some pauses now and
+//! then, and stays with the way that costs less per byte. The longer the answer stays the same, the rarer the trials.
 //!
-//! Two lanes that are each other's peers both look or both sleep, and neither finds out alone that both together
-//! would do better. Hence the beginning, and hence what a lane gives for looking where it moves more in the same time.
+//! Two lanes that are each other's peers either both spin or both sleep, and neither can find out alone that
+//! switching together would be better. That is why lanes start by spinning, and why a lane pays extra CPU for
+//! spinning where that moves more in the same time.
 
 use std::mem;
 
 use crate::Instant;
 
-/// How a lane that has nothing to do waits: what that costs, and how soon it goes on.
+/// How an idle lane waits: a trade-off between CPU time and latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Waiting {
-    /// It looks for work for up to 50 µs after short pauses, whatever that costs.
+    /// Spins for up to 50 µs while pauses are short on average, whatever it costs.
     Latency,
-    /// It looks for work where that takes at most a tenth more of the processor than to sleep, or a quarter where it
-    /// gets a tenth more done.
+    /// Spins where that takes at most a tenth more CPU than sleeping, or at most a quarter more where it gets a
+    /// tenth more done.
     #[default]
     Balanced,
-    /// It looks for work only where that takes less of the processor than to sleep.
+    /// Spins only where that takes no more CPU than sleeping.
     Cpu,
 }
 
-/// The longest look.
+/// The longest spin.
 const LOOK_MAX_NS: u64 = 50_000;
-/// After so many pauses what they cost is counted, in the usual way and in a trial of the other.
+/// The number of pauses over which costs are measured: in the usual way, and in a trial of the other.
 const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
-/// A trial comes after so many windows at most: 32 slow commands among 16,000 are beyond the 99th percentile.
+/// The most windows between trials: 32 slow commands among 16,000 lie beyond the 99th percentile.
 const TRIAL_EVERY_MAX: u32 = 256;
-/// Fewer bytes than one I/O say nothing.
+/// Windows that moved less than a few I/Os say nothing about the cost per byte.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
 
-/// What it takes to move a MiB.
+/// The cost of moving one MiB.
 #[derive(Clone, Copy, Default, Debug)]
 struct Cost {
-    /// Of the processor.
+    /// CPU time.
     cpu_ns: u64,
     elapsed_ns: u64,
 }
@@ -57,7 +57,7 @@ impl Cost {
         }
     }
 
-    /// A running mean.
+    /// Updates the running mean.
     fn with(self, newer: Cost) -> Cost {
         let mean = |old: u64, new: u64| old - old / 4 + new / 4;
         Cost {
@@ -75,8 +75,8 @@ enum Way {
 }
 
 impl Way {
-    /// After how many windows of another load it is first left for a trial. A lane that looks without need loses
-    /// little until then, and one that sleeps much.
+    /// After how many windows under a changed load the other way is first tried. A lane that spins needlessly
+    /// loses little until then; one that sleeps needlessly loses much.
     fn first_trial(self) -> u32 {
         match self {
             Way::Look => 8,
@@ -85,24 +85,24 @@ impl Way {
     }
 }
 
-/// What a lane has learnt of its pauses.
+/// What a lane has learnt about its pauses.
 #[derive(Debug)]
 pub(super) struct Pauses {
     waiting: Waiting,
-    /// A running mean of the pauses: looking is for short ones.
+    /// Running mean of the pauses' length: spinning is for short ones.
     mean_ns: u64,
-    /// The way that is usual now.
+    /// The current choice.
     way: Way,
     is_trial: bool,
-    /// Pauses that are left of this window.
+    /// Pauses left in this window.
     pauses_left: u32,
-    /// When this window began, by the clock and in CPU time of the thread, and the bytes moved since.
+    /// When this window began, in wall-clock time and in CPU time of the thread, and the bytes moved since.
     began: Instant,
     began_cpu_ns: u64,
     moved_bytes: u64,
-    /// What the usual way costs, a running mean; `None`: not known.
+    /// Running mean of the cost of the usual way; `None`: unknown.
     usual: Option<Cost>,
-    /// Windows until the next trial, and how many there were before the last.
+    /// Windows until the next trial, and the current interval between trials.
     until_trial: u32,
     trial_every: u32,
 }
@@ -124,27 +124,27 @@ impl Pauses {
         }
     }
 
-    /// How long to look for work now; `None`: not at all.
+    /// How long to spin now; `None`: not at all.
     pub(super) fn look_ns(&self) -> Option<u64> {
         let is_short = self.mean_ns <= LOOK_MAX_NS;
         let looks = match (self.waiting, self.way, self.is_trial) {
             (Waiting::Latency, ..) | (_, Way::Look, false) => is_short,
-            // Pauses may be long because it slept.
+            // Pauses may be long just because the lane slept.
             (_, Way::Sleep, true) => true,
             (_, Way::Look, true) | (_, Way::Sleep, false) => false,
         };
         looks.then_some(LOOK_MAX_NS)
     }
 
-    /// Bytes have been moved.
+    /// Counts bytes moved.
     pub(super) fn moved(&mut self, bytes: u64) {
         self.moved_bytes += bytes;
     }
 
-    /// A pause that `began` then has ended `now`, however it was spent. `cpu_ns` gives the thread's CPU time.
+    /// Records a pause from `began` to `now`, however it was spent. `cpu_ns` returns the thread's CPU time.
     pub(super) fn ended(&mut self, began: Instant, now: Instant, cpu_ns: impl FnOnce() -> u64) {
-        // A mean over about eight pauses; a long one counts no more than ten looks, so that the lane finds back to
-        // looking soon after a quiet time.
+        // A mean over about eight pauses. A long pause counts as at most ten spins, so that the lane returns to
+        // spinning soon after a quiet time.
         let pause_ns = now.since(began).as_nanos() as u64;
         let capped = pause_ns.min(10 * LOOK_MAX_NS);
         self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
@@ -178,19 +178,19 @@ impl Pauses {
         }
     }
 
-    /// The usual way has cost this much.
+    /// Records the cost of a window in the usual way.
     fn count(&mut self, cost: Cost) {
         let known = self.usual.replace(cost);
         let is_alike = |known: &Cost| cost.cpu_ns.abs_diff(known.cpu_ns) < known.cpu_ns / 3;
         match known.filter(is_alike) {
             Some(known) => self.usual = Some(known.with(cost)),
-            // Another load: what was learnt is of no use for it.
+            // The load has changed, so earlier measurements do not apply.
             None => self.trial_every = self.way.first_trial(),
         }
         self.until_trial = self.until_trial.min(self.trial_every).saturating_sub(1);
     }
 
-    /// The other way has cost this much.
+    /// Records the cost of a trial of the other way.
     fn compare(&mut self, usual: Cost, other: Cost) {
         let (look, sleep) = match self.way {
             Way::Look => (usual, other),
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::Duration;
 
-    /// What the two ways cost for a command of 4 KiB, one at each pause, in nanoseconds.
+    /// What the two ways cost for one 4 KiB command per pause, in nanoseconds.
     #[derive(Clone, Copy)]
     struct Costs {
         look: u64,
@@ -239,7 +239,7 @@ mod tests {
 
     const PAUSE: Duration = Duration::from_micros(20);
 
-    /// A lane with a clock and a command at each pause.
+    /// A lane with a clock and one command per pause.
     struct Lane {
         pauses: Pauses,
         now: Instant,
@@ -255,7 +255,7 @@ mod tests {
             }
         }
 
-        /// One pause; whether the lane looked.
+        /// Simulates one pause; returns whether the lane spun.
         fn pause(&mut self, costs: Costs, pause: Duration) -> bool {
             let looks = self.pauses.look_ns().is_some();
             self.cpu_ns += if looks { costs.look } else { costs.sleep };
@@ -266,7 +266,7 @@ mod tests {
             looks
         }
 
-        /// Goes through `count` pauses; the share of those in which it looked, in parts of a thousand.
+        /// Goes through `count` pauses; returns the share of them spent spinning, in thousandths.
         fn looked(&mut self, count: u32, costs: Costs) -> u32 {
             let looks = (0..count).filter(|_| self.pause(costs, PAUSE)).count();
             looks as u32 * 1000 / count
@@ -320,7 +320,7 @@ mod tests {
         assert!(share(Waiting::Cpu) < 50);
     }
 
-    /// The share of pauses in which one of them looked, in parts of a thousand.
+    /// The share of pauses in which one of the two spun, in thousandths.
     fn together(peers: &mut [Lane; 2], count: u32) -> u32 {
         let mut looks = 0;
         for _ in 0..count {
@@ -339,8 +339,8 @@ mod tests {
         looks * 500 / count
     }
 
-    /// Both look: a command takes 2 µs, and each of them as much of its processor. Who sleeps has the other one wait
-    /// for it to wake up, which takes a third more of the processor on both sides, whatever the other one does.
+    /// With both spinning, a command takes 2 µs of time and of each one's CPU. A lane that sleeps makes the other
+    /// wait for its wake-up, which takes a third more CPU on both sides, whatever the other does.
     #[test]
     fn lanes_that_are_peers_look_together_from_the_start_and_after_a_load_for_which_they_slept() {
         let mut peers = [Lane::new(Waiting::Balanced), Lane::new(Waiting::Balanced)];
@@ -353,7 +353,7 @@ mod tests {
         assert!(together(&mut peers, 10_000) > 900);
     }
 
-    /// Looking takes a fifth more of the processor, and gets the work done in two thirds of the time, or in the same.
+    /// Spinning takes a fifth more CPU and gets the work done in two thirds of the time, or in the same.
     #[test]
     fn balanced_gives_a_quarter_where_more_gets_done() {
         const DEARER: Costs = Costs {

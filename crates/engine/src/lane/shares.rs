@@ -1,22 +1,22 @@
-//! What the users of one lane have spent since its reactor was last looked at; [`crate::share`] says
-//! what that is for.
+//! What each share has spent on one lane since the reactor was last polled; [`crate::share`]
+//! explains what that is for.
 
 use std::cell::{Cell, RefCell};
 
 use super::try_with;
 
-/// What a share may spend between two looks at the reactor, in bytes moved: about 100 µs. It is the
-/// last piece that may exceed it. Shorter turns would send the answers of a deep queue in more calls.
+/// What a share may spend between two polls of the reactor, in bytes moved: about 100 µs. Only its
+/// last piece may exceed it. Shorter turns would send the answers of a deep queue in more calls.
 pub const TURN_BYTES: usize = 512 << 10;
-/// What a poll costs by itself, in bytes moved.
+/// The fixed cost of polling a task, in bytes moved.
 const POLL_BYTES: usize = 2 << 10;
 
-/// Names a user of lanes. The number is the same on all lanes.
+/// Identifies a user of lanes; the same on all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share(u64);
 
 impl Share {
-    /// What belongs to no user alone.
+    /// Work that belongs to no single user.
     pub const COMMON: Share = Share(0);
 
     /// The share of the user with this number.
@@ -24,30 +24,30 @@ impl Share {
         Share(number + 1)
     }
 
-    /// The one that the current task works for; [`Share::COMMON`] outside of lanes.
+    /// The share that the current task works for; [`Share::COMMON`] outside of lanes.
     pub(crate) fn current() -> Share {
         try_with(|lane| lane.shares.current()).unwrap_or(Share::COMMON)
     }
 }
 
-/// What a lane has counted so far, without a clock.
+/// What a lane has counted so far, without reading a clock.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Looks at the reactor, each after a turn.
+    /// Polls of the reactor, one after each turn.
     pub looks: u64,
-    /// Polls of tasks: each time one was woken, at most.
+    /// Polls of tasks: at most one per wake-up.
     pub polls: u64,
-    /// The most that one share has spent between two looks, in bytes moved.
+    /// The most that one share has spent between two polls of the reactor, in bytes moved.
     pub spent_most_bytes: usize,
 }
 
-/// What has been spent on one lane since its reactor was last looked at.
+/// What has been spent on one lane since its reactor was last polled.
 pub(crate) struct Shares {
     current: Cell<Share>,
-    /// By the current one.
+    /// Spent by the current share.
     spent_bytes: Cell<usize>,
-    /// By others that have worked in this turn, by their numbers: few, as a turn polls only so many
-    /// tasks.
+    /// Spent by other shares in this turn, by number. The list is short, as a turn polls a bounded
+    /// number of tasks.
     others: RefCell<Vec<(u64, usize)>>,
     looks: Cell<u64>,
     polls: Cell<u64>,
@@ -78,7 +78,7 @@ impl Shares {
         }
     }
 
-    /// Works for `share` from now on.
+    /// Charges `share` from now on.
     pub(crate) fn enter(&self, share: Share) {
         let before = self.current.get();
         if before.0 == share.0 {
@@ -100,7 +100,7 @@ impl Shares {
         self.current.set(share);
     }
 
-    /// Whether the current one has had its turn.
+    /// Whether the current share has used up its turn.
     pub(crate) fn is_spent(&self) -> bool {
         self.spent_bytes.get() >= TURN_BYTES
     }
@@ -121,7 +121,7 @@ impl Shares {
         }
     }
 
-    /// The reactor has been looked at.
+    /// The reactor has been polled: a new turn begins.
     pub(crate) fn begin_turn(&self) {
         self.looks.set(self.looks.get() + 1);
         self.note_most();

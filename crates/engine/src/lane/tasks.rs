@@ -1,5 +1,5 @@
-//! Tasks of one lane: a slab of futures and the queue of those that were woken. In a simulation
-//! the queue is drawn from at random under the seed, so that every order is tried.
+//! Tasks of one lane: a slab of futures and the queue of woken ones. In a simulation the next task
+//! is drawn from the queue at random under the seed, so that every order gets tried.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(crate) struct TaskRef {
     pub(crate) generation: u16,
 }
 
-/// Chooses among `n` ready tasks: the index of the next one.
+/// Picks the next of `n` ready tasks by index.
 pub(crate) type Chooser = Box<dyn FnMut(usize) -> usize>;
 
 struct Slot {
@@ -30,7 +30,7 @@ pub(crate) struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ready: VecDeque<TaskRef>,
-    /// Ready as well, but their shares have had their turn.
+    /// Ready as well, but their share is used up for this turn.
     spent: VecDeque<TaskRef>,
     /// The future of `block_on`, which lives on its caller's stack, was woken.
     pub(crate) main_woken: bool,
@@ -44,14 +44,14 @@ impl Tasks {
         generation: 0,
     };
 
-    /// Adds a task and puts it in line.
+    /// Adds a task and queues it as ready.
     pub(crate) fn add(&mut self, share: Share, future: LaneFuture<'static, ()>) {
         let task = self.reserve(share);
         self.put_back(task, future);
         self.schedule(task);
     }
 
-    /// A place for a task whose future the caller polls first.
+    /// Reserves a slot for a task whose future the caller polls first.
     pub(super) fn reserve(&mut self, share: Share) -> TaskRef {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
@@ -99,7 +99,7 @@ impl Tasks {
         self.slots.iter().filter(|slot| slot.used).count()
     }
 
-    /// Lets those run again whose shares had had their turn; they stand before what is ready since.
+    /// Makes the tasks of used-up shares ready again, ahead of those that became ready since.
     pub(crate) fn begin_turn(&mut self) {
         if !self.spent.is_empty() {
             self.spent.append(&mut self.ready);
@@ -107,7 +107,7 @@ impl Tasks {
         }
     }
 
-    /// Takes the next ready task whose share `may_run` out for polling, with its share and future.
+    /// Takes out the next ready task whose share `may_run`, with its share and future, for polling.
     pub(crate) fn next(
         &mut self,
         may_run: impl Fn(Share) -> bool,
@@ -132,7 +132,7 @@ impl Tasks {
         }
     }
 
-    /// Puts a future that is still pending back.
+    /// Puts back a future that is still pending.
     pub(crate) fn put_back(&mut self, task: TaskRef, future: LaneFuture<'static, ()>) {
         let slot = &mut self.slots[task.index as usize];
         debug_assert!(slot.used, "a task that has ended stays ended");
@@ -155,7 +155,7 @@ impl Tasks {
         self.free.push(task.index);
     }
 
-    /// Takes all futures out, so that they can be dropped outside the borrow.
+    /// Takes all futures out, so that they are dropped outside the borrow.
     pub(crate) fn drain(&mut self) -> Vec<LaneFuture<'static, ()>> {
         self.ready.clear();
         self.spent.clear();

@@ -1,5 +1,4 @@
-//! The timers of one lane: a heap, of which the lane fires what is due between two looks at the
-//! reactor.
+//! The timers of one lane: a heap. The lane fires due timers between two polls of the reactor.
 
 use std::{
     cmp::Reverse,
@@ -16,7 +15,7 @@ pub(crate) struct TimerId(u64);
 #[derive(Default)]
 pub(crate) struct Timers {
     next_id: u64,
-    /// With some whose waker is gone, but never the first.
+    /// May contain cancelled entries (without a waker), but never as the first.
     heap: BinaryHeap<Reverse<(Instant, TimerId)>>,
     wakers: BTreeMap<TimerId, Waker>,
 }
@@ -38,7 +37,7 @@ impl Timers {
             return;
         }
         self.drop_gone();
-        // Rebuild before entries whose waker is gone outweigh the rest.
+        // Rebuild before cancelled entries outweigh the rest.
         if self.heap.len() > 64 && self.heap.len() > 4 * self.wakers.len() {
             let wakers = &self.wakers;
             self.heap.retain(|Reverse((_, id))| wakers.contains_key(id));
@@ -50,7 +49,7 @@ impl Timers {
         self.heap.peek().map(|&Reverse((deadline, _))| deadline)
     }
 
-    /// Drops what stands first and has no waker.
+    /// Drops cancelled entries from the front.
     fn drop_gone(&mut self) {
         while let Some(Reverse((_, id))) = self.heap.peek() {
             if self.wakers.contains_key(id) {

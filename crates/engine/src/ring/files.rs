@@ -1,5 +1,5 @@
-//! Files as the ring's system opens them: what `open` and `statx` say that io_uring has no operation for,
-//! or that is asked at start only.
+//! Opening and inspecting files on the real system: what io_uring has no operation for, or what is needed
+//! only at start (`open`, `statx`).
 
 use std::{
     fs, io,
@@ -91,8 +91,8 @@ fn is_block_device(fd: &OwnedFd) -> io::Result<bool> {
     Ok(kind.is_block_device())
 }
 
-/// Opens the block device behind `fd` once more, as mkfs and mount do (open(2), O_EXCL): that fails while it is
-/// mounted, or a part of another device, or a partition of it is.
+/// Opens the block device behind `fd` again with O_EXCL, as mkfs and mount do (open(2)). That fails while the
+/// device or a partition of it is mounted or part of another device.
 fn alone(fd: &OwnedFd, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = std::ffi::CString::new(own_path(fd.as_raw_fd())).expect("no NUL byte");
     // SAFETY: a NUL-terminated path that lives through the call.
@@ -104,19 +104,19 @@ fn alone(fd: &OwnedFd, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Leads to what is open as `raw`, wherever its path leads now.
+/// A path that leads to whatever is open as `raw`, wherever its original path leads now.
 fn own_path(raw: RawFd) -> String {
     format!("/proc/self/fd/{raw}")
 }
 
-/// The most that is written at once into ext4's page cache.
+/// The longest single write into ext4's page cache, in bytes.
 ///
-/// A write makes folios as long as itself (Linux 6.16), and each later write into one walks over all
-/// blocks of it: 4 KiB cost 2 to 3 µs in a folio of 16 KiB, 6 in one of 128 KiB and 25 in one of 1 MiB. Pages of
-/// databases are no longer than this.
+/// A write creates folios as long as itself (Linux 6.16), and each later write into a folio walks over all of
+/// its blocks: 4 KiB cost 2 to 3 µs in a folio of 16 KiB, 6 µs in one of 128 KiB and 25 µs in one of 1 MiB.
+/// Database pages are no longer than this.
 const FOLIO_MAX_BYTES: usize = 16 << 10;
 
-/// The file systems that ask a process or another machine: FUSE, virtiofs with it, NFS, SMB (three numbers), AFS,
+/// The file systems that ask a process or another machine: FUSE and virtiofs, NFS, SMB (three numbers), AFS,
 /// Coda, 9P, Ceph (statfs(2)).
 const ASKING: [u32; 9] = [
     0x6573_5546,
@@ -134,7 +134,7 @@ fn asks_somebody(kind: libc::c_long) -> bool {
     ASKING.contains(&(kind as u32))
 }
 
-/// The type of the file system that a file is in; `None`: it does not say.
+/// The type of the file system that holds a file; `None`: unknown.
 fn kind_of(file: &fs::File) -> Option<libc::c_long> {
     // SAFETY: statfs is plain data for which zero is valid.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -143,7 +143,7 @@ fn kind_of(file: &fs::File) -> Option<libc::c_long> {
     (failed == 0).then_some(stat.f_type)
 }
 
-/// Opens the file behind the descriptor `raw` once more: not by its path, which may lead elsewhere now.
+/// Opens the file behind the descriptor `raw` again. Not by its original path, which may lead elsewhere now.
 pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
     let path = own_path(raw);
     open(Path::new(&path), options).map_err(|error| {
@@ -152,10 +152,10 @@ pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
     })
 }
 
-/// What a path leads to, whatever the path.
+/// The identity of what a path leads to, independent of the path.
 #[derive(PartialEq, Eq)]
 pub(super) enum Identity {
-    /// A block device, by its number: its node may be made anew.
+    /// A block device by its number; its node may be recreated.
     Device(u64),
     /// A file, by its file system and inode.
     File(u64, u64),
@@ -181,17 +181,17 @@ pub(super) fn identity_at(path: &Path) -> io::Result<Identity> {
     Ok(Identity::of(&fs::metadata(path)?))
 }
 
-/// How long an open file is, in bytes; of a device, its size.
+/// The length of an open file in bytes; for a device, its size.
 pub(super) fn length(mut file: &fs::File) -> io::Result<u64> {
     match file.metadata()?.len() {
-        // A block device has no length in its inode; its end says how long it is.
+        // A block device has no length in its inode; seeking to its end gives its size.
         0 => io::Seek::seek(&mut file, io::SeekFrom::End(0)),
         len_bytes => Ok(len_bytes),
     }
 }
 
-/// What the kernel asks of offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux 6.1),
-/// and which lengths it writes all or nothing (STATX_WRITE_ATOMIC, Linux 6.11).
+/// The alignment that the kernel requires for offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux
+/// 6.1), and the lengths that it writes atomically (STATX_WRITE_ATOMIC, Linux 6.11).
 fn direct_io(file: &fs::File) -> io::Result<(u32, Option<RangeInclusive<u32>>)> {
     const STATX_DIOALIGN: u32 = 0x2000;
     const STATX_WRITE_ATOMIC: u32 = 0x1_0000;

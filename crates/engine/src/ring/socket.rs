@@ -1,4 +1,4 @@
-//! What sockets need of the system beside the ring's own operations.
+//! Socket setup that goes beyond the ring's own operations.
 
 use std::{
     io::{self, ErrorKind},
@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-/// Questions to a silent peer, and the time between them.
+/// Keepalive probes sent to a silent peer before the connection is dropped, and the seconds between them.
 const PROBES: libc::c_int = 5;
 const PROBE_INTERVAL_S: libc::c_int = 10;
 
-/// A Unix socket that listens at `path`.
+/// Creates a Unix socket listening at `path`, in place of a left-over one.
 pub(super) fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_left_over(path)? => {
@@ -26,12 +26,12 @@ pub(super) fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Whether a socket lies at `path` that nobody listens on.
+/// Whether `path` is a socket that nobody listens on.
 fn is_left_over(path: &Path) -> io::Result<bool> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         return Ok(false);
     }
-    // The standard library's connect would wait for whoever lets its queue run full.
+    // The standard library's connect would block on a listener whose queue is full.
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory arguments; the result is checked.
     let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -63,8 +63,8 @@ fn is_left_over(path: &Path) -> io::Result<bool> {
     Ok(connected < 0 && error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Has the kernel ask a peer that has been silent for `idle` whether it is there. A socket that cannot do
-/// that, a Unix one, does not need it.
+/// Turns on keepalive: the kernel probes a peer that has been silent for `idle`. Sockets that do not
+/// support it, Unix ones, do not need it.
 pub(super) fn keep_alive(raw: RawFd, idle: Duration) {
     let idle_s = libc::c_int::try_from(idle.as_secs().max(1)).unwrap_or(libc::c_int::MAX);
     set(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);

@@ -1,4 +1,4 @@
-//! Directories, whole files and marks of this machine: [`crate::store`]'s verbs as the system has them.
+//! The verbs of [`crate::store`] on the real system: directories, whole files and marks.
 
 use std::{
     ffi::CString,
@@ -23,7 +23,7 @@ use crate::{
 const MARK: &std::ffi::CStr = c"user.sanstone.disk";
 /// The longest mark, in bytes.
 const MARK_BYTES_MAX: usize = 256;
-/// More than any configuration or file of state has; a device may have no end.
+/// Limit for reading a whole file, in bytes: more than any configuration or state file has. A device may be endless.
 const READ_BYTES_MAX: u64 = 64 << 20;
 /// The file systems of this machine.
 pub(crate) struct System;
@@ -159,7 +159,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it"))
 }
 
-/// Every release of the standard library has its own idea of ENOTSUP.
+/// Maps ENOTSUP explicitly, because standard library releases differ in its error kind.
 fn explain(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOTSUP) => io::ErrorKind::Unsupported.into(),
@@ -171,11 +171,11 @@ fn explain(error: io::Error) -> io::Error {
     }
 }
 
-/// The process whose lock on the file at `place` is in the table `locks` (proc_locks(5)).
+/// The process that holds the lock on the file at `place`, by the table `locks` (proc_locks(5)).
 fn holder_of(place: &str, locks: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        // Who waits for a lock has an arrow before that word.
+        // A process that waits for the lock has an arrow before this word.
         let is_held = words.next() == Some("FLOCK");
         let (pid, of) = (words.nth(2)?, words.next()?);
         (is_held && of == place).then(|| pid.parse().ok()).flatten()

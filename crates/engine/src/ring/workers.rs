@@ -1,10 +1,10 @@
-//! Operations on files whose file system asks somebody else (FUSE, NFS, SMB). Such an operation may wait for any time, also
-//! where the ring asks for one that does not, and the lane would wait with it. So it goes to a worker thread of the
-//! kernel's.
+//! Operations on files whose file system asks another process or machine (FUSE, NFS, SMB). They may block for any
+//! time, even when the ring asks for a non-blocking attempt, and the lane would block with them. So they go to the
+//! kernel's io-wq worker threads.
 //!
-//! Workers are few, and all files of a ring share them. A file that stands still must leave some to the others:
-//! each such file has so many operations with the kernel and no more, the next ones stand in line, and the kernel
-//! may start as many workers more.
+//! Workers are few, and all files of a ring share them, so a file that hangs must leave some for the others.
+//! Hence the kernel gets at most [`RUNNING_MAX`] operations per such file, further ones queue here, and for each
+//! file the kernel may start that many more workers.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,14 +13,14 @@ use std::{
 
 use io_uring::{Submitter, squeue};
 
-/// Operations on one such file that the kernel has at once.
+/// Operations on one such file that the kernel has at a time.
 const RUNNING_MAX: u32 = 16;
 
-/// The files that have any.
+/// The files with operations in flight.
 #[derive(Default)]
 pub(super) struct Workers {
     lines: HashMap<RawFd, Line>,
-    /// For so many files there are workers.
+    /// The number of files for which workers have been provided.
     provided: u32,
 }
 
@@ -31,7 +31,7 @@ struct Line {
 }
 
 impl Workers {
-    /// Takes an operation on `file`; gives it back if the kernel may have it now.
+    /// Takes an operation on `file`. Returns it if the kernel may have it now, else queues it.
     pub(super) fn begin(
         &mut self,
         file: RawFd,
@@ -56,7 +56,7 @@ impl Workers {
         begun
     }
 
-    /// An operation on `file` has completed; gives the next one.
+    /// An operation on `file` has completed. Returns the next one to submit.
     pub(super) fn ended(&mut self, file: RawFd) -> Option<squeue::Entry> {
         let line = self.lines.get_mut(&file)?;
         let next = line.waiting.pop_front();
@@ -69,10 +69,11 @@ impl Workers {
         next
     }
 
-    /// Lets the kernel start workers for one file more. One that does not has as many as before.
+    /// Raises the kernel's limit of workers by one file's share. On failure the old limit stays.
     fn provide(&mut self, submitter: &Submitter<'_>) {
         self.provided += 1;
-        // Those for files and devices, and those for all else; 0 leaves a number as it is and asks for it.
+        // The limits for bounded work (regular files and block devices) and for unbounded; 0 queries a limit and
+        // leaves it.
         let mut workers = [0, 0];
         if submitter.register_iowq_max_workers(&mut workers).is_ok() {
             let mut more = [workers[0] + RUNNING_MAX, 0];

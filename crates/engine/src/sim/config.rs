@@ -2,53 +2,53 @@
 
 use std::{ops::Range, time::Duration};
 
-/// How a world behaves.
+/// The parameters of a simulated world.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The network.
     pub net: NetConfig,
-    /// Every disk.
+    /// The network.
     pub disk: DiskConfig,
-    /// What blocks ([`crate::blocking`]): before it is done, and from then to its answer, in
-    /// nanoseconds.
+    /// Blocking work ([`crate::blocking`]): the delay before it runs, and again from then to its
+    /// answer, in nanoseconds.
     pub blocking_ns: Range<u64>,
-    /// What one turn of a lane takes, in nanoseconds.
+    /// The duration of one turn of a lane, in nanoseconds.
     pub turn_ns: Range<u64>,
-    /// The most virtual time that a world lives; more is a test that hangs.
+    /// The longest virtual time for a world; a test that exceeds it hangs.
     pub time_max: Duration,
-    /// The most turns and events of a world; more is a test that runs in circles.
+    /// The most turns and events for a world; a test that exceeds it is in an endless loop.
     pub steps_max: u64,
 }
 
 /// How the network behaves.
 #[derive(Clone, Debug)]
 pub struct NetConfig {
-    /// One way between two machines, in nanoseconds.
+    /// One-way latency between two machines, in nanoseconds.
     pub latency_ns: Range<u64>,
-    /// Room for received bytes in each end of a connection.
+    /// Receive buffer of each end of a connection, in bytes.
     pub buffer_bytes: usize,
-    /// How often a send or receive moves only a part of what it could.
+    /// Probability that a send or receive moves only a part of what it could.
     pub split_probability: f64,
-    /// How often an arriving packet finds its connection reset.
+    /// Probability that an arriving packet finds its connection reset.
     pub reset_probability: f64,
-    /// What a machine's network card sends, in bytes per second; `None`: without limit.
+    /// Bandwidth of a machine's network card for sending, in bytes per second; `None`: unlimited.
     pub bytes_per_s: Option<u64>,
-    /// How long an end sends again what does not arrive before it gives up (ETIMEDOUT).
+    /// How long an end retransmits before it gives up (ETIMEDOUT).
     pub give_up_after: Duration,
 }
 
 /// How a disk behaves.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// A read, a write or an allocation, in nanoseconds.
+    /// Duration of a read, write or allocation, in nanoseconds.
     pub latency_ns: Range<u64>,
-    /// A sync, in nanoseconds.
+    /// Duration of a sync, in nanoseconds.
     pub sync_latency_ns: Range<u64>,
-    /// How often an operation takes fifty times as long.
+    /// Probability that an operation takes fifty times as long.
     pub slow_probability: f64,
-    /// How often a read or write moves only a part.
+    /// Probability that a read or write moves only a part.
     pub short_probability: f64,
-    /// What memory, offsets and lengths on a direct handle must be multiples of, in bytes.
+    /// The number of bytes of which memory addresses, offsets and lengths on a direct handle must be multiples.
     pub io_align_bytes: u32,
 }
 

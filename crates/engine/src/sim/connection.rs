@@ -1,4 +1,4 @@
-//! What the simulated network is made of: sockets, the packets between them, and the ways that are cut.
+//! The state of the simulated network: sockets, the packets between them, and partitions and cuts.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,7 +8,8 @@ use std::{
 use super::keys::{FlightKey, HostId};
 use crate::instant::Instant;
 
-/// From one socket to another; of a connection request, to none yet (0).
+/// One direction of a connection, from one socket to another; for a connection request `to` is 0, as there is no
+/// other socket yet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct FlowKey {
     pub(super) from: i32,
@@ -23,25 +24,25 @@ pub(super) struct Net {
     /// Arrivals that a partition holds back, in order.
     pub(super) held: Vec<FlowKey>,
     pub(super) partitions: BTreeSet<(HostId, HostId)>,
-    /// The addresses to which, or from which, nothing passes.
+    /// Addresses to or from which nothing passes.
     pub(super) cuts: BTreeSet<(IpAddr, Direction)>,
 }
 
-/// A direction of what passes an address.
+/// A direction of traffic at an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Direction {
-    /// What is sent to it.
+    /// Traffic sent to the address.
     To,
-    /// What is sent from it.
+    /// Traffic sent from the address.
     From,
 }
 
 pub(super) struct Flow {
     pub(super) from_host: HostId,
     pub(super) to_host: HostId,
-    /// The addresses of its ends; `None`: of a connection that neither end knows any more.
+    /// The addresses of both ends; `None`: neither end knows the connection any more.
     pub(super) addresses: Option<(IpAddr, IpAddr)>,
-    /// Its sender has thrown the connection away: what does not get through is not sent again.
+    /// The sender has aborted the connection: packets held back are not retransmitted.
     pub(super) is_aborted: bool,
     pub(super) last_arrival: Instant,
     pub(super) packets: VecDeque<Packet>,
@@ -55,9 +56,9 @@ impl Flow {
 }
 
 pub(super) enum Packet {
-    /// A connection request to this address, from that one.
+    /// A connection request: to the first address, from the second.
     Syn(SocketAddr, SocketAddr),
-    /// The connection stands; the other end is this socket.
+    /// The connection is established; the other end is this socket.
     Accepted(i32),
     Refused,
     Data(Vec<u8>),
@@ -69,7 +70,7 @@ pub(super) enum Packet {
 
 pub(super) enum Socket {
     Fresh {
-        /// The address that it will have.
+        /// The local address it will have.
         from: IpAddr,
     },
     Listener {
@@ -83,31 +84,31 @@ pub(super) enum Socket {
 pub(super) struct Stream {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    /// The other end: its machine, and its socket (0 while connecting).
+    /// The other end: its machine and its socket (0 while connecting).
     pub(super) peer: (HostId, i32),
     pub(super) connecting: Option<FlightKey>,
     pub(super) received: Received,
-    /// The peer has said that it sends no more.
+    /// The peer has finished sending.
     pub(super) ended: bool,
     /// This end has been shut down.
     pub(super) shut: bool,
-    /// No packet will pass any more.
+    /// The connection is dead: no packet passes any more.
     pub(super) dead: bool,
-    /// To be told once.
+    /// Reported once, to the next operation.
     pub(super) error: Option<i32>,
     pub(super) receive: Option<FlightKey>,
     pub(super) send: Option<FlightKey>,
     /// Room in the peer's buffer, in bytes.
     pub(super) room: usize,
-    /// Since when a partition holds back what was sent.
+    /// Since when a partition has held back sent data.
     pub(super) waits_since: Option<Instant>,
 }
 
-/// Bytes that have arrived and wait for somebody to receive them, in the pieces in which they came.
+/// Bytes that have arrived and not been received yet, in the pieces in which they came.
 #[derive(Default)]
 pub(super) struct Received {
     pieces: VecDeque<Vec<u8>>,
-    /// How many bytes of the first piece are taken.
+    /// How many bytes of the first piece have been taken.
     taken: usize,
     len: usize,
 }
@@ -122,7 +123,7 @@ impl Received {
         self.pieces.push_back(piece);
     }
 
-    /// Takes the first bytes out, as many as `into` holds. Panics when there are fewer.
+    /// Takes the first bytes out, as many as `into` holds. Panics if there are fewer.
     pub(super) fn take(&mut self, mut into: &mut [u8]) {
         self.len -= into.len();
         while !into.is_empty() {

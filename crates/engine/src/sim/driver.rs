@@ -1,4 +1,4 @@
-//! The loop that drives every lane of a world, and moves the clock when all are idle.
+//! The loop that drives all lanes of a world, and advances the clock when all are idle.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,17 +22,17 @@ use crate::{
 pub(super) struct Driver {
     pub(super) state: Rc<RefCell<State>>,
     hosts: RefCell<Vec<HostLanes>>,
-    /// Those that run, in the order in which they began.
+    /// The running lanes, in the order in which they started.
     lanes: RefCell<Vec<Running>>,
-    /// The inboxes of all lanes that ever were: while they are held here, no other lane of the
-    /// process gets their names, and no late waker of this world disturbs another one.
+    /// The inboxes of all lanes that ever existed. Holding them here keeps their ids from being
+    /// reused by other lanes of the process, so a late waker of this world cannot disturb one.
     inboxes: RefCell<Vec<Arc<Inbox>>>,
     next_lane: Cell<u32>,
     steps: Cell<u64>,
-    /// The places of the lanes that have something to do, found anew in each step.
+    /// Indices of the lanes that have work, computed anew in each step.
     due: Cell<Vec<usize>>,
     pub(super) running: Cell<Option<HostId>>,
-    /// Machines to stop once the turn that asked for it is over, and whether by a power cut.
+    /// Machines to stop once the current turn is over, and whether by a power cut.
     stops: RefCell<Vec<(HostId, bool)>>,
     config: Config,
 }
@@ -47,7 +47,7 @@ struct Running {
     key: LaneKey,
     host: HostId,
     lane: Rc<Lane>,
-    /// It gets no turn before.
+    /// It gets no turn before this time.
     held_until: Instant,
 }
 
@@ -68,7 +68,7 @@ impl Driver {
         }
     }
 
-    /// Adds a machine with `count` lanes, and switches it on.
+    /// Adds a machine with `count` lanes and switches it on.
     pub(super) fn add_host(&self, name: &str, count: usize) -> HostId {
         let id = self.state.borrow_mut().add_host(name);
         self.hosts.borrow_mut().push(HostLanes {
@@ -79,7 +79,7 @@ impl Driver {
         id
     }
 
-    /// Ends every lane, and what is on its way.
+    /// Ends every lane and everything in flight.
     pub(super) fn end(&self) {
         let lanes = std::mem::take(&mut *self.lanes.borrow_mut());
         for Running { key, lane, .. } in lanes {
@@ -166,7 +166,7 @@ impl Driver {
         panic!("seed {seed}, at {now} ns: {what}{tasks}{waiting}")
     }
 
-    /// Ends a machine's software: at once, or after the turn if it is the one that runs.
+    /// Stops a machine's software: at once, or after the turn if the machine is running now.
     pub(super) fn stop(&self, host: HostId, power_cut: bool) {
         self.stops.borrow_mut().push((host, power_cut));
         if self.running.get() != Some(host) {
@@ -199,8 +199,8 @@ impl Driver {
         }
     }
 
-    /// One turn of one lane, or a jump of the clock to what happens next, but not past `end`.
-    /// False: nothing is left that could happen.
+    /// Runs one turn of one lane, or moves the clock to the next event, but not past `end`. Returns
+    /// false if nothing is left that could happen.
     pub(super) fn step(&self, end: Option<Instant>, main: Option<&Rc<Lane>>) -> bool {
         self.steps.set(self.steps.get() + 1);
         if self.steps.get() > self.config.steps_max {
@@ -221,7 +221,7 @@ impl Driver {
         for (place, running) in lanes.iter().enumerate() {
             let Running { key, lane, .. } = running;
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
-                // A late waker of an earlier block_on.
+                // The flag comes from a late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
             }
             if running.held_until > now {

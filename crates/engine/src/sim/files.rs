@@ -1,5 +1,5 @@
-//! What lanes ask of the simulated disks: files are opened, and operations on them take their time.
-//! What a disk holds is [`super::disk`]'s.
+//! File operations on the simulated disks: opening, and the timing of operations. [`super::disk`]
+//! holds the content.
 
 use std::{io, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     reactor::{OpenOptions, Opened},
 };
 
-/// Pieces that one write takes, as Linux has it (UIO_MAXIOV).
+/// The most segments one write takes, as on Linux (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
 impl State {
@@ -46,7 +46,7 @@ impl State {
         self.open_found(host, file, options)
     }
 
-    /// Opens the file of an open one once more.
+    /// Opens the file behind an open handle again.
     pub(super) fn reopen(&mut self, raw: i32, options: &OpenOptions) -> io::Result<Opened> {
         self.settle();
         let open = self.files.get(&raw);
@@ -55,7 +55,7 @@ impl State {
         self.open_found(host, file, options)
     }
 
-    /// Whether `path` leads to the file of an open one.
+    /// Whether `path` leads to the file behind an open handle.
     pub(super) fn is_at(&self, raw: i32, path: &Path) -> bool {
         let open = self.files.get(&raw);
         open.is_some_and(|open| {
@@ -165,8 +165,8 @@ impl State {
         };
         let event = match event {
             DiskEvent::Read(len) if short => DiskEvent::Read(shorter(len, align, &mut self.random)),
-            // A page cache takes whole sectors, or the rest: a cut within one would let a power cut
-            // tear what no disk tears.
+            // A page cache takes whole sectors, or the rest. Splitting within a sector would let a
+            // power cut tear what no disk tears.
             DiskEvent::Write(len) if short => {
                 DiskEvent::Write(shorter(len, align.max(SECTOR), &mut self.random))
             }
@@ -188,7 +188,7 @@ impl State {
         self.after(Duration::from_nanos(latency), Event::Disk(key, event));
     }
 
-    /// The run of pages that are there, or are not, around byte `at` of an open file.
+    /// The run of allocated or unallocated pages around byte `at` of an open file.
     pub(super) fn extent(&self, raw: i32, at: u64) -> io::Result<Extent> {
         let content = self.content(raw)?;
         match at < content.len() {
@@ -254,7 +254,7 @@ impl State {
                 let mut bytes = data.slice(*start..*start + *len).to_vec();
                 match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64), occurred) {
                     Some(errno) => {
-                        // A failed write may have changed a part of what it was to change.
+                        // A failed write may have changed part of its range.
                         let some = self.random.below(*len as u64 / SECTOR as u64 + 1);
                         bytes.truncate(some as usize * SECTOR);
                         if !bytes.is_empty() && self.random.chance(0.5) {
@@ -321,7 +321,7 @@ impl State {
         self.complete(key, result);
     }
 
-    /// What becomes of the files of a machine whose software ends with `flights` on their way.
+    /// What happens to the files of a machine whose software stops with `flights` in progress.
     pub(super) fn stop_disk(&mut self, host: HostId, flights: &[Flight], power_cut: bool) {
         let State {
             hosts,
@@ -358,7 +358,7 @@ impl State {
                 } => (file.raw, *at, What::Zero(*len)),
                 _ => continue,
             };
-            // A kernel that lives on ends what it has begun, or has not begun it.
+            // A kernel that stays alive either completes what was in flight or never began it.
             if let Some(open) = files.get(&file) {
                 if power_cut || random.chance(0.5) {
                     disk.change(open.file, at, what, false);
@@ -375,7 +375,7 @@ impl State {
     }
 }
 
-/// The file that an operation is about; `None` for sockets.
+/// The file of an operation; `None` for sockets.
 fn file_of(op: &Op) -> Option<&Handle> {
     match op {
         Op::Read { file, .. }
@@ -386,7 +386,7 @@ fn file_of(op: &Op) -> Option<&Handle> {
     }
 }
 
-/// The pieces of a payload that one write from byte `start` on takes.
+/// The pieces of a payload that one write takes, from byte `start` on.
 fn written_pieces(data: &crate::Payload, start: usize) -> Vec<&[u8]> {
     let mut skip = start;
     data.slices()
@@ -400,7 +400,7 @@ fn written_pieces(data: &crate::Payload, start: usize) -> Vec<&[u8]> {
         .collect()
 }
 
-/// A part of `len` bytes in whole units, or all when there is only one.
+/// A random part of `len` bytes in whole units, or all if there is only one unit.
 fn shorter(len: usize, unit: usize, random: &mut Random) -> usize {
     let units = len / unit;
     if units < 2 {

@@ -1,4 +1,4 @@
-//! A machine of a simulated world, and what can be done to it.
+//! A machine of a simulated world, and what a test can do to it.
 
 use std::{
     fmt,
@@ -15,8 +15,8 @@ use crate::{
     task::{self, JoinHandle},
 };
 
-/// A machine with lanes, an address and a disk. Clones are the same machine. All of this may be
-/// called from outside and from any task of the world.
+/// A machine with lanes, addresses and a disk. Clones are the same machine. Every method may be
+/// called from outside the world and from any of its tasks.
 #[derive(Clone)]
 pub struct Host {
     pub(super) world: Rc<Driver>,
@@ -29,18 +29,18 @@ impl Host {
         self.world.state.borrow().hosts[self.id.0].addresses[0]
     }
 
-    /// Gives it another network card with an address of its own: `eth1` for the first, and so on.
+    /// Adds a network card with an address of its own: `eth1` for the first, and so on.
     pub fn add_address(&self) -> IpAddr {
         self.world.state.borrow_mut().add_address(self.id)
     }
 
-    /// Lets nothing pass this address in one direction any more: what is sent waits to be sent again,
-    /// and nobody is told.
+    /// Cuts this address off in one direction: packets wait to be retransmitted, and no error is
+    /// reported.
     pub fn cut(&self, ip: IpAddr, direction: Direction) {
         self.world.state.borrow_mut().cut(ip, direction);
     }
 
-    /// Lets everything pass this address again.
+    /// Undoes all cuts of this address.
     pub fn mend(&self, ip: IpAddr) {
         self.world.state.borrow_mut().mend(ip);
     }
@@ -55,13 +55,12 @@ impl Host {
         SocketAddr::new(self.ip(), port)
     }
 
-    /// Starts a task on its first lane. What the handle waits for never comes if the machine
-    /// stops.
+    /// Starts a task on the first lane. If the machine stops, the handle never resolves.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         self.spawn_on(0, future)
     }
 
-    /// Starts a task on its lane `n`.
+    /// Starts a task on lane `n`.
     pub fn spawn_on<T: 'static>(
         &self,
         n: usize,
@@ -72,7 +71,7 @@ impl Host {
         task::spawn_for(Share::COMMON, future)
     }
 
-    /// Reaches its lane `n` as other lanes do.
+    /// A handle to lane `n`, as other lanes use.
     pub fn lane(&self, n: usize) -> LaneHandle {
         self.world.lane(self.id, n).handle()
     }
@@ -82,26 +81,26 @@ impl Host {
         self.world.is_on(self.id)
     }
 
-    /// Lets its lane `n` do nothing for `d`, as when the system runs something else on that CPU.
+    /// Gives lane `n` no turn for `d`, as if the system ran something else on that CPU.
     pub fn hold_lane(&self, n: usize, d: Duration) {
         self.world.hold(self.id, n, d);
     }
 
-    /// Takes its power away: its tasks are gone, its peers get nothing, and of what was not
-    /// durable its disk keeps what the seed decides. Called by one of its own tasks it takes
+    /// Cuts the power: its tasks are gone, its peers are told nothing, and the seed decides what
+    /// its disk keeps of data that was not durable. If one of its own tasks calls this, it takes
     /// effect after that lane's turn.
     pub fn power_cut(&self) {
         self.world.stop(self.id, true);
     }
 
-    /// Kills its software: its tasks are gone, its connections are closed by the kernel that lives
-    /// on, and the files keep every completed write.
+    /// Kills its software: its tasks are gone, the kernel survives and closes its connections, and
+    /// files keep every completed write.
     pub fn kill(&self) {
         self.world.stop(self.id, false);
     }
 
-    /// Starts it again after [`Host::power_cut`] or [`Host::kill`]: fresh lanes without tasks,
-    /// and the files that were left.
+    /// Starts it again after [`Host::power_cut`] or [`Host::kill`]: fresh lanes without tasks, and
+    /// the files as they were left.
     pub fn restart(&self) {
         assert!(!self.is_on(), "only a machine that has stopped can start");
         {
@@ -113,13 +112,13 @@ impl Host {
         self.world.boot(self.id);
     }
 
-    /// Cuts the network between it and `other`: what is sent waits, connections live on until an
-    /// end gives up.
+    /// Cuts the network between it and `other`: packets wait, and connections survive until an end
+    /// gives up.
     pub fn partition(&self, other: &Host) {
         self.world.state.borrow_mut().partition(self.id, other.id);
     }
 
-    /// Lets it and `other` reach each other again.
+    /// Ends the partition between it and `other`.
     pub fn heal(&self, other: &Host) {
         self.world.state.borrow_mut().heal(self.id, other.id);
     }
@@ -136,32 +135,32 @@ impl Host {
         state.host(self.id).disk.faults.push(fault);
     }
 
-    /// Ends all faults of its disk.
+    /// Removes all faults of its disk.
     pub fn clear_faults(&self) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.faults.clear();
     }
 
-    /// Puts a file on its disk, durably.
+    /// Creates or replaces a file on its disk, durably.
     pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.put(path.as_ref(), bytes);
     }
 
-    /// What a read of all of a file would give; `None` if there is none.
+    /// The content of a file as a read would return it; `None` if there is no such file.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         self.world.state.borrow().hosts[self.id.0]
             .disk
             .read(path.as_ref())
     }
 
-    /// Takes a file out of its directory, durably; whether there was one.
+    /// Removes a file, durably. Returns whether it existed.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> bool {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.take(path.as_ref()).is_some()
     }
 
-    /// Gives a file, or a directory with all that is in it, another name, durably.
+    /// Renames a file, or a directory with everything in it, durably.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) {
         let mut state = self.world.state.borrow_mut();
         state
@@ -170,14 +169,14 @@ impl Host {
             .move_all(from.as_ref(), to.as_ref());
     }
 
-    /// The mark of a file ([`crate::store::mark`]); `None` also when there is no file.
+    /// The mark of a file ([`crate::store::mark`]); also `None` if there is no such file.
     pub fn mark(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let state = self.world.state.borrow();
         let disk = &state.hosts[self.id.0].disk;
         disk.files[disk.names.file(path.as_ref())?].mark.clone()
     }
 
-    /// Marks a file, or takes its mark away, durably.
+    /// Sets or removes the mark of a file, durably.
     pub fn set_mark(&self, path: impl AsRef<Path>, mark: Option<Vec<u8>>) {
         let mut state = self.world.state.borrow_mut();
         let disk = &mut state.host(self.id).disk;
@@ -187,14 +186,14 @@ impl Host {
         }
     }
 
-    /// Lets its disk make `changes` more changes, syncs among them; from then on everything there fails
-    /// with EIO until the machine stops, as in the moment in which its power goes.
+    /// Lets its disk make `changes` more changes, syncs included. From then on everything on it fails
+    /// with EIO until the machine stops, as at the moment of a power loss.
     pub fn doom_after(&self, changes: u64) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.changes_left = Some(changes);
     }
 
-    /// Whether [`Host::doom_after`] has made anything fail.
+    /// Whether [`Host::doom_after`] has taken effect.
     pub fn is_doomed(&self) -> bool {
         let state = self.world.state.borrow();
         state.hosts[self.id.0].disk.changes_left == Some(0)

@@ -1,11 +1,11 @@
-//! A whole world in one thread: machines with lanes, disks and a network, under a seed and a clock
-//! that jumps to the next thing that happens.
+//! A whole world in one thread: machines with lanes, disks and a network, driven by a seed and by a
+//! virtual clock that jumps to the next event.
 //!
-//! A [`World`] drives real [`crate::Lane`]s on a simulated reactor. What runs on them is the code
-//! that runs in production: [`crate::net`], [`crate::fs`], [`crate::time`] and [`crate::task`] do
-//! not know the difference. Which lane runs next, which of its tasks, how long a packet or a write
-//! takes, where bytes are split and what a power cut leaves are drawn from one seed, so a failure
-//! is replayed by its seed ([`seeds`] prints the command).
+//! A [`World`] drives real [`crate::Lane`]s on a simulated reactor. They run production code:
+//! [`crate::net`], [`crate::fs`], [`crate::time`] and [`crate::task`] cannot tell the difference.
+//! One seed decides which lane and which of its tasks runs next, how long a packet or a write
+//! takes, where transfers are split and what a power cut leaves. So a failure can be replayed by
+//! its seed ([`seeds`] prints the command).
 //!
 //! ```
 //! use engine::{net::{TcpListener, TcpStream}, sim::World};

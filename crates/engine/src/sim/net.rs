@@ -1,11 +1,10 @@
 //! The simulated network: TCP as its users see it.
 //!
-//! Packets of one direction of a connection (a flow) arrive in order, each after a latency of its
-//! own. What is sent is counted against the room in the peer's buffer, so that a slow reader stops
-//! its writer. A packet for the other side of a partition or a machine without power waits, as retransmission
-//! would have it, until the way is free or its sender gives up (ETIMEDOUT). A machine that lost
-//! power forgets its connections without a word: the peer learns of it only when what it sends is
-//! answered with a reset, or by its own time limit.
+//! Packets in one direction of a connection (a flow) arrive in order, each after a latency of its own. Sent
+//! bytes count against the room in the peer's buffer, so a slow reader stops its writer. Packets across a
+//! partition, or to a machine without power, wait as if being retransmitted until the way is free or the
+//! sender gives up (ETIMEDOUT). A machine that loses power forgets its connections silently: the peer finds
+//! out only by a reset in answer to what it sends, or by its own timeout.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::instant::Instant;
 
-/// Connections that wait to be accepted; a further one is asked to try again.
+/// The listen backlog; a further connection request has to retry.
 const BACKLOG_MAX: usize = 128;
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -46,7 +45,7 @@ impl Net {
     }
 }
 
-// What happens on the way.
+// Packet transport.
 impl State {
     pub(super) fn transmit(
         &mut self,
@@ -161,7 +160,7 @@ impl State {
         self.net.held.retain(|key| flows.contains_key(key));
     }
 
-    /// A connection is over without an orderly end: whoever waits on it learns `errno`.
+    /// Ends a connection abnormally: operations waiting on it fail with `errno`.
     fn kill_stream(&mut self, raw: i32, errno: i32) {
         let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&raw) else {
             return;
@@ -178,7 +177,7 @@ impl State {
         self.serve_send(raw);
     }
 
-    /// Ends a connection from this side: both ends learn it, the other when the news arrives.
+    /// Resets a connection from this side: both ends are told, the peer when the packet arrives.
     pub(super) fn reset(&mut self, raw: i32) {
         let Some((host, Socket::Stream(stream))) = self.net.sockets.get(&raw) else {
             return;
@@ -195,8 +194,8 @@ impl State {
         self.kill_stream(raw, libc::ECONNRESET);
     }
 
-    /// Ends a connection from this side at once: what the peer has not got by now it gets only if the
-    /// way is free.
+    /// Aborts a connection from this side: data still in transit reaches the peer only if the way is
+    /// free.
     pub(super) fn abort(&mut self, raw: i32) {
         let Some((host, Socket::Stream(stream))) = self.net.sockets.get(&raw) else {
             return;
@@ -236,7 +235,7 @@ impl State {
         let by_chance = matches!(packet, Packet::Data(_))
             && self.random.chance(self.config.net.reset_probability);
         let Some((_, Socket::Stream(stream))) = self.net.sockets.get_mut(&to.1) else {
-            // Nobody knows this connection here any more.
+            // This host does not know the connection any more.
             if let Packet::Accepted(server) = packet {
                 self.transmit(to.0, to.1, from.0, server, Packet::Reset);
             } else if matches!(packet, Packet::Data(_)) {
@@ -256,7 +255,7 @@ impl State {
                 }
             }
             Packet::Refused => self.kill_stream(to.1, libc::ECONNREFUSED),
-            // As Linux does: bytes for an end that was shut down reset the connection.
+            // As on Linux: data for a socket that was shut down resets the connection.
             Packet::Data(_) if by_chance || stream.shut => self.reset(to.1),
             Packet::Data(bytes) => {
                 stream.received.add(bytes);
@@ -327,7 +326,7 @@ impl State {
     }
 }
 
-// What the test does to it.
+// What tests do to the network.
 impl State {
     pub(super) fn partition(&mut self, a: HostId, b: HostId) {
         self.note(&[6, a.0 as u64, b.0 as u64]);
@@ -340,13 +339,13 @@ impl State {
         self.release_held();
     }
 
-    /// Lets nothing pass `ip` in one direction.
+    /// Blocks all traffic to or from `ip` in one direction.
     pub(super) fn cut(&mut self, ip: IpAddr, direction: Direction) {
         self.note(&[10, direction as u64]);
         self.net.cuts.insert((ip, direction));
     }
 
-    /// Lets everything pass `ip` again.
+    /// Undoes all cuts of `ip`.
     pub(super) fn mend(&mut self, ip: IpAddr) {
         self.note(&[11]);
         self.net.cuts.retain(|(other, _)| *other != ip);
@@ -367,7 +366,7 @@ impl State {
         }
     }
 
-    /// Sends what waited for a way that is free now off again.
+    /// Sends held packets again whose way is free now.
     pub(super) fn release_held(&mut self) {
         for key in std::mem::take(&mut self.net.held) {
             let Some(flow) = self.net.flows.get(&key) else {
@@ -398,7 +397,7 @@ impl State {
         }
     }
 
-    /// A power cut: no packet says goodbye, and what waited to be sent again is lost.
+    /// A power cut: peers are told nothing, and packets waiting for retransmission are lost.
     pub(super) fn forget_sockets_of(&mut self, host: HostId) {
         self.net.sockets.retain(|_, (owner, _)| *owner != host);
         self.net.listeners.retain(|(owner, _), _| *owner != host);

@@ -1,28 +1,28 @@
-//! Hard cases, counted. Chance brings them about, so a test that is about one of them shows with its count
-//! that it met it. Counting draws nothing from the seed and changes nothing.
+//! Counters of rare, hard cases. They occur by chance, so a test about one of them uses its count to prove
+//! that it was reached. Counting draws nothing from the seed and changes nothing.
 
 use std::ops::AddAssign;
 
-/// How often each hard case has occurred in a world, or in several added up.
+/// How often each hard case has occurred in one world, or in several added up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Occurred {
-    /// Power cuts while a write was on its way to the disk.
+    /// Power cuts with a write in flight to the disk.
     pub cuts_during_writes: u64,
-    /// Completed changes of files of which a power cut left nothing.
+    /// Completed file changes that a power cut lost entirely.
     pub changes_lost: u64,
-    /// Completed changes of files of which a power cut left a part.
+    /// Completed file changes of which a power cut left a part.
     pub changes_torn: u64,
-    /// Ends of a machine's software, without a power cut, while a write was on its way to the disk.
+    /// Kills of a machine's software (without a power cut) with a write in flight to the disk.
     pub kills_during_writes: u64,
-    /// Connections that were reset while data was on its way in them.
+    /// Connections that were reset with data in flight.
     pub resets_under_data: u64,
-    /// Packets that a partition held back.
+    /// Packets held back by a partition.
     pub packets_parted: u64,
-    /// Connections that an end threw away while what it had sent met a cut.
+    /// Connections that one end aborted while a cut held back their data.
     pub aborts_of_held: u64,
-    /// Operations that a disk's [`Fault`](super::Fault) failed.
+    /// Operations failed by a disk's [`Fault`](super::Fault).
     pub faults_hit: u64,
-    /// Reads and writes of files that moved less than was asked for.
+    /// File reads and writes that moved less than requested.
     pub short_transfers: u64,
 }
 

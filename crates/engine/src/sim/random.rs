@@ -1,5 +1,5 @@
-//! The one source of chance in a simulated world: xoshiro256** (Blackman and Vigna), seeded
-//! through splitmix64, small enough to be the same on every machine for ever.
+//! The only source of randomness in a simulated world: xoshiro256** (Blackman and Vigna), seeded
+//! through splitmix64. It is small enough to keep here, so its numbers never change.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number in `range` (its start when it is empty).
+    /// A number in `range` (its start if it is empty).
     pub fn within(&mut self, range: &Range<u64>) -> u64 {
         range.start + self.below(range.end.saturating_sub(range.start))
     }
@@ -57,7 +57,7 @@ impl Random {
         }
     }
 
-    /// A stream of its own, so that what it is used for does not shift this one.
+    /// An independent stream, so that its use does not shift this one.
     #[must_use]
     pub fn fork(&mut self) -> Random {
         Random::new(self.bits())

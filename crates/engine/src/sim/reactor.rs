@@ -1,4 +1,4 @@
-//! The reactor of one simulated lane: hands everything to the world's [`State`].
+//! The reactor of one simulated lane, which forwards everything to the world's [`State`].
 
 use std::{
     cell::RefCell,
@@ -46,7 +46,7 @@ impl Reactor for SimReactor {
     }
 
     fn poll(&mut self, _wait: Wait, completed: &mut Vec<Completion>) {
-        // Only the world waits: it moves the clock when no lane has anything to do.
+        // Only the world waits: it advances the clock when no lane has work.
         self.state
             .borrow_mut()
             .take_completions(self.lane, completed);

@@ -1,12 +1,12 @@
-//! Runs a test under many seeds and says how to run the one that failed again.
+//! Runs a test under many seeds and prints how to replay the one that failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Runs `run` with the seeds 0 to `n` - 1.
 ///
 /// `SANSTONE_SEED=17` runs only seed 17 (decimal, or hexadecimal after `0x`), `SANSTONE_SEEDS=5000`
-/// as many as it says. When a seed fails, the command that replays it is printed, and the panic
-/// goes on.
+/// sets the number of seeds. If a seed fails, the command to replay it is printed and the panic
+/// continues.
 pub fn seeds(n: u64, mut run: impl FnMut(u64)) {
     let only = number("SANSTONE_SEED");
     let n = number("SANSTONE_SEEDS").unwrap_or(n);

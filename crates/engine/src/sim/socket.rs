@@ -1,5 +1,5 @@
-//! What lanes ask of the simulated network: the sockets' own side of it, up to the first packet.
-//! How packets travel is [`super::net`]'s.
+//! Socket operations on the simulated network, up to the first packet. [`super::net`] transports
+//! the packets.
 
 use std::{collections::VecDeque, io, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::{
     reactor::{ConnectOptions, Source},
 };
 
-/// Pieces that one send takes, as Linux has it (UIO_MAXIOV).
+/// The most segments one send takes, as on Linux (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
 fn error(errno: i32) -> io::Error {
@@ -151,7 +151,7 @@ impl State {
         self.transmit(host, raw, target, 0, Packet::Syn(addr, local));
     }
 
-    /// Takes an operation that will not be served off its socket.
+    /// Removes an operation that will not be served from its socket.
     pub(super) fn leave_socket(&mut self, key: FlightKey) {
         let raw = match self.flights.get(&key).map(|flight| &flight.op) {
             Some(
@@ -171,7 +171,7 @@ impl State {
                     }
                 }
                 if stream.connecting == Some(key) {
-                    // The answer to the request finds no socket and is reset.
+                    // The answer to the connection request finds no socket and is reset.
                     self.net.sockets.remove(&raw);
                 }
             }
@@ -196,7 +196,7 @@ impl State {
         self.serve_send(raw);
     }
 
-    /// The last holder has let go.
+    /// The last owner has dropped the socket.
     pub(super) fn close_socket(&mut self, raw: i32) {
         let Some((host, socket)) = self.net.sockets.remove(&raw) else {
             return;
@@ -215,7 +215,7 @@ impl State {
                     return;
                 }
                 let (peer_host, peer) = stream.peer;
-                // As Linux does: who closes with bytes unread tells the peer that they are lost.
+                // As on Linux: closing with unread data sends a reset, which tells the peer that the data was lost.
                 if stream.received.len() > 0 {
                     self.transmit(host, raw, peer_host, peer, Packet::Reset);
                 } else if !stream.shut {

@@ -1,10 +1,10 @@
-//! What a simulated world consists of between two turns of its lanes: the clock, the events to
-//! come, the operations in flight, and the machines with their sockets and files. Lanes reach it
-//! through their [`super::reactor::SimReactor`]; [`super::World`] moves the clock.
+//! The state of a simulated world between two turns of its lanes: the clock, future events,
+//! operations in flight, and the machines with their sockets and files. Lanes reach it through
+//! their [`super::reactor::SimReactor`]; [`super::World`] advances the clock.
 //!
-//! Every map here is ordered, and every choice comes from the world's [`Random`]: the seed alone
-//! decides what happens. What happens is also mixed into a hash, the trace, by which two runs can
-//! be compared.
+//! Every map here is ordered and every choice comes from the world's [`Random`], so the seed alone
+//! decides what happens. Everything that happens is also mixed into a hash, the trace, by which two
+//! runs can be compared.
 
 use std::{
     cmp::Reverse,
@@ -37,31 +37,31 @@ pub(super) struct Flight {
     pub(super) op: Op,
 }
 
-/// What the clock will bring.
+/// An event in the future.
 pub(super) enum Event {
     /// The first packet of a flow arrives.
     Arrival(FlowKey),
-    /// An end gives up if it has waited for its peer since `since`.
+    /// An end gives up if it has been waiting for its peer since `since`.
     GiveUp { socket: i32, since: Instant },
-    /// A disk is done with an operation.
+    /// A disk has finished an operation.
     Disk(FlightKey, DiskEvent),
 }
 
 pub(super) struct HostState {
     pub(super) name: String,
-    /// Its own first, then those that it was given besides.
+    /// The primary address first, then the added ones.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) up: bool,
     pub(super) disk: Disk,
     pub(super) next_port: u16,
-    /// When its network card will have sent what it was given.
+    /// When its network card will have sent everything it was given.
     pub(super) egress_free: Instant,
 }
 
 /// An open file.
 pub(super) struct OpenFile {
     pub(super) host: HostId,
-    /// Its number on the disk.
+    /// The file's index on the disk.
     pub(super) file: usize,
     pub(super) options: OpenOptions,
 }
@@ -78,7 +78,7 @@ pub(super) struct State {
     pub(super) files: BTreeMap<i32, OpenFile>,
     pub(super) occurred: Occurred,
     events: BinaryHeap<Reverse<Coming>>,
-    /// What has completed, by the number of its lane.
+    /// Completions, indexed by lane number.
     ready: Vec<Vec<Completion>>,
     closed: Arc<Closed>,
     serial: u64,
@@ -86,7 +86,7 @@ pub(super) struct State {
     trace: u64,
 }
 
-/// An event in the order of time, and of those of one moment in the order in which they were asked for.
+/// A future event, ordered by time and then by creation.
 struct Coming {
     when: Instant,
     serial: u64,
@@ -113,12 +113,12 @@ impl PartialEq for Coming {
 
 impl Eq for Coming {}
 
-/// Handles whose last holder has let go, to be closed before anything else happens. Holders may do so
-/// at any time, also while the state is in use: hence a place of its own.
+/// Handles whose last owner has dropped them, to be closed before anything else happens. Owners may
+/// do so at any time, even while the state is borrowed, so this has a lock of its own.
 #[derive(Default)]
 struct Closed {
     raws: Mutex<Vec<i32>>,
-    /// Whether there are any: it is looked at far more often.
+    /// Whether there are any, for the much more frequent check.
     any: AtomicBool,
 }
 
@@ -190,7 +190,7 @@ impl State {
         &mut self.hosts[host.0]
     }
 
-    /// The machine that has `ip`, as seen from `from`.
+    /// The machine that has address `ip`, as seen from `from`.
     pub(super) fn host_of(&self, ip: IpAddr, from: HostId) -> Option<HostId> {
         if ip.is_loopback() || ip.is_unspecified() {
             return Some(from);
@@ -202,7 +202,7 @@ impl State {
         found.map(HostId)
     }
 
-    /// Gives a machine another address.
+    /// Adds an address to a machine.
     pub(super) fn add_address(&mut self, host: HostId) -> IpAddr {
         let [.., high, low] = (host.0 as u32 + 1).to_be_bytes();
         let addresses = &mut self.host(host).addresses;
@@ -211,7 +211,7 @@ impl State {
         ip
     }
 
-    /// Mixes what happened into the trace.
+    /// Mixes an event into the trace.
     pub(super) fn note(&mut self, words: &[u64]) {
         for word in [self.now.as_ns()].iter().chain(words) {
             self.trace = (self.trace ^ word)
@@ -240,7 +240,7 @@ impl State {
         Handle::new(raw, self.keeper(raw))
     }
 
-    /// Closes what has been let go of.
+    /// Closes the dropped handles.
     pub(super) fn settle(&mut self) {
         loop {
             let closed = self.closed.take();
@@ -273,7 +273,7 @@ impl State {
         self.events.peek().map(|Reverse(first)| first.when)
     }
 
-    /// Lets everything happen that is due.
+    /// Processes all events that are due.
     pub(super) fn run_due(&mut self) {
         self.settle();
         while self.next_event().is_some_and(|when| when <= self.now) {
@@ -288,7 +288,7 @@ impl State {
         }
     }
 
-    /// Moves the clock on to `when`.
+    /// Advances the clock to `when`.
     pub(super) fn advance(&mut self, when: Instant) {
         self.now = self.now.max(when);
         self.run_due();
@@ -305,7 +305,7 @@ impl State {
         self.note(&[1, u64::from(lane.0), key.0, u64::from(is_file)]);
         self.flights.insert(key, Flight { host, lane, id, op });
         if matches!(self.flights[&key].op, Op::Take { .. }) {
-            // A simulated machine has no such devices.
+            // Simulated machines have no such devices.
             return self.complete(key, -libc::ENODEV);
         }
         if is_file {
@@ -315,7 +315,7 @@ impl State {
         }
     }
 
-    /// Gives an operation back to its lane: a count or handle, or minus an errno.
+    /// Returns an operation to its lane with its result: a count or handle, or a negated errno.
     pub(super) fn complete(&mut self, key: FlightKey, result: i32) {
         let Some(Flight { lane, id, op, .. }) = self.flights.remove(&key) else {
             return;
@@ -345,7 +345,7 @@ impl State {
         ready.is_some_and(|ready| !ready.is_empty())
     }
 
-    /// What has completed for `lane`, in any order.
+    /// Takes the completions of `lane`, in random order.
     pub(super) fn take_completions(&mut self, lane: LaneKey, into: &mut Vec<Completion>) {
         self.settle();
         let State { ready, random, .. } = self;
@@ -358,8 +358,8 @@ impl State {
         }
     }
 
-    /// Ends all software of a machine: its operations are gone and its sockets too, by a power
-    /// cut without a word to anybody, otherwise closed as a dying process's are.
+    /// Stops all software of a machine: its operations are dropped. Its sockets vanish silently in
+    /// a power cut; otherwise they are closed as those of a dying process.
     pub(super) fn stop_host(&mut self, host: HostId, power_cut: bool) {
         self.settle();
         self.note(&[3, host.0 as u64, u64::from(power_cut)]);
@@ -392,7 +392,7 @@ impl State {
         self.settle();
     }
 
-    /// Who waits for what, a line each.
+    /// Lists the pending operations, one per line.
     pub(super) fn describe_waiting(&self) -> String {
         let mut lines = String::new();
         for flight in self.flights.values() {

@@ -1,5 +1,5 @@
-//! Directories, whole files and marks of a simulated machine: [`crate::store`]'s verbs on its disk.
-//! They take no time; what they change is durable after a sync, and until then the seed's to keep.
+//! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
+//! They take no time. Changes are durable after a sync; before that the seed decides what survives.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use super::{
 use crate::reactor::{Kind, Look, Store, TAIL_BYTES_MAX};
 
 impl SimReactor {
-    /// Runs `f` on the disk, if there is power.
+    /// Runs `f` on the disk, if it has power.
     fn disk<T>(&self, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.state.borrow_mut();
         let disk = &mut state.host(self.host).disk;

@@ -18,32 +18,32 @@ use crate::{
 pub struct World(Rc<Driver>);
 
 impl World {
-    /// The world of `seed`, as [`Config`]'s default has it.
+    /// A world with the default [`Config`], driven by `seed`.
     pub fn new(seed: u64) -> World {
         World::with_config(seed, Config::default())
     }
 
-    /// The world of `seed` that behaves as `config` says.
+    /// A world with `config`, driven by `seed`.
     pub fn with_config(seed: u64, config: Config) -> World {
         World(Rc::new(Driver::new(seed, config)))
     }
 
-    /// What all chance here comes from.
+    /// The seed from which all randomness here derives.
     pub fn seed(&self) -> u64 {
         self.0.state.borrow().seed
     }
 
-    /// Chance for the test's own use: part of the seed, apart from the world's.
+    /// Random numbers for the test's own use: derived from the seed, independent of the world's.
     pub fn random(&self) -> Random {
         self.0.state.borrow_mut().random.fork()
     }
 
-    /// A new machine with one lane, switched on. Its address is 10.0.0.1 for the first, and so on.
+    /// Adds a machine with one lane and switches it on. Addresses are 10.0.0.1 for the first machine, and so on.
     pub fn host(&self, name: &str) -> Host {
         self.host_with_lanes(name, 1)
     }
 
-    /// A new machine with `count` lanes.
+    /// Adds a machine with `count` lanes.
     pub fn host_with_lanes(&self, name: &str, count: usize) -> Host {
         assert!(count > 0, "a machine has at least one lane");
         Host {
@@ -52,25 +52,25 @@ impl World {
         }
     }
 
-    /// The present.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.0.state.borrow().now
     }
 
-    /// A hash of everything that has happened: equal for two runs of the same test with one seed.
+    /// A hash of everything that has happened: equal for two runs of the same test with the same seed.
     pub fn trace_hash(&self) -> u64 {
         self.0.state.borrow().trace()
     }
 
-    /// The hard cases that have occurred.
+    /// Counts of the hard cases that have occurred.
     pub fn occurred(&self) -> Occurred {
         self.0.state.borrow().occurred
     }
 
-    /// Drives the world until `future` ends; it runs on the first lane of `host`.
+    /// Drives the world until `future` ends, running it on the first lane of `host`.
     ///
-    /// Panics, naming the seed, when nothing is left that could happen, when virtual time or
-    /// steps pass the bound of [`Config`], and when `host` stops.
+    /// Panics, naming the seed, if nothing is left that could happen, if virtual time or steps
+    /// exceed the bounds of [`Config`], or if `host` stops.
     pub fn block_on<T>(&self, host: &Host, future: impl Future<Output = T>) -> T {
         let world = &*self.0;
         let lane = world.lane(host.id, 0);
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Lets the world run for `d` of its time.
+    /// Runs the world for `d` of virtual time.
     pub fn run_for(&self, d: Duration) {
         let end = self.now() + d;
         while self.now() < end {
@@ -107,18 +107,18 @@ impl World {
         }
     }
 
-    /// Ends all its tasks, as dropping it does: for those that hold what holds the world.
+    /// Ends all tasks, as dropping the world does: for tests whose tasks keep the world alive.
     pub fn end(&self) {
         self.0.end();
     }
 
-    /// Cuts the network between two machines: what is sent waits, connections live on until an
-    /// end gives up. [`World::heal`] ends it.
+    /// Cuts the network between two machines until [`World::heal`]: packets wait, and connections
+    /// survive until an end gives up.
     pub fn partition(&self, a: &Host, b: &Host) {
         a.partition(b);
     }
 
-    /// Lets two machines reach each other again.
+    /// Ends the partition between two machines.
     pub fn heal(&self, a: &Host, b: &Host) {
         a.heal(b);
     }
@@ -142,7 +142,7 @@ impl fmt::Debug for World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Tasks may hold hosts and so the world: end them here, or nobody will.
+        // Tasks may hold hosts and thereby the world, so nothing else would end them.
         self.end();
     }
 }

@@ -1,4 +1,4 @@
-//! What blocks: elsewhere, in any number, and with an answer here.
+//! Blocking work: it runs off the lane, in any number, and its answer comes back.
 
 use std::{
     io,
@@ -59,7 +59,7 @@ async fn what_nobody_waits_for_any_more_ends_or_is_not_begun(_: Site) {
         let work = run(Kind::Files, move || drop(theirs));
         let _ = timeout(pause * MS / 4, work).await;
     }
-    // Whatever became of each, nothing is left of it.
+    // However each ended, it has released what it held.
     while Arc::strong_count(&held) > 1 {
         sleep(MS).await;
     }
@@ -75,7 +75,7 @@ async fn an_address_needs_nobody_to_look_it_up(_: Site) {
     }
 }
 
-/// Work that hangs until it is let go, and how much of it has begun.
+/// Work that hangs until it is released, and a count of how much of it has begun.
 #[derive(Default)]
 struct Hang {
     let_go: Mutex<bool>,
@@ -103,7 +103,7 @@ fn work_that_hangs_stops_neither_its_lane_nor_other_kinds_of_work() {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
         let hang = Arc::new(Hang::default());
-        // More than there are threads and places in the queue.
+        // More than the threads and the queue can take.
         let hanging: Vec<_> = (0..200)
             .map(|_| {
                 let hang = hang.clone();

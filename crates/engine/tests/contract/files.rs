@@ -1,4 +1,4 @@
-//! Files: what reads see, what is refused, what locks, and what lives on when nobody waits.
+//! Files: what reads see, what is refused, what locks do, and which operations survive when nobody waits.
 
 use std::{io, pin::pin};
 
@@ -108,7 +108,7 @@ async fn a_misaligned_direct_access_is_refused(site: Site) {
     assert_eq!(offset.expect_err("offset").raw_os_error(), einval);
     let (len, _) = file.read_exact_at(0, Buf::new(align + 1)).await;
     assert_eq!(len.expect_err("length").raw_os_error(), einval);
-    // Some drivers copy what lies badly in memory; what they take they must write.
+    // Some drivers copy data that is misaligned in memory; if they accept it, they must write it.
     let shifted = pattern(2 * align, 2).freeze().slice(1..align + 1);
     match file.write_all_at(0, shifted.clone().into(), false).await {
         Ok(()) => {
@@ -270,8 +270,8 @@ async fn a_dropped_write_still_lands(site: Site) {
         .on_lane();
     let bytes = pattern(4096, 9);
     {
-        // More than it wants to write at once may be split; this is one piece and lands whole or,
-        // where the system writes short, in its first part.
+        // A longer write may be split. This one is a single piece and lands whole, or its first
+        // part does if the system writes short.
         let mut write = pin!(file.write_all_at(0, Buf::copy_of(&bytes).into(), true));
         begin(write.as_mut()).await;
     }

@@ -1,4 +1,4 @@
-//! Lanes: speaking to each other, waking from outside, being driven again, and being idle.
+//! Lanes: passing messages, waking from outside, being driven again, and being idle.
 
 use std::{
     cell::Cell,
@@ -60,7 +60,7 @@ async fn a_spawn_runs_on_the_other_lane(site: Site) {
     }
 }
 
-/// It is what its stage times begin with: the turn may have begun before the lane slept.
+/// Stage times start from this instant, so it must be right even if the turn began before the lane slept.
 async fn what_another_lane_asks_for_begins_at_its_own_time(site: Site) {
     for _ in 0..10 {
         sleep(5 * MS).await;
@@ -110,7 +110,7 @@ async fn boxed_futures_nest_and_are_used_again(_: Site) {
     }
 }
 
-/// Ten pauses of two milliseconds, counted.
+/// Counts ten sleeps of two milliseconds each.
 async fn ten_steps(counted: Rc<Cell<u32>>) {
     for _ in 0..10 {
         sleep(2 * MS).await;

@@ -1,7 +1,7 @@
-//! The contract that both reactors keep, tested on both: each test is one async function, run on
-//! io_uring with real sockets and files, and in the simulation under several seeds.
+//! The contract that both reactors keep, tested on both: each test is one async function that runs
+//! on io_uring with real sockets and files, and in the simulation under several seeds.
 
-/// Makes each named function two tests: one on the ring, one in the simulation.
+/// Turns each named function into two tests: one on the ring, one in the simulation.
 macro_rules! contract {
     ($($name:ident),* $(,)?) => {
         mod ring {

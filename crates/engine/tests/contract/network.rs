@@ -1,4 +1,4 @@
-//! Sockets: what arrives, in which pieces, and how connections end.
+//! Sockets: what arrives, how it is split, and how connections end.
 
 use std::{io, pin::pin, time::Duration};
 
@@ -232,7 +232,7 @@ async fn a_reader_that_does_not_read_stops_its_writer(_: Site) {
     sender.await.expect("all is sent");
 }
 
-/// Sends until the connection is known to be over.
+/// Sends until the connection is found to be closed.
 async fn send_in_vain(stream: &TcpStream) {
     let mut error = None;
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! What one user of a lane does between two looks at the reactor has a bound, whatever it has to do.
+//! The work that one share does between two polls of the reactor is bounded, whatever it has to do.
 
 use std::{
     cell::Cell,
@@ -27,7 +27,7 @@ const LONG: usize = 200;
 const A: Share = Share::of(1);
 const B: Share = Share::of(2);
 
-/// Begins `LONG` tasks for the current share that each move three turns' worth.
+/// Starts `LONG` tasks for the current share, each of which moves three turns' worth.
 fn long_tasks(ended: &Rc<Cell<usize>>) {
     for _ in 0..LONG {
         let ended = ended.clone();
@@ -64,9 +64,9 @@ async fn a_share_waits_for_its_turn_and_no_other_waits_for_it(_: Site) {
 async fn all_that_a_share_asks_for_is_its_own(site: Site) {
     let most = counts().spent_most_bytes;
     assert!(most <= TURN_BYTES + PIECE_BYTES, "{most} before");
-    // From here, and from the other lane: there it comes in by messages.
-    // Nobody else's is held up there. The least of some attempts counts: the other lane goes on while
-    // the thread of this one is not run.
+    // Now the same for work that reaches another lane by messages: each message must carry its share.
+    // Take the least of several attempts, because the other lane keeps running while this thread is
+    // descheduled.
     let mut turns_least = u64::MAX;
     for _ in 0..5 {
         turns_least = turns_least.min(turns_beside_messages(&site.other).await);
@@ -74,8 +74,8 @@ async fn all_that_a_share_asks_for_is_its_own(site: Site) {
     assert!(turns_least <= LONG as u64, "{turns_least}");
 }
 
-/// How many turns `other` takes for a short task of one share, which comes in behind many of another that
-/// do not end before it.
+/// How many turns `other` needs for a short task of one share that arrives behind many tasks of another
+/// share, which all outlast it.
 async fn turns_beside_messages(other: &LaneHandle) -> u64 {
     let (other, ended) = (other.clone(), Arc::new(AtomicBool::new(false)));
     let measured = spawn_for(A, async move {

@@ -1,4 +1,4 @@
-//! Where a contract test runs: a lane with a directory and two neighbours, real or simulated.
+//! The environment of a contract test: a lane with a directory and two neighbour lanes, real or simulated.
 
 use std::{
     future::{Future, poll_fn},
@@ -17,7 +17,7 @@ use engine::{
     time,
 };
 
-/// Seeds that each contract test runs in the simulation.
+/// The number of seeds for each contract test in the simulation.
 const SEEDS: u64 = 20;
 
 pub(crate) struct Site {
@@ -39,19 +39,19 @@ impl Site {
     }
 }
 
-/// Loopback, any port.
+/// Loopback with any free port.
 pub(crate) fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// `n` bytes that differ from their neighbours, and from those of another `salt`.
+/// `n` random bytes, determined by `salt`.
 pub(crate) fn pattern(n: usize, salt: u64) -> Buf {
     let mut buf = Buf::new(n);
     engine::sim::Random::new(salt).fill(&mut buf);
     buf
 }
 
-/// Polls `future` once, which must leave it pending.
+/// Polls `future` once and asserts that it is pending.
 pub(crate) async fn begin<F: Future>(future: Pin<&mut F>) {
     let mut future = Some(future);
     poll_fn(|cx| {
@@ -65,7 +65,7 @@ pub(crate) async fn begin<F: Future>(future: Pin<&mut F>) {
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// A thread whose lane runs until it is told to end.
+/// A thread that runs a lane until told to stop.
 struct Neighbour {
     handle: LaneHandle,
     stop: Arc<Mutex<(bool, Option<Waker>)>>,
@@ -118,7 +118,7 @@ impl Drop for Neighbour {
     }
 }
 
-/// A ring with so few entries that the tests overflow it.
+/// A ring small enough for the tests to overflow it.
 fn small() -> LaneConfig {
     LaneConfig {
         entries: 16,

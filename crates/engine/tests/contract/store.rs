@@ -1,4 +1,4 @@
-//! Directories, whole files and marks: what is kept is found again, and what is missing is told.
+//! Directories, whole files and marks: what was stored is found again, and what is missing is reported.
 
 use std::io::ErrorKind;
 
@@ -56,7 +56,7 @@ async fn a_mark_stays_with_its_file(site: Site) {
     };
     let file = SharedFile::open(&path, &options).expect("a new file");
     match store::mark(&path) {
-        // tmpfs before Linux 6.6, where TMPDIR may be.
+        // TMPDIR may be on tmpfs, which lacks user attributes before Linux 6.6.
         Err(error) if error.kind() == ErrorKind::Unsupported => return,
         mark => assert_eq!(mark.expect("it is there"), None),
     }

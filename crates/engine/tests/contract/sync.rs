@@ -1,4 +1,4 @@
-//! Waiting for each other within a lane.
+//! Synchronisation between tasks of one lane.
 
 use std::{cell::RefCell, pin::pin, rc::Rc};
 

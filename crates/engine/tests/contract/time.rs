@@ -1,4 +1,4 @@
-//! Timers: never early, in order, and gone when nobody waits.
+//! Timers: never early, in order, and removed when nobody waits.
 
 use std::{cell::RefCell, pin::pin, rc::Rc};
 
@@ -34,7 +34,7 @@ async fn a_sleep_never_ends_early(_: Site) {
 
 async fn timers_fire_in_the_order_of_their_deadlines(_: Site) {
     let fired = Rc::new(RefCell::new(Vec::new()));
-    // Far enough away for all to be asleep before the first is due.
+    // Late enough for all tasks to be asleep before the first deadline.
     let began = now() + Duration::from_secs(1);
     let sleepers: Vec<_> = [70u64, 10, 50, 30, 90]
         .map(|ms| {

@@ -15,7 +15,7 @@ use engine::{
 
 use crate::{open, pattern, send};
 
-/// Serves an echo that also writes what it hears to a file, and syncs now and then.
+/// Runs an echo server that also writes what it receives to a file, and syncs now and then.
 fn serve(host: &Host) {
     let addr = host.addr(7);
     host.spawn(async move {
@@ -47,7 +47,7 @@ fn serve(host: &Host) {
     });
 }
 
-/// Three clients, a partition and two power cuts: the trace, and what the disk holds.
+/// Runs three clients, a partition and two power cuts. Returns the trace and the disk's content.
 fn run(seed: u64) -> (u64, Option<Vec<u8>>) {
     let world = World::new(seed);
     let server = world.host_with_lanes("server", 2);
@@ -132,7 +132,7 @@ fn a_late_waker_of_an_earlier_block_on_keeps_no_lane_busy() {
     });
 }
 
-/// The message of the panic that `run` must end in.
+/// The message of the panic that `run` must end with.
 fn panic_of(run: impl FnOnce()) -> String {
     let panic =
         panic::catch_unwind(panic::AssertUnwindSafe(run)).expect_err("it must not end well");

@@ -1,4 +1,4 @@
-//! What a power cut leaves of a file, and errors on demand.
+//! What a power cut leaves of a file, and injected errors.
 
 use std::{io, time::Duration};
 
@@ -35,7 +35,7 @@ fn what_was_synced_or_durable_survives_every_power_cut() {
                     .expect("a write");
             }
             file.sync().await.expect("a sync");
-            // Overwritten without a promise, then again with one.
+            // Overwritten without a durability promise, then again with one.
             file.write_all_at(0, pattern(3000, 77).into(), false)
                 .await
                 .expect("a write");
@@ -336,7 +336,7 @@ fn direct_handles_refuse_what_is_misaligned() {
 
 #[test]
 fn reads_and_writes_are_sometimes_short_and_some_are_slow() {
-    // A file handle hides both; what they cost shows: nothing short, nothing slow is faster.
+    // The file handle hides both, so measure the time: it is shorter with neither.
     let time = |short, slow| {
         let mut config = Config::default();
         config.disk.short_probability = short;

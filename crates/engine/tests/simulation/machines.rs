@@ -15,7 +15,7 @@ use crate::{open, pattern, send};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A server that answers each byte.
+/// A server that echoes each byte.
 fn serve(host: &Host) {
     let addr = host.addr(7);
     host.spawn(async move {
@@ -65,7 +65,7 @@ fn a_power_cut_is_silent_until_the_machine_is_back_and_resets() {
             );
             assert!(timeout(MS * 1000, TcpStream::connect(addr)).await.is_none());
             power.restart();
-            // What was sent again meets a machine that does not know it.
+            // The retransmitted data reaches a machine that does not know the connection.
             let told = timeout(MS * 1000, busy.receive(Buf::new(1), 0))
                 .await
                 .expect("a reset");

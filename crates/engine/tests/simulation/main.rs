@@ -1,5 +1,5 @@
-//! What only the simulation can do: power cuts, partitions, errors on demand, and the same run
-//! again from the same seed.
+//! What only the simulation can do: power cuts, partitions, injected errors, and replaying a run
+//! from its seed.
 
 mod determinism;
 mod disks;
@@ -14,7 +14,7 @@ use engine::{
     sim::Random,
 };
 
-/// `n` bytes of `salt`'s own.
+/// `n` random bytes, determined by `salt`.
 fn pattern(n: usize, salt: u64) -> Buf {
     let mut buf = Buf::new(n);
     Random::new(salt).fill(&mut buf);

@@ -1,4 +1,4 @@
-//! Networks that are cut, slow or broken.
+//! Networks with cuts, delays and resets.
 
 use std::{io, time::Duration};
 
@@ -25,7 +25,7 @@ fn listen_once(host: &Host) -> JoinHandle<io::Result<usize>> {
     })
 }
 
-/// A server that reads to the end, and how many bytes that was, or why it was fewer.
+/// A server that reads to the end and returns the byte count, or the error that ended the stream early.
 fn sink(host: &Host) -> JoinHandle<Result<usize, io::ErrorKind>> {
     let addr = host.addr(7);
     host.spawn(async move {

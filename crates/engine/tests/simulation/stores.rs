@@ -1,4 +1,4 @@
-//! What a power cut leaves of names, of files that are replaced, and of marks.
+//! What a power cut leaves of names, replaced files and marks.
 
 use std::{path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use engine::{
 const SEEDS: u64 = 100;
 const FILE: &str = "/a/state/unit";
 
-/// The power of `host` goes in the middle of `change`, after so many of its steps.
+/// Cuts the power of `host` in the middle of `change`, after `steps` of its steps.
 fn doom(world: &World, host: &Host, steps: u64, change: impl FnOnce() -> bool) -> bool {
     host.doom_after(steps);
     let ended = world.block_on(host, async { change() });
@@ -58,7 +58,7 @@ fn a_new_directory_is_there_with_what_leads_to_it() {
                 let file = directory.join("unit");
                 match is_synced {
                     true => store::replace(&file, b"kept").expect("room"),
-                    // Of a file that nobody syncs, nothing is promised.
+                    // Nothing is promised for a file that is not synced.
                     false => drop(
                         engine::fs::SharedFile::open(
                             &file,

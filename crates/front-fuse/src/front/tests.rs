@@ -1,5 +1,5 @@
-//! A lane that serves a disk in memory to a kernel that the test plays, over a socket that keeps messages
-//! apart as the device does.
+//! Serves a RAM disk on one lane to a kernel played by the test, over a socket that preserves message
+//! boundaries as the device does.
 
 use std::{cell::Cell, os::fd::OwnedFd, sync::Arc};
 
@@ -22,19 +22,19 @@ const LEN_BYTES: u64 = 1 << 20;
 const BLOCK_BYTES: u32 = 512;
 const PUNCH_HOLE: u32 = 3;
 
-/// The kernel's end: it sends requests and waits for their answers, one test's worth at a time.
+/// The kernel's end: sends requests and waits for their answers, one test at a time.
 struct Kernel {
     device: Device,
     unique: Cell<u64>,
-    /// What happens to the disk's requests.
+    /// Injects faults into the disk's requests.
     faults: FaultHandle,
 }
 
-/// An answer: minus an errno or 0, and what follows.
+/// An answer: a negated errno or 0, and the data that follow.
 type Answer = (i32, Vec<u8>);
 
 impl Kernel {
-    /// Sends all of these at once; gives their answers in their order.
+    /// Sends all of these at once; returns their answers in the order of the requests.
     async fn ask_all(&self, requests: Vec<impl FnOnce(u64) -> Vec<u8>>) -> Vec<Answer> {
         let first = self.unique.get();
         let count = requests.len();
@@ -153,7 +153,7 @@ async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFn
     assert!(matches!(served.await, End::Unmounted));
 }
 
-/// Both ends of what stands for the device.
+/// Both ends of a socket that stands in for the device.
 fn pair() -> (SharedDevice, SharedDevice) {
     let (one, other) = socketpair(
         AddressFamily::UNIX,
@@ -162,7 +162,7 @@ fn pair() -> (SharedDevice, SharedDevice) {
         None,
     )
     .expect("two sockets");
-    // A message of the longest write has to fit.
+    // The longest write has to fit into one message.
     for socket in [&one, &other] {
         rustix::net::sockopt::set_socket_send_buffer_size(socket, 4 << 20).expect("room");
     }
@@ -208,13 +208,13 @@ fn any_range_is_read_as_it_was_written() {
     });
 }
 
-/// Who writes a part of a block reads the rest of it first and writes it back. Two that do so at once, or
-/// one beside a write of the whole block, must not bring back what was there before.
+/// A write to part of a block is a read-modify-write. Two at once, or one beside a write of the whole
+/// block, must not restore old data.
 #[test]
 fn writes_of_parts_of_a_block_at_once_all_count() {
     with_kernel(async |kernel| {
         const PART: usize = 16;
-        // Time for others between the read of a block and its write.
+        // Delay the write, so that others get in between the read of a block and its write.
         kernel.faults.add(Rule {
             on: Some(Operation::Write),
             ..Rule::always(Action::Delay(Duration::from_micros(100)))

@@ -1,4 +1,4 @@
-//! Who may log in: initiators by name, by where they come from, and by what they have to prove.
+//! Who may log in: initiators by name, by network, and by credentials.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use volume::config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials};
 
 use super::{check_name, wrong_value};
 
-/// The `[discovery]` table: what a discovery session has to prove.
+/// The `[discovery]` table: the credentials for a discovery session.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Discovery {
@@ -55,8 +55,8 @@ pub(super) fn allow(
             "each name, or [\"*\"] alone for everybody",
         ));
     }
-    // Whoever may log in under "*" can be named: initiators have names that the standard does not
-    // allow, with underscores above all.
+    // Any initiator that could log in under "*" can be named here: some have names that the
+    // standard does not allow, mostly with underscores.
     let may_hold = |c: char| !c.is_whitespace() && !c.is_control();
     let write = "its iSCSI name, as \"iqn.1993-08.org.debian:01:dbhost\"";
     names
@@ -66,7 +66,7 @@ pub(super) fn allow(
     Ok(Some(folded.collect()))
 }
 
-/// The networks in `allow_from`; none: from anywhere.
+/// The networks in `allow_from`; empty: from anywhere.
 pub(super) fn allow_from(
     from: Option<&Spanned<Vec<Spanned<String>>>>,
 ) -> Result<Vec<Prefix>, ConfigError> {

@@ -1,4 +1,4 @@
-//! The `[limits]` table: what initiators, known or not, can make the daemon do.
+//! The `[limits]` table: limits on what initiators, known or not, can make the daemon do.
 
 use std::{fmt, time::Duration};
 
@@ -22,8 +22,8 @@ pub(super) struct LimitsTable {
     text: Option<Spanned<Size>>,
 }
 
-/// What initiators can make the daemon do, as `file` says, and what is wrong with it. `text` has the
-/// values as the user has written them.
+/// The limits from `file`, and the errors in them. `text` is the source, from which errors quote
+/// values as the user wrote them.
 pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<ConfigError>) {
     let mut limits = Limits::default();
     if let Some(connections) = &file.connections {
@@ -48,7 +48,7 @@ pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<Config
 }
 
 impl LimitsTable {
-    /// Writes what the table says into `limits`, whose `connections_max` is what it will be, and `units`.
+    /// Applies the table to `limits`, whose `connections_max` is already final, and to `units`.
     fn apply(&self, limits: &mut Limits, units: &mut unit::Limits, reader: &mut Reader<'_>) {
         let connections = limits.connections_max as u32;
         let reserved = reader.count("reserved", &self.reserved, 0, connections);
@@ -81,7 +81,7 @@ impl LimitsTable {
     }
 }
 
-/// Reads values that have bounds, and keeps what is wrong with each.
+/// Reads values with bounds, and collects the errors.
 struct Reader<'a> {
     text: &'a str,
     errors: Vec<ConfigError>,
@@ -111,7 +111,7 @@ impl Reader<'_> {
         self.refuse(name, value, format_args!("\"1s\" to \"300s\""))
     }
 
-    /// Sizes in whole pages, which is what memory is handed out in.
+    /// Reads a size in whole pages, the unit in which memory is allocated.
     fn size(
         &mut self,
         name: &str,

@@ -1,11 +1,11 @@
-//! The LUNs of a target as they are written: a list or a table, of names or of tables.
+//! Parsing of a target's LUNs: a list or a table, of names or of tables.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-/// What `luns` may be.
+/// The accepted forms of `luns`, for error messages.
 pub(super) const FORMS: &str =
     "volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]";
 
@@ -17,7 +17,7 @@ pub(super) enum Luns {
 }
 
 impl Luns {
-    /// All of them, without their numbers.
+    /// All entries, without their numbers.
     pub(super) fn all(&self) -> Vec<&Spanned<Lun>> {
         match self {
             Luns::List(list) => list.iter().collect(),
@@ -26,7 +26,7 @@ impl Luns {
     }
 }
 
-/// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how it is shown here.
+/// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how this target shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lun {
     pub(crate) volume: String,

@@ -1,5 +1,5 @@
-//! What a configuration asks of this machine: memory, of which more than there is would be taken bit by
-//! bit, until the system ends whoever it likes, and a state directory that can be written.
+//! Checks that the machine can meet the configuration: it has the memory, and the state directory is writable. Memory
+//! beyond what the machine has would be taken gradually, until the OOM killer ends some process.
 
 use std::{
     io,
@@ -13,14 +13,14 @@ use volume::config::{ConfigError, Node, What};
 use super::{File, MEMORY_MIN_BYTES};
 use crate::Error;
 
-/// Looks whether what volumes keep in memory, and `memory`, could be filled.
+/// Checks that the memory of volumes and `memory` fit into this machine.
 pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
     check_for(file, text, has_bytes)
 }
 
-/// Looks whether the state directory could be written, or made where it is missing. Nothing is made.
+/// Checks that the state directory could be written, or created if it is missing. Creates nothing.
 pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
     let mut leads_there = directory.ancestors().map(|it| match it == Path::new("") {
         true => PathBuf::from("."),
@@ -35,7 +35,7 @@ pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
     allowed.map_err(|error| Error::io(what)(io::Error::from(error)))
 }
 
-/// Refuses memory that is too little for the lanes; `None`: one for each CPU.
+/// Rejects memory that does not suffice for the lanes; `None`: one lane per CPU.
 pub(super) fn check_lanes(
     file: &File,
     lanes: Option<usize>,
@@ -44,7 +44,7 @@ pub(super) fn check_lanes(
     let cpus = || thread::available_parallelism().map_or(1, usize::from);
     let lanes = lanes.unwrap_or_else(cpus);
     let least = limits.memory_least_bytes(lanes).next_multiple_of(1 << 20);
-    // What is too little for any number of lanes, and a number that is none, are errors already.
+    // Too little memory for any number of lanes, and zero lanes, have been reported already.
     let is_said = limits.memory_bytes < MEMORY_MIN_BYTES as usize || lanes == 0;
     if limits.memory_bytes >= least || is_said {
         return Ok(());

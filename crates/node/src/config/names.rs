@@ -1,4 +1,4 @@
-//! Names and numbers as they may be written: of targets and initiators, and the keys of tables.
+//! Validation of names and numbers: of targets and initiators, and of table keys.
 
 use std::{collections::BTreeMap, fmt::Display, ops::Range};
 
@@ -28,8 +28,8 @@ pub(super) fn lun_number(text: &Spanned<String>) -> Result<u32, ConfigError> {
         })
 }
 
-/// The entries of a table by their numbers, in the table's order. `1` and `01` are two keys for TOML
-/// and one number for us.
+/// The entries of a table by number, in the table's order. Rejects duplicates: `1` and `01` are two
+/// keys in TOML but the same number.
 pub(super) fn by_number<'a, N: Copy + Display + Ord, V>(
     table: &'a BTreeMap<Spanned<String>, V>,
     what: &str,
@@ -51,7 +51,7 @@ pub(super) fn by_number<'a, N: Copy + Display + Ord, V>(
     Ok(numbered)
 }
 
-/// An iSCSI name in one of the three formats (RFC 7143 §4.2.7), of characters that it may hold.
+/// Checks an iSCSI name: one of the three formats (RFC 7143 §4.2.7), with permitted characters only.
 pub(super) fn check_name(
     name: &Spanned<String>,
     whose: &str,

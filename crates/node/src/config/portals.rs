@@ -1,5 +1,5 @@
-//! Where a target listens, or where it has gone: `portals` is one portal group, `portal_groups`
-//! names several by their tags, `redirect` sends initiators elsewhere.
+//! Where a target listens or where it redirects to: `portals` is a single portal group,
+//! `portal_groups` defines several by tag, `redirect` sends initiators elsewhere.
 
 use std::{
     collections::BTreeMap,
@@ -22,10 +22,10 @@ pub(super) type Addresses = Spanned<Vec<Spanned<String>>>;
 /// `{ 1 = ["10.0.1.1:3260"], 2 = ["10.0.2.1:3260"] }`, by tag
 pub(super) type Groups = Spanned<BTreeMap<Spanned<String>, Addresses>>;
 
-/// A portal and where it is written; the default is nowhere.
+/// A portal and its location in the configuration; the default portal has none.
 type Placed = (SocketAddr, Option<Range<usize>>);
 
-/// The settings of a target that say where it is.
+/// The settings of a target that determine its location.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) portals: Option<&'a Addresses>,
@@ -43,7 +43,7 @@ pub(super) struct RedirectTable {
 }
 
 impl Place<'_> {
-    /// The portal groups, checked. Their relative target ports are for the state directory to tell.
+    /// The portal groups, validated. Their relative target ports come from the state directory.
     pub(super) fn groups(&self) -> Result<Vec<PortalGroup>, ConfigError> {
         let Some(groups) = self.portal_groups else {
             let portals = match self.portals {
@@ -84,7 +84,7 @@ impl Place<'_> {
         groups.into_iter().map(group).collect()
     }
 
-    /// Where initiators are sent, if anywhere.
+    /// Where initiators are redirected to, if anywhere.
     pub(super) fn redirect(&self) -> Result<Option<Redirect>, ConfigError> {
         let Some(table) = self.redirect else {
             return Ok(None);
@@ -112,7 +112,7 @@ impl Place<'_> {
         }))
     }
 
-    /// All portals with their places; the default has none.
+    /// All portals with their locations in the text; the default has none.
     fn all(&self) -> Result<Vec<Placed>, ConfigError> {
         let groups = self.portal_groups.into_iter();
         let groups = groups.flat_map(|groups| groups.get_ref().values());
@@ -123,7 +123,7 @@ impl Place<'_> {
     }
 }
 
-/// Refuses portals that cannot all be listened on, or that leave it open which group is meant.
+/// Rejects portals that cannot all be bound, or that leave the portal group ambiguous.
 pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), ConfigError> {
     let mut seen: Vec<Placed> = Vec::new();
     for place in places {
@@ -156,7 +156,7 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), C
     Ok(())
 }
 
-/// Refuses a port that the system would choose: only a program that starts this one hears of it.
+/// Rejects port 0, with which the system chooses: only a program that starts this one could learn the port.
 pub(super) fn check_ports<'a>(
     mut places: impl Iterator<Item = Place<'a>>,
 ) -> Result<(), ConfigError> {
@@ -184,13 +184,13 @@ pub(super) fn find<'a>(
     })
 }
 
-/// Whether a socket on `wide` takes connections to `narrow`, another address.
+/// Whether a socket bound to `wide` would accept connections to `narrow`, a different address.
 fn takes(wide: SocketAddr, narrow: SocketAddr) -> bool {
     let other = wide != narrow && wide.port() == narrow.port() && wide.port() != 0;
     other
         && match wide.ip() {
             IpAddr::V4(ip) => ip.is_unspecified() && narrow.is_ipv4(),
-            // Linux gives a socket on [::] both families.
+            // On Linux a socket on [::] accepts both families.
             IpAddr::V6(ip) => ip.is_unspecified(),
         }
 }
@@ -238,7 +238,7 @@ fn host_name(text: &str) -> Option<&str> {
     (is_host && port.parse::<u16>().is_ok()).then_some(host)
 }
 
-/// Whether there is an address in front of the last colon.
+/// Whether the text before the last colon is an address.
 fn has_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     parts.is_some_and(|(ip, port)| address(ip).is_some() && port.parse::<u16>().is_err())
@@ -252,8 +252,8 @@ fn is_ambiguous(text: &str) -> bool {
     is_v6(text) && parts.is_some_and(|(ip, end)| is_v6(ip) && port(end))
 }
 
-/// `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]` or `fd00::1`. An IPv4 address in its
-/// IPv6 form is the same address.
+/// Parses `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]` or `fd00::1`. An IPv4-mapped
+/// IPv6 address is turned into the IPv4 address.
 fn address(text: &str) -> Option<SocketAddr> {
     let whole = text.parse::<SocketAddr>().ok();
     let address = whole.or_else(|| {

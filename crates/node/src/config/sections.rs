@@ -1,5 +1,5 @@
-//! From a TOML document to the settings, table by table: each volume, each target and each setting of
-//! the daemon is read by itself, so that what is wrong with one of them hides nothing about the others.
+//! Deserialises a TOML document table by table: each volume, target and daemon setting is read
+//! separately, so that an error in one does not hide errors in the others.
 
 use serde::Deserialize;
 use toml::{
@@ -10,7 +10,7 @@ use volume::config::{BlockSize, ConfigError, Kind, Node, Ram, Size, What};
 
 use super::{File, syntax};
 
-/// The settings that stand above all tables.
+/// The settings that belong above all tables.
 const ABOVE: [&str; 8] = [
     "state",
     "memory",
@@ -27,9 +27,9 @@ const TABLES: [&str; 4] = ["limits", "discovery", "volume", "target"];
 
 type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
 
-/// What could be read of a document, and what could not.
+/// What could be read of a document, and the errors.
 pub(super) struct Sections {
-    /// Volumes that could not be read are there as memory, so that what names them finds them.
+    /// Volumes that could not be read are replaced by RAM volumes, so that references to them resolve.
     pub(super) file: File,
     pub(super) errors: Vec<ConfigError>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Sections {
 /// Reads a document.
 ///
 /// # Errors
-/// It is no TOML.
+/// If it is not TOML.
 pub(super) fn read(text: &str) -> Result<Sections, ConfigError> {
     let mut root = DeTable::parse(text).map_err(|error| syntax::not_toml(text, &error))?;
     let whole = root.span();
@@ -89,8 +89,8 @@ fn file_of(table: Spanned<DeTable<'_>>) -> Result<File, toml::de::Error> {
     File::deserialize(Deserializer::from(table))
 }
 
-/// Notes what is wrong with a document; whether the rest of it can be read. A key that nobody knows is
-/// taken for the one that is meant, or left out.
+/// Collects the errors in a document; returns whether the rest of it can be read. An unknown key is
+/// treated as the key that was probably meant, or dropped.
 fn is_readable(table: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) -> bool {
     while let Err(error) = file_of(Spanned::new(0..0, table.clone())) {
         errors.push(syntax::explain(&error));
@@ -103,8 +103,8 @@ fn is_readable(table: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) -> bool {
     true
 }
 
-/// Takes the key at byte `at` out of a table, or out of one within it, and gives its value to the key
-/// that is meant; where both are there, tables become one.
+/// Removes the key at byte `at` from a table or a nested one, and gives its value to the key that was
+/// meant. If both exist, tables are merged.
 fn mend_key(table: &mut DeTable<'_>, at: usize, meant: Option<&str>) -> bool {
     let keys: Vec<Key<'_>> = table.keys().cloned().collect();
     for key in keys {
@@ -136,7 +136,7 @@ fn rename<'a>(table: &mut DeTable<'a>, key: &Key<'a>, to: Option<&str>) {
     }
 }
 
-/// Looks for keys above all tables, and first parts of tables' names, that nobody knows.
+/// Reports unknown keys above the tables, and unknown first parts of table names.
 fn name_sections(root: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) {
     let known: Vec<&str> = ABOVE.iter().chain(&TABLES).copied().collect();
     for key in root.keys().cloned().collect::<Vec<_>>() {
@@ -156,7 +156,7 @@ fn inner_table<'a, 'i>(value: &'a mut Spanned<DeValue<'i>>) -> Option<&'a mut De
     }
 }
 
-/// Takes out what stands in a table and belongs above all, and targets whose names lack their quotes.
+/// Removes settings that belong above all tables from within tables, and targets with unquoted names; reports both.
 fn take_misplaced(root: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) {
     let keys: Vec<Key<'_>> = root.keys().cloned().collect();
     for section in keys {
@@ -197,7 +197,7 @@ fn take_misplaced_within(entries: &mut DeTable<'_>, section: &str, errors: &mut 
     }
 }
 
-/// Takes out the settings of the daemon that stand in a table or in one within it.
+/// Removes the daemon's settings from a table and from nested ones.
 fn take_settings(table: &mut DeTable<'_>, shown: &str, errors: &mut Vec<ConfigError>) {
     for key in table.keys().cloned().collect::<Vec<_>>() {
         if ABOVE.contains(&key.get_ref().as_ref()) {
@@ -222,7 +222,7 @@ fn take_settings(table: &mut DeTable<'_>, shown: &str, errors: &mut Vec<ConfigEr
     }
 }
 
-/// The name that has become tables within tables because it lacks its quotes.
+/// Reassembles a name that was parsed as nested tables because it lacks quotes.
 fn dotted(first: &str, table: &DeTable<'_>) -> String {
     let mut name = first.to_owned();
     let mut inside = table;
@@ -236,7 +236,7 @@ fn dotted(first: &str, table: &DeTable<'_>) -> String {
     name
 }
 
-/// Stands for a volume that could not be read.
+/// A placeholder for a volume that could not be read.
 fn unread_volume(name: &Key<'_>) -> Node {
     let ram = Ram {
         size: Spanned::new(name.span(), Size::from_bytes(1 << 20)),
@@ -252,7 +252,7 @@ fn unread_volume(name: &Key<'_>) -> Node {
 mod tests {
     use super::*;
 
-    /// What is wrong with `text`, each as `LINE: message`.
+    /// The errors in `text`, each as `LINE: message`.
     fn wrong(text: &str) -> Vec<String> {
         let sections = read(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
         let shown = |error: &ConfigError| {

@@ -1,6 +1,6 @@
-//! Which volumes may be served beside each other. Each volume that is served is a disk with caches and
-//! reservations of its own, and knows nothing of what others do to the volumes that it is made of. So
-//! two that share one are refused, unless nobody can write to either.
+//! Which volumes may be served together. Each served volume is a disk with its own caches and
+//! reservations, and unaware of what others do to the volumes beneath it. So two that share a volume
+//! are rejected, unless both are read-only.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -8,14 +8,14 @@ use volume::config::ConfigError;
 
 use super::File;
 
-/// All LUNs of a volume, in all targets.
+/// All LUNs of a volume, over all targets.
 struct Served {
-    /// Where it is named first.
+    /// Where the volume is first named.
     span: Range<usize>,
     read_only: bool,
 }
 
-/// Looks whether two volumes that are served share one.
+/// Checks that no two served volumes share a writable part.
 pub(super) fn check(file: &File) -> Result<(), ConfigError> {
     let mut luns: Vec<_> = file
         .target
@@ -37,7 +37,7 @@ pub(super) fn check(file: &File) -> Result<(), ConfigError> {
     let mut in_order: Vec<_> = served.into_iter().collect();
     in_order.sort_by_key(|(_, served)| served.span.start);
 
-    // The first that has a part stands for all that have it: they have to be read-only, all of them.
+    // Comparing with the first user of a part suffices, because all users of it must be read-only.
     let mut first_of = BTreeMap::new();
     for (name, served) in &in_order {
         for part in file.volume.parts(name) {

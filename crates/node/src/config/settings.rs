@@ -1,4 +1,4 @@
-//! The daemon's own settings, above the first table: what is wrong with them.
+//! Validation of the daemon's own settings, above the first table.
 
 use std::{path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{File, MEMORY_MIN_BYTES};
 const TIME_MIN: Duration = Duration::from_secs(1);
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Looks at the settings of `file`, which is at `path` and reads `text`.
+/// Checks the settings of `file`, which was read from `path` with the content `text`.
 pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     if let Some(state) = &file.state {

@@ -1,21 +1,21 @@
-//! Slips of the pen that keep a file from being TOML: a bracket or a quote that is never closed, a name
-//! without its quotes. The TOML parser notices most of them lines later, or in words of its grammar.
-//! So when it refuses a text, this looks through the text from its beginning and names the first slip
-//! where it was made, with what to write.
+//! Finds common slips that make a file invalid TOML: an unclosed bracket or quote, a name without
+//! quotes. The TOML parser notices most of them lines later, or describes them in terms of its grammar.
+//! So when it rejects a text, this scans the text from the start and reports the first slip where it
+//! was made, with the remedy.
 
 use toml::de::DeValue;
 use volume::config::ConfigError;
 
-/// What must be in quotes wherever it stands.
+/// Prefixes of names that always need quotes.
 const NAMES: [&str; 3] = ["iqn.", "eui.", "naa."];
-/// How the tables of a configuration begin.
+/// How the table headers of a configuration begin.
 const TABLES: [&str; 4] = ["volume.", "target.", "limits]", "discovery]"];
-/// What ends a value that has no quotes.
+/// What ends an unquoted value.
 const ENDS: &[char] = &[',', ']', '}', '#', ';'];
 
-/// The first slip in a text that is no TOML, if it is one that is known.
+/// The first slip in a text that is not TOML, if it is a known one.
 pub(super) fn find(text: &str) -> Option<ConfigError> {
-    // A byte order mark is no part of the text.
+    // A byte order mark is not part of the text.
     let begin = if text.starts_with('\u{feff}') { 3 } else { 0 };
     let mut scan = Scan {
         text,
@@ -41,7 +41,7 @@ struct Scan<'a> {
     at: usize,
     /// Outermost first.
     open: Vec<Open>,
-    /// Whether a value is due: behind `=`, or in a list.
+    /// Whether a value is expected: after `=`, or in a list.
     is_value: bool,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Scan<'a> {
         Err(ConfigError::new(at..at + 1, message))
     }
 
-    /// JSON and YAML, by their first line.
+    /// Detects JSON and YAML by their first line.
     fn foreign_format(&self) -> Option<ConfigError> {
         let toml =
             "a configuration is TOML, with tables as [volume.NAME] and settings as KEY = VALUE";
@@ -156,8 +156,8 @@ impl<'a> Scan<'a> {
         Self::slip(open.at, message)
     }
 
-    /// At the first character of a line: what it says about brackets that are open, and what other
-    /// languages would begin it with.
+    /// At the first character of a line: reports brackets that should have been closed before it,
+    /// and syntax of other languages.
     fn line_begins(&mut self) -> Step {
         let line = self.line().trim_end();
         let text = line.trim_start();
@@ -172,7 +172,7 @@ impl<'a> Scan<'a> {
         let has_key = behind_key.len() < text.len();
         let behind_key = behind_key.trim_start();
         match self.open.last() {
-            // A setting or a table begins, and a list goes on: it was not to go on.
+            // A setting or a table begins inside an open list, so the bracket was never closed.
             Some(open) if open.bracket == '[' && has_key && behind_key.starts_with('=') => {
                 Self::unclosed(open)
             }
@@ -191,7 +191,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// At the end of a line, or of the text.
+    /// At the end of a line or of the text.
     fn line_ends(&mut self) -> Step {
         match self.open.last() {
             Some(open) if open.is_header => Self::unclosed(open),
@@ -247,7 +247,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes to the end of a string.
+    /// Skips to the end of a string.
     fn string(&mut self, quote: char) -> Step {
         let long = match quote {
             '"' => "\"\"\"",
@@ -291,7 +291,7 @@ impl<'a> Scan<'a> {
         )
     }
 
-    /// A word without quotes: a part of a key, a number, `true`, or what should have quotes.
+    /// A word without quotes: a part of a key, a number, `true`, or something that should be quoted.
     fn word(&mut self) -> Step {
         let (rest, start) = (self.rest(), self.at);
         let is_header = self.open.last().is_some_and(|open| open.is_header);
@@ -343,12 +343,12 @@ fn closing(bracket: char) -> char {
     }
 }
 
-/// What a key may hold without quotes, and the dots between its parts.
+/// What a key may contain without quotes, and the dots between its parts.
 fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-.".contains(c)
 }
 
-/// Whether a line is a table's header.
+/// Whether a line is a table header.
 fn is_header(line: &str) -> bool {
     let name = line.strip_prefix('[').map(str::trim_start);
     name.is_some_and(|name| TABLES.iter().any(|table| name.starts_with(table)))
@@ -358,7 +358,7 @@ fn is_header(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is found in `text`, as `LINE:COLUMN: message`.
+    /// The slip found in `text`, as `LINE:COLUMN: message`.
     fn found(text: &str) -> String {
         let slip = find(text).unwrap_or_else(|| panic!("nothing is found in\n{text}"));
         let (line, column) = slip.line_column(text).expect("a place");

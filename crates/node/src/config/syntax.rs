@@ -1,5 +1,5 @@
-//! From a file to its settings: what the TOML reader and serde say of one that is wrong, in the words
-//! of the guide and with what to write instead.
+//! From a file's bytes to its settings: translates the errors of the TOML parser and serde into the
+//! terms of the guide, with a remedy.
 
 use toml::de::Error;
 use volume::config::ConfigError;
@@ -18,7 +18,7 @@ const LIMITS: [&str; 8] = [
     "text",
 ];
 
-/// What the TOML parser says, and what to write.
+/// Messages of the TOML parser, and what to show instead.
 const OF_THE_PARSER: [(&str, &str); 8] = [
     ("missing comma", "a comma is missing before this; write one"),
     (
@@ -45,7 +45,7 @@ const OF_THE_PARSER: [(&str, &str); 8] = [
     ("extra comma", "here is one comma too many; take it out"),
 ];
 
-/// The text of a file of these bytes.
+/// The text of a file from its bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
         return Err("1: this is UTF-16; save the file as UTF-8".to_owned());
@@ -58,7 +58,7 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
     })
 }
 
-/// Why `text` is no TOML: the slip that it begins with, or what the parser says.
+/// Why `text` is not TOML: its first slip, or else the parser's message.
 pub(super) fn not_toml(text: &str, error: &Error) -> ConfigError {
     let key = error.span().and_then(|span| text.get(span));
     match (slips::find(text), key) {
@@ -70,9 +70,9 @@ pub(super) fn not_toml(text: &str, error: &Error) -> ConfigError {
     }
 }
 
-/// What is wrong and the mend.
+/// The error and its remedy.
 pub(super) fn explain(error: &Error) -> ConfigError {
-    // The parser's place can be between two characters: the one behind it is meant.
+    // The parser's position may lie between two characters; the one after it is meant.
     let span = error
         .span()
         .map(|span| span.start..span.end.max(span.start + 1));
@@ -143,18 +143,18 @@ fn with_mend(message: &str) -> String {
     message.to_owned()
 }
 
-/// The key of a message about one that nobody knows, and the one that is meant if one is near.
+/// The key in an unknown-key message, and the similar known key that was probably meant, if any.
 pub(super) fn unknown_key(message: &str) -> Option<(&str, Option<&str>)> {
     let key = quoted(message, "unknown field `", '`')?;
     Some((key, nearest(key, &known_keys(message))))
 }
 
-/// The keys that a message about another one offers.
+/// The known keys that such a message lists.
 fn known_keys(message: &str) -> Vec<&str> {
     message.split('`').skip(3).step_by(2).collect()
 }
 
-/// What to write for a key that nobody knows, and the known one that is meant if one is near.
+/// The message for an unknown key, and the similar known key that was probably meant, if any.
 pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&'a str>) {
     let meant = nearest(key, known);
     let message = match meant {
@@ -178,7 +178,7 @@ pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&
 fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
     let known_as = |name| known.iter().find(|other| **other == name).copied();
     match key {
-        // As near to the number of them as to their time.
+        // It is as close to `logins` as to `login_time`.
         "login" if known_as("login_time").is_some() => return None,
         "login_timeout" => return known_as("login_time"),
         _ => {}
@@ -188,7 +188,7 @@ fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
     near.min().map(|(_, other)| other)
 }
 
-/// How many characters must be put in, taken out or changed to make `b` of `a`.
+/// The edit distance: how many characters to insert, delete or change to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {
@@ -202,7 +202,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// What stands in `message` between `before` and `end`.
+/// The part of `message` between `before` and `end`.
 fn quoted<'a>(message: &'a str, before: &str, end: char) -> Option<&'a str> {
     let (_, rest) = message.split_once(before)?;
     rest.split_once(end).map(|(quoted, _)| quoted)

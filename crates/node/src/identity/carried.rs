@@ -1,6 +1,6 @@
-//! Disks that are told by what they carry: the name in a stripe's superblock, what a device or a
-//! remote disk is known by everywhere. What carries nothing, as memory does, is told by its volume's
-//! name.
+//! Disks recognised by an identity they carry: the name in a stripe's superblock, or what a device
+//! or remote disk is known by everywhere. Disks that carry none, such as memory, are recognised by
+//! their volume's name.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Known<'_> {
-    /// The recorded disks that `all` are, of which `carried` tells what each carries.
+    /// The recorded disks among `all`. `carried` returns the identity that each carries.
     pub(crate) fn taken(
         &self,
         all: &[Asked],
@@ -30,11 +30,11 @@ impl Known<'_> {
         known.collect()
     }
 
-    /// The same as [`Known::judge_carried`] for those of `all` of which it is known before they are open what they
-    /// carry: what is to be said of them.
+    /// As [`Known::judge_carried`], for those of `all` whose carried identity is known before they are open.
+    /// Returns the notes about them.
     ///
     /// # Errors
-    /// What keeps them from being served, with the mend.
+    /// All reasons why they must not be served, each with a remedy.
     pub(crate) fn judge_before(
         &self,
         all: &[Asked],
@@ -45,7 +45,7 @@ impl Known<'_> {
             Kind::Iscsi => false,
             Kind::File | Kind::Device | Kind::Ram | Kind::View => true,
         };
-        // A recorded disk may be one that nobody knows before it is open.
+        // A recorded disk may turn out to be a volume whose identity is unknown until it is open.
         if !self.records.is_new && !all.iter().all(is_told) {
             return Ok(Vec::new());
         }
@@ -66,7 +66,7 @@ impl Known<'_> {
         }
     }
 
-    /// The disk recorded as what carries `carried`, or in the place of what carries nothing.
+    /// The recorded disk that carries `carried`, or that is recorded at the place of a disk that carries nothing.
     pub(crate) fn recorded(
         &self,
         asked: &Asked,
@@ -75,11 +75,11 @@ impl Known<'_> {
         recorded_in(self.records, asked, carried)
     }
 
-    /// Which disk an open volume is that is told by what it carries, or by its name. The disks in
-    /// `taken` are found, as this volume or another one.
+    /// Decides which disk an open volume is, by the identity it carries or by its name. The disks
+    /// in `taken` have been found, as this volume or as another one.
     ///
     /// # Errors
-    /// What keeps it from being served, with the mend.
+    /// Why it must not be served, with a remedy.
     pub(crate) fn judge_carried(
         &self,
         asked: &Asked,
@@ -156,7 +156,7 @@ impl Known<'_> {
         }
     }
 
-    /// One of both does not say what it is, and they are in two places: they may be two disks.
+    /// Refuses a disk at another place if either side lacks an identity: they may be two disks.
     fn refuse_other_place(
         &self,
         asked: &Asked,
@@ -195,8 +195,8 @@ impl Known<'_> {
     }
 }
 
-/// The disk that `records` has as what carries `carried`, or in the place of what carries nothing. A
-/// remote disk that says what it is only sometimes is told by its place where either side lacks that.
+/// The disk in `records` that carries `carried`, or that is recorded at the place of a disk that carries nothing.
+/// Some remote disks report their identity only at times; they are recognised by their place if either side lacks it.
 fn recorded_in<'a>(
     records: &'a Records,
     asked: &Asked,
@@ -217,7 +217,7 @@ fn recorded_in<'a>(
     carried.and_then(by_name).or_else(by_place)
 }
 
-/// Whether a disk was recorded where `asked` is: at its place, or, of a device, where that leads.
+/// Whether a disk was recorded where `asked` is: at its place, or for a device, where that leads.
 fn is_in_place(record: &Record, asked: &Asked) -> bool {
     let Some(recorded) = &record.place else {
         return false;

@@ -1,5 +1,5 @@
-//! What may have been meant when a new disk is made: one that is recorded and whose file is gone. And
-//! whose directory the records are, when another configuration uses it too.
+//! Warns when a new disk is made while the file of a recorded one is missing, as that one may have
+//! been meant. Also reports another configuration that uses the same state directory.
 
 use uuid::Uuid;
 
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Known<'_> {
-    /// When a new disk is about to be made: names the recorded ones whose files are gone from where they
-    /// were. A volume and its file that are both renamed look like that.
+    /// If a new disk is about to be created, names the recorded disks whose files are missing: if a
+    /// volume and its file are both renamed, it looks like this.
     pub(super) fn note_orphans(&self, all: &[Asked], judged: &mut Judged) {
         let is_new = |index: &usize| judged.identities.get(index) == Some(&Identity::New);
         let Some(asked) = (0..all.len())
@@ -45,7 +45,7 @@ impl Known<'_> {
         }
     }
 
-    /// Says that another configuration uses the same state directory.
+    /// Reports that another configuration uses the same state directory.
     pub(super) fn note_sharer(&self, all: &[Asked], judged: &mut Judged) {
         if let (Some(other), Some(asked)) = (self.sharer, all.first()) {
             let text = format!(
@@ -59,8 +59,8 @@ impl Known<'_> {
         }
     }
 
-    /// The mend that makes this configuration independent of a recorded disk. One that another
-    /// configuration may be serving is not to be forgotten.
+    /// The remedy that makes this configuration independent of a recorded disk. A disk that another
+    /// configuration may be serving must not be forgotten.
     pub(super) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
         match self.sharer {
             Some(other) => format!(

@@ -1,4 +1,4 @@
-//! What is to be said of a disk that another state directory beside the configuration knows.
+//! Messages about disks that are recorded in another state directory next to the configuration.
 
 use std::process;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Known<'_> {
-    /// What to say of a file that a directory beside ours knows under another name, which it still has: by
-    /// a hard link. Then no configuration was renamed.
+    /// The message for a file that a neighbouring state directory has recorded under another name which
+    /// still exists, a hard link. In that case no configuration was renamed.
     pub(super) fn second_name(
         &self,
         leaf: &Leaf,
@@ -33,8 +33,8 @@ impl Known<'_> {
         })
     }
 
-    /// What to say of a disk that a directory beside ours knows, whose files are `leaves`. Who has one open now says more
-    /// than what was recorded.
+    /// The message for a disk recorded in a neighbouring state directory. `leaves` are its files: if a process has one
+    /// of them open, that is more useful to know than what was recorded.
     pub(super) fn elsewhere(
         &self,
         leaves: &[Leaf],

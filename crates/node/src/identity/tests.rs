@@ -1,4 +1,4 @@
-//! Every case of what is found against what is recorded.
+//! Every combination of what is found and what is recorded.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -26,7 +26,7 @@ fn blank(mark: Mark) -> Found {
     }
 }
 
-/// Another file than [`file`] gives.
+/// A different file from the one [`file`] returns.
 fn other_file(mark: Mark) -> Found {
     Found::File {
         len_bytes: LEN,
@@ -36,7 +36,7 @@ fn other_file(mark: Mark) -> Found {
     }
 }
 
-/// A volume that is the file at `path`, whose configuration is in `/etc`.
+/// A volume backed by the file at `path`, with its configuration in `/etc`.
 fn asked(volume: &str, path: &str, found: Found) -> Asked {
     let path = PathBuf::from(path);
     Asked {
@@ -64,7 +64,7 @@ fn carrying(volume: &str, kind: Kind) -> Asked {
     }
 }
 
-/// What was served from `path` by a configuration in `/etc`.
+/// The record of a file at `path` that was served by a configuration in `/etc`.
 fn record(volume: &str, path: &str) -> Record {
     let relative = Path::new(path)
         .strip_prefix("/etc")
@@ -81,7 +81,7 @@ fn record(volume: &str, path: &str) -> Record {
     }
 }
 
-/// As version 1 had it.
+/// A record as version 1 wrote it.
 fn old_record(volume: &str) -> Record {
     Record {
         kind: None,
@@ -144,7 +144,7 @@ impl Case<'_> {
         })
     }
 
-    /// Which disks, and the notes that are warnings.
+    /// The identities, and the notes that are warnings.
     #[track_caller]
     fn served(&self, all: &[Asked]) -> (Vec<Identity>, Vec<String>) {
         let judged = self.with(|known| known.judge(all));
@@ -180,7 +180,7 @@ fn a_mark_is_found_again_under_another_name_and_path() {
         vec![asked("db", "/etc/db.img", marked(A))],
         vec![asked("new", "/etc/db.img", marked(A))],
         vec![asked("db", "/srv/moved.img", marked(A))],
-        // Names, or paths, that two disks have exchanged.
+        // Two disks whose names, or paths, have been swapped.
         vec![
             asked("log", "/etc/db.img", marked(A)),
             asked("db", "/etc/log.img", other_file(Mark::Disk(B))),
@@ -231,7 +231,7 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
         &[asked("db", "/etc/x.img", other())],
         &["/etc/db.img", "[disk."],
     );
-    // The same without a mark: the disk that is meant is still where it was.
+    // Without a mark: the disk that is meant is still at its old path.
     case.refused(
         &[asked("db", "/etc/x.img", other_file(Mark::None))],
         &["still there", "[disk."],
@@ -262,10 +262,10 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
         &[asked("db", "/etc/x.img", copy())],
         &["/etc/db.img", "/etc/x.img", "setfattr -x"],
     );
-    // A second name of the same file is none.
+    // A second name of the same file is not a copy.
     let (identities, _) = case.served(&[asked("db", "/etc/x.img", file(Mark::Disk(A)))]);
     assert_eq!(identities, [Identity::Known(A)]);
-    // All of it was copied: configuration, state and files.
+    // Everything was copied: configuration, state and files.
     let moved = Case {
         records: &[(
             A,
@@ -284,7 +284,7 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
         warnings.iter().any(|text| text.contains("/old/db.img")),
         "{warnings:?}"
     );
-    // Without a mark, nothing says that it is a copy: another configuration may share the state.
+    // Without a mark, nothing indicates a copy: another configuration may share the state.
     for mark in [Mark::None, Mark::Unsupported] {
         moved.refused(
             &[asked("db", "/etc/db.img", other_file(mark.clone()))],
@@ -340,7 +340,7 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
         &[asked("x", "/srv/db.img", Found::Nothing)],
         &["served before", "[disk."],
     );
-    // What never was served may be blank, or made.
+    // A disk that was never served may be blank, or be created.
     for found in [blank(Mark::None), file(Mark::None), Found::Nothing] {
         let (identities, _) = case.served(&[asked("x", "/srv/x.img", found)]);
         assert_eq!(identities, [Identity::New]);
@@ -389,14 +389,14 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
     }
     let (identities, _) = case.served(&[asked("db", "/srv/other.img", Found::Nothing)]);
     assert_eq!(identities, [Identity::New], "another file under that name");
-    // Under a second name, with the first one still there: nothing was renamed.
+    // A second name while the first still exists: nothing was renamed.
     let linked = Case {
         there: &[("/etc/db.img", file(Mark::Disk(A)))],
         ..case
     };
     let all = [asked("x", "/srv/link.img", file(Mark::Disk(A)))];
     linked.refused(&all, &["/etc/db.img", "a hard link", "copy the file"]);
-    // A directory in use is not exchanged for another one: what carries its identity is served.
+    // A state directory in use is not replaced by another one, so what carries its identity is served.
     let used = Case {
         records: &[(B, record("log", "/etc/log.img"))],
         ..case
@@ -405,7 +405,7 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
     assert_eq!(identities, [Identity::Known(A)]);
     assert!(warnings[0].contains("app.state"), "{warnings:?}");
     used.refused(&[asked("x", "/etc/db.img", Found::Nothing)], &["app.state"]);
-    // One that knows names only counts when its configuration is gone.
+    // A version 1 directory counts only if its configuration is gone.
     for orphan in [true, false] {
         let old = Case {
             sibling: &[(A, old_record("db"))],
@@ -486,7 +486,7 @@ fn what_carries_a_name_is_found_by_it() {
         judge(&case, "x", stripe, Some(B), &[]),
         Ok(Identity::Known(B))
     );
-    // The old name, for another disk: only where the disk that had it is served under a new one.
+    // The old name for another disk: only if the disk that had it is served under a new name.
     assert_eq!(
         judge(&case, "db", stripe, Some(B), &[A]),
         Ok(Identity::Known(B))
@@ -495,7 +495,7 @@ fn what_carries_a_name_is_found_by_it() {
     assert!(error.message().contains("write carried ="), "{error}");
     let error = judge(&case, "db", Kind::Iscsi, Some(B), &[]).expect_err("another kind");
     assert!(error.message().contains("another kind"), "{error}");
-    // Memory is told by its name, among what was in memory.
+    // Memory is recognised by its name, among recorded memory disks.
     assert_eq!(judge(&case, "db", Kind::Ram, None, &[]), Ok(Identity::New));
     let beside = Case {
         sibling: &[(A, known)],
@@ -525,7 +525,7 @@ fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
         carried: Some(B),
         ..nameless.clone()
     };
-    // New: what it says, or where it is, which is never two disks.
+    // New: identified by what it carries, or by its place, which never stands for two disks.
     assert_eq!(judge(&NOTHING, "iqn.a/0", Some(B)), Ok(Identity::Known(B)));
     let places = ["iqn.a/0", "iqn.a/1"].map(|place| judge(&NOTHING, place, None));
     assert!(
@@ -538,7 +538,7 @@ fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
         (&nameless, "iqn.a/0", Some(B), A),
         (&named, "iqn.a/0", None, A),
         (&named, "iqn.b/7", Some(B), A),
-        // Another disk where one was, under another name.
+        // Another disk in the place of a recorded one, under another name.
         (
             &named,
             "iqn.a/0",
@@ -634,7 +634,7 @@ fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
         records: &[(A, record("db", "/srv/db.img"))],
         ..NOTHING
     };
-    // A volume and its file, both renamed: the old one nowhere, or copied without its mark.
+    // A volume and its file, both renamed: the old file is gone, or was copied without its mark.
     for found in [Found::Nothing, file(Mark::None)] {
         let (identities, warnings) = gone.served(&[asked("new", "/srv/new.img", found)]);
         assert_eq!(identities, [Identity::New]);
@@ -651,7 +651,7 @@ fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
             assert!(warnings[0].contains(part), "no {part} in {warnings:?}");
         }
     }
-    // It is found under another name, or is where it was, or nothing new is made.
+    // No warning if it is found under another name or at its old path, or if nothing new is created.
     let moved = asked("old", "/srv/moved.img", file(Mark::Disk(A)));
     let new = asked("new", "/srv/new.img", Found::Nothing);
     assert_eq!(gone.served(&[moved.clone(), new.clone()]).1, [""; 0]);

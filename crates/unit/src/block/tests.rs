@@ -1,4 +1,4 @@
-//! What block operations are refused for, and how a volume's errors reach a block front.
+//! When block operations are refused, and how a volume's errors reach a block front.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 
@@ -21,9 +21,9 @@ const OPERATION: (CommandId, u32) = (CommandId(1), 0);
 const READ_ONLY: (CommandId, u32) = (CommandId(1), 1);
 
 thread_local! {
-    /// What a discard takes.
+    /// How long a discard takes.
     static DISCARD_TAKES: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// What every write fails with.
+    /// The error that every write returns.
     static FAILS: Cell<Option<ErrorKind>> = const { Cell::new(None) };
 }
 
@@ -95,7 +95,7 @@ impl Volume for Failing {
     }
 }
 
-/// One disk, the volume of `region`, whose writes and flushes may fail.
+/// A configuration with one disk, backed by `region`, whose writes and flushes may fail.
 fn config(region: Arc<Region>) -> UnitsConfig {
     let disk = DiskSpec {
         name: "disk".into(),
@@ -117,7 +117,7 @@ fn config(region: Arc<Region>) -> UnitsConfig {
     }
 }
 
-/// A nexus that reaches a disk at LUN 0, and at LUN 1 behind a port that takes no writes.
+/// Runs `test` with a nexus that reaches a disk at LUN 0, and at LUN 1 through a read-only port.
 fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'static) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
@@ -328,7 +328,7 @@ fn a_long_discard_ends_with_the_piece_in_hand_when_it_is_aborted() {
         time::sleep(Duration::from_millis(1)).await;
         assert!(nexus.is_running(), "it has begun");
         units.reset(nexus, None, Mark::default()).await;
-        // Answered when it has ended: before its last piece.
+        // Answered only after it has ended, and it ends before its last piece.
         assert!(!nexus.is_running());
         assert_eq!(discarding.await, Err(BlockError::Aborted));
         let (data, _permits) = units

@@ -1,4 +1,4 @@
-//! Who is let in and who waits.
+//! Which I/O passes a gate, and which waits.
 
 use std::{
     cell::{Cell, RefCell},
@@ -119,7 +119,7 @@ fn several_hold_blocks_of_their_own_and_each_waits_for_its_own() {
     });
 }
 
-/// Has turns taken for `extents` at once; gives what began and ended, in order.
+/// Takes turns for `extents` at once; returns in order which began and ended.
 async fn taken(turns: &Arc<Turns>, extents: &[(u64, u64)]) -> Vec<(usize, &'static str)> {
     let log = Rc::new(RefCell::new(Vec::new()));
     let running = extents.iter().enumerate().map(|(index, &(lba, blocks))| {
@@ -142,7 +142,7 @@ fn turns_on_the_same_blocks_come_one_at_a_time_also_over_a_waiter_that_is_gone()
     on_a_lane(async {
         let turns = Arc::new(Turns::default());
         let first = turns.take(extent(0, 8)).await;
-        // Someone who does not wait any longer.
+        // A waiter that has given up.
         drop(turns.enter(extent(4, 8)));
         let waiting = spawn({
             let turns = turns.clone();
@@ -160,7 +160,7 @@ fn turns_on_the_same_blocks_come_one_at_a_time_also_over_a_waiter_that_is_gone()
 fn turns_on_different_blocks_run_side_by_side_and_never_pass_one_that_waits() {
     on_a_lane(async {
         let turns = Arc::new(Turns::default());
-        // The third waits for both; the fourth overlaps with the third only, and came after it.
+        // The third waits for both. The fourth overlaps only with the third, and came after it.
         let log = taken(&turns, &[(0, 8), (8, 8), (0, 24), (16, 8), (100, 8)]).await;
         let place = |what| log.iter().position(|&found| found == what).expect("it did");
         let first_ends = place((0, "ends"));

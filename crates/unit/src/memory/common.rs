@@ -1,6 +1,5 @@
-//! Memory that all lanes have in common: for requests that are longer than what a lane has for itself.
-//! First come, first served, whatever lane it comes from. It takes a lock, which such a request can
-//! afford.
+//! Memory that all lanes have in common, for requests larger than a lane's own part. First come, first
+//! served across lanes. It takes a lock, which such a large request can afford.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +8,7 @@ use std::{
 
 use engine::cross::{OneshotReceiver, OneshotSender, oneshot};
 
-/// So many bytes, and who waits for some.
+/// The free bytes, and the queue of waiters.
 #[derive(Debug)]
 pub(crate) struct CommonMemory {
     total: usize,
@@ -22,7 +21,7 @@ struct Line {
     waiting: VecDeque<(usize, OneshotSender<CommonPermit>)>,
 }
 
-/// A part of it; it goes back when dropped, on whatever lane.
+/// A part of the common memory, returned on drop, on whatever lane.
 #[derive(Debug)]
 pub(crate) struct CommonPermit {
     memory: Arc<CommonMemory>,
@@ -44,7 +43,7 @@ impl CommonMemory {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `amount` if it is free and nobody waits.
+    /// Takes `amount` if that much is free and nobody waits.
     pub(crate) fn try_take(self: &Arc<Self>, amount: usize) -> Option<CommonPermit> {
         let mut line = self.lock();
         (line.waiting.is_empty() && line.left >= amount).then(|| {
@@ -53,12 +52,12 @@ impl CommonMemory {
         })
     }
 
-    /// The whole.
+    /// The total, in bytes.
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
-    /// Waits in line for `amount`, which is not more than the whole.
+    /// Waits in line for `amount`, which must not exceed the total.
     pub(crate) async fn take(self: &Arc<Self>, amount: usize) -> CommonPermit {
         loop {
             match self.take_or_wait(amount) {
@@ -118,7 +117,7 @@ impl Drop for CommonPermit {
                 served.push((amount, sender));
             }
         }
-        // Outside the lock: a part whose waiter is gone comes back here at once.
+        // Send outside the lock: if a waiter is gone, its part comes back here at once.
         for (amount, sender) in served {
             sender.send(self.memory.permit(amount));
         }

@@ -1,43 +1,43 @@
-//! How a server's memory is divided: what each lane has for itself, and what all have in common for
-//! requests that no lane's part can hold. The parts add up to the whole, however many lanes there are.
+//! How a server's memory is divided: what each lane has for itself, and what all have in common for requests that no
+//! lane's part can hold. The parts add up to the configured total, whatever the number of lanes.
 
 use engine::buf::capacity_for;
 
 use super::RESERVE_BYTES;
 
-/// What several steps need at a time for one command, in bytes: what was read, and what is made of it.
+/// The memory of one multi-step command, in bytes: what it has read and what it makes of it.
 pub(crate) const STEPS_BYTES: usize = 2 * crate::medium::PIECE_BYTES as usize;
-/// The most commands in several steps at a time on a lane.
+/// The most multi-step commands at a time on a lane.
 const IN_STEPS_MAX: usize = 8;
-/// For each of so many bytes of memory a lane has a command to give: some KiB for its state, which
-/// is a tenth of that.
+/// A lane may have one open command per this many bytes of memory. A command's state takes some
+/// KiB, a tenth of that.
 const BYTES_A_COMMAND: usize = 32 << 10;
 
-/// The parts.
+/// The parts into which the memory is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
-    /// Of each lane, for data that come unasked, in bytes.
+    /// Per lane, for unsolicited data, in bytes.
     pub(crate) unsolicited: usize,
-    /// Of each lane, for data that are asked for, in bytes.
+    /// Per lane, for solicited data, in bytes.
     pub(crate) transfers: usize,
-    /// Of all lanes together, for transfers that are longer than that, in bytes.
+    /// For all lanes together, for transfers larger than a lane's own part, in bytes.
     pub(crate) common: usize,
-    /// Of each lane, commands in several steps at a time.
+    /// Per lane, the number of multi-step commands at a time.
     pub(crate) in_steps: usize,
-    /// Of each lane, free buffers that are kept for the next ones, in bytes.
+    /// Per lane, free buffers kept for reuse, in bytes.
     pub(crate) kept: usize,
-    /// Of each lane, commands that nexuses may have open beyond what each begins with.
+    /// Per lane, the commands that nexuses may have open in addition to their initial windows.
     pub(crate) commands: usize,
-    /// The most of the transfers that one nexus may hold, in bytes.
+    /// The most that one nexus may hold of `transfers`, in bytes.
     pub(crate) nexus_max: usize,
 }
 
 impl Plan {
-    /// Divides `memory` bytes among `lanes`, where the longest transfer has `largest` bytes.
+    /// Divides `memory` bytes among `lanes` if the longest transfer has `largest` bytes.
     pub(crate) fn new(memory: usize, lanes: usize, largest: usize) -> Plan {
         let (lanes, largest) = (lanes.max(1), capacity_for(largest));
         let share = memory / lanes;
-        // A quarter comes unasked, half of it is asked for.
+        // A quarter is for unsolicited data, half for solicited data.
         let own = share / 2;
         let common = match own >= largest {
             true => 0,
@@ -45,8 +45,8 @@ impl Plan {
         };
         let transfers = (memory / 2).saturating_sub(common) / lanes;
         let transfers = if common == 0 { own } else { transfers };
-        // The last quarter is for steps and for buffers that are free, or memory would be the sum of
-        // all that each size of buffer ever needed at once.
+        // The last quarter is for multi-step commands and for free buffers. Without a bound on the
+        // latter, memory would grow to the sum of what each buffer size ever needed at once.
         let in_steps = (share / 4 / STEPS_BYTES).clamp(1, IN_STEPS_MAX);
         Plan {
             unsolicited: share / 4,
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// The least memory with which that is possible and each lane can serve, in bytes.
+    /// The least memory that can be divided so that each lane can serve, in bytes.
     pub(crate) fn least(lanes: usize, largest: usize) -> usize {
         let lanes = lanes.max(1);
         let steps_and_unsolicited = lanes * 4 * STEPS_BYTES.max(RESERVE_BYTES);

@@ -1,4 +1,4 @@
-//! What nexuses and lanes hold at most, and that each can go on.
+//! Nexuses and lanes stay within their memory limits, and each can always make progress.
 
 use std::task::{Context, Waker};
 
@@ -14,7 +14,7 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 impl Permits {
-    /// The memory that they pay for, in bytes.
+    /// The memory they pay for, in bytes.
     fn amount(&self) -> usize {
         let unsolicited = self.unsolicited.as_ref().map_or(0, Permit::amount);
         let memory = self.memory.as_ref().map_or(0, |memory| match memory {
@@ -25,7 +25,7 @@ impl Permits {
     }
 }
 
-/// The only lane of a server.
+/// The memory of the only lane of a server.
 fn only_lane(memory: usize, largest: usize) -> Rc<LaneMemory> {
     let plan = Plan::new(memory, 1, largest);
     LaneMemory::new(&plan, CommonMemory::new(plan.common))
@@ -89,7 +89,7 @@ fn many_lanes_together_hold_no_more_than_there_is() {
     for len in [largest, MIB, 128 << 10, 4096] {
         let mut held = Vec::new();
         for session in &nexuses {
-            // Beside the reserve, which is the session's own.
+            // Beyond the reserve, which is the nexus' own.
             held.extend(std::iter::from_fn(|| session.try_take(len)).take(4096));
             held.extend(std::iter::from_fn(|| session.take_at_once(len.min(64 << 10))).take(4096));
         }
@@ -98,7 +98,7 @@ fn many_lanes_together_hold_no_more_than_there_is() {
         assert!(total <= memory + reserves, "{total} in pieces of {len}");
         assert!(!held.is_empty());
     }
-    // Who waits for the common part has it when it comes back, from whatever lane.
+    // A waiter for the common part gets it when it is returned, from whatever lane.
     let first = now(nexuses[0].take(largest)).expect("all is free");
     let mut second = pin!(nexuses[LANES].take(largest));
     let mut cx = Context::from_waker(Waker::noop());

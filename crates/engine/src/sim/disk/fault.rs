@@ -1,4 +1,4 @@
-//! Errors that a test makes a simulated disk give.
+//! Errors that a test injects into a simulated disk.
 
 use std::{ops::Range, path::PathBuf};
 
@@ -9,27 +9,27 @@ pub enum FaultKind {
     Read,
     /// Writes.
     Write,
-    /// Syncs, and so the changes that they should have made durable.
+    /// Syncs, and with them the durability of the changes they cover.
     Sync,
-    /// The sync that a durable write carries: its bytes are written, and of what was not durable yet,
-    /// they included, only what chance leaves is ever on the medium.
+    /// The sync of a durable write: its bytes are written, but chance decides how much of them and of
+    /// earlier data that was not durable ever reaches the medium.
     OwnSync,
     /// Punching, zeroing and reserving.
     Allocate,
 }
 
-/// An error that a disk gives instead of doing its work.
+/// An error returned in place of an operation's work.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// Which operations it hits.
     pub kind: FaultKind,
     /// The file, or every file.
     pub path: Option<PathBuf>,
-    /// The bytes that an operation must touch to be hit; without meaning for a sync.
+    /// The operation must touch these bytes to be hit; ignored for a sync.
     pub range: Range<u64>,
-    /// What the operation gives: `libc::EIO`, `libc::ENOSPC`, …
+    /// The error of the operation: `libc::EIO`, `libc::ENOSPC`, …
     pub errno: i32,
-    /// How many operations it hits before it is gone; `None`: all until it is cleared.
+    /// How many operations it hits before it ends; `None`: all until it is cleared.
     pub times: Option<u32>,
 }
 

@@ -1,21 +1,21 @@
-//! One file of a simulated disk: its content, its medium, and what a power cut makes of both.
+//! One file of a simulated disk: its content, its medium, and the effect of a power cut on both.
 //!
 //! A file has two contents: the current one, which reads see, and the medium. Between them lies a
-//! log of changes in the order of their completion. A change is *kept* when it asked to be durable
-//! or when a sync that began after its completion has completed; kept changes at the front of the
-//! log move to the medium. A power cut plays the log over the medium: kept changes whole, of the
-//! others whatever the seed leaves, cut at sectors of 512 bytes; writes in flight may have landed
-//! in part as well. What is left is the file.
+//! log of changes in order of completion. A change is *kept* if it asked to be durable, or once a
+//! sync that began after its completion has completed. Kept changes at the front of the log move to
+//! the medium. A power cut replays the log onto the medium: kept changes entirely, and of the
+//! others what the seed leaves, cut at sectors of 512 bytes. Writes in flight may also have landed
+//! in part. The result is the file after the power cut.
 //!
-//! A sync that fails loses what it should have kept, as Linux does: some of it is on the medium,
-//! reads go on to see all of it, and no later sync brings the rest there.
+//! A failed sync loses what it should have kept, as on Linux: part of it is on the medium, reads
+//! still see all of it, and no later sync brings the rest to the medium.
 
 use std::collections::VecDeque;
 
 use super::sparse::Sparse;
 use crate::sim::{Occurred, Random};
 
-/// What a power cut never tears, in bytes.
+/// The unit that a power cut never tears, in bytes.
 pub(in crate::sim) const SECTOR: usize = 512;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(in crate::sim) struct FileState {
     pub(in crate::sim) current: Sparse,
     medium: Sparse,
     log: VecDeque<Change>,
-    /// What it is marked with, now and on the medium.
+    /// The file's mark, now and on the medium.
     pub(in crate::sim) mark: Option<Vec<u8>>,
     durable_mark: Option<Vec<u8>>,
 }
@@ -37,16 +37,16 @@ struct Change {
 }
 
 pub(in crate::sim) enum What {
-    /// Nothing is left of what it held.
+    /// The file is emptied.
     Truncate,
     Write(Vec<u8>),
     Zero(u64),
-    /// The file reaches at least to the change's position.
+    /// Extends the file at least to the change's position.
     Extend,
 }
 
 impl What {
-    /// How many bytes it changes.
+    /// The number of bytes it changes.
     fn len(&self) -> u64 {
         match self {
             What::Write(bytes) => bytes.len() as u64,
@@ -56,7 +56,7 @@ impl What {
     }
 }
 
-/// What of the changes that nobody synced a power cut leaves.
+/// What a power cut leaves of the changes that were not synced.
 enum Fate {
     Nothing,
     Everything,
@@ -87,18 +87,18 @@ impl FileState {
         self.fold();
     }
 
-    /// Holds `bytes` and nothing else.
+    /// Replaces the content with `bytes`.
     pub(in crate::sim) fn restart(&mut self, serial: u64, bytes: &[u8]) {
         self.apply(serial, 0, What::Truncate, false);
         self.apply(serial, 0, What::Write(bytes.to_vec()), false);
     }
 
-    /// Brings the mark to the medium.
+    /// Makes the mark durable.
     pub(in crate::sim) fn keep_mark(&mut self) {
         self.durable_mark = self.mark.clone();
     }
 
-    /// Moves what is kept to the medium, as far as nothing before it is still open.
+    /// Moves kept changes from the front of the log to the medium, up to the first that is not kept.
     fn fold(&mut self) {
         while self.log.front().is_some_and(|change| change.kept) {
             if let Some(change) = self.log.pop_front() {
@@ -114,7 +114,7 @@ impl FileState {
         self.fold();
     }
 
-    /// A sync failed: of what it should have kept, only what chance leaves gets to the medium.
+    /// Handles a failed sync: of what it should have kept, chance decides what reaches the medium.
     pub(in crate::sim) fn lose_before(&mut self, serial: u64, random: &mut Random) {
         let mut log = VecDeque::new();
         for change in self.log.drain(..) {
@@ -171,7 +171,7 @@ fn play(content: &mut Sparse, at: u64, what: &What) {
     }
 }
 
-/// The parts of a change that are on the medium although nobody asked for it.
+/// The parts of an unsynced change that reached the medium anyway.
 fn survivors(change: Change, fate: &Fate, random: &mut Random) -> Vec<Change> {
     let Change { serial, at, .. } = change;
     let part = |at, what| Change {

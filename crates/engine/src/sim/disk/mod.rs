@@ -1,6 +1,6 @@
-//! The disk of one simulated machine: files by path, and what errors they give. It knows nothing of
-//! the world around it. What of a file's content survives a power cut is [`medium`]'s, what of its
-//! names [`names`]'s.
+//! The disk of one simulated machine: its files by path, and injected errors. It knows nothing of
+//! the world around it. [`medium`] decides what of a file's content survives a power cut, and
+//! [`names`] what of its names.
 
 mod fault;
 pub(super) mod medium;
@@ -25,11 +25,11 @@ pub(super) struct Disk {
     pub(super) files: Vec<FileState>,
     pub(super) faults: Vec<Fault>,
     pub(super) changes: u64,
-    /// How many changes it still makes before it fails; `None`: any number.
+    /// How many more changes it makes before it fails; `None`: unlimited.
     pub(super) changes_left: Option<u64>,
 }
 
-/// What a disk does when the time of an operation has come.
+/// What a disk does when an operation's time has come.
 pub(super) enum DiskEvent {
     Read(usize),
     Write(usize),
@@ -72,7 +72,7 @@ impl Disk {
         self.files[file].apply(self.changes, at, what, kept);
     }
 
-    /// Goes on if there is power for a change.
+    /// Counts down to the power loss; fails if there is no power left for a change.
     pub(super) fn take_step(&mut self) -> io::Result<()> {
         self.has_power()?;
         if let Some(left) = &mut self.changes_left {
@@ -88,7 +88,7 @@ impl Disk {
         }
     }
 
-    /// Makes an empty file. Its name is durable after a sync.
+    /// Creates an empty file. Its name is durable after a sync.
     pub(super) fn create(&mut self, path: &Path) -> usize {
         self.files.push(FileState::default());
         let file = self.files.len() - 1;
@@ -96,7 +96,7 @@ impl Disk {
         file
     }
 
-    /// Replaces what a file holds.
+    /// Replaces the content of a file.
     pub(super) fn rewrite(&mut self, file: usize, bytes: &[u8]) {
         self.changes += 1;
         self.files[file].restart(self.changes, bytes);
@@ -108,7 +108,7 @@ impl Disk {
         self.names.sync_file(file);
     }
 
-    /// Puts a file there with `bytes`, all on the medium, and what leads there.
+    /// Creates a file with `bytes` and its parent directories, all durably.
     pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) {
         for directory in normal(path).ancestors().skip(1) {
             let made = Change::MakeDirectory(directory.to_owned());
@@ -120,14 +120,14 @@ impl Disk {
         self.files[file] = FileState::holding(bytes);
     }
 
-    /// Takes a file out of its directory, on the medium too.
+    /// Removes a file from its directory, durably.
     pub(super) fn take(&mut self, path: &Path) -> Option<usize> {
         let file = self.names.file(path)?;
         self.names.change_durably(Change::Unlink(normal(path)));
         Some(file)
     }
 
-    /// Gives what is at `from`, and all below, its place at `to`, on the medium too.
+    /// Renames what is at `from`, with everything below, to `to`, durably.
     pub(super) fn move_all(&mut self, from: &Path, to: &Path) {
         let (from, to) = (normal(from), normal(to));
         for path in self.names.all_from(&from) {

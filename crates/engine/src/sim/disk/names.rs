@@ -1,7 +1,7 @@
 //! The directories of a simulated disk: which name leads to which file now, which on the medium, and
-//! the log of changes between. Syncing a directory brings the changes in it to the medium, syncing a
-//! new file those up to its own name, as journals do. A power cut keeps a part of the log from its
-//! beginning on, as long as the seed says, and loses the rest.
+//! the log of changes between the two. Syncing a directory makes its changes durable; syncing a new
+//! file makes the changes up to its own name durable, as journals do. A power cut keeps a prefix of
+//! the log, as long as the seed says, and loses the rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ pub(in crate::sim) enum Change {
 }
 
 impl Change {
-    /// Where it is to be found in a directory.
+    /// The path whose directory entry changes.
     fn path(&self) -> &Path {
         match self {
             Change::Link(path, _)
@@ -59,7 +59,7 @@ impl Tree {
     }
 }
 
-/// A path as the disk knows it: from its root on, without detours.
+/// A path in canonical form: absolute, without `.` and `..`.
 pub(in crate::sim) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::from("/");
     for part in path.components() {
@@ -82,7 +82,7 @@ impl Names {
         path == Path::new("/") || self.current.directories.contains(&path)
     }
 
-    /// Whether something may get this name.
+    /// Whether something can be created at this path.
     pub(in crate::sim) fn has_place_for(&self, path: &Path) -> bool {
         let path = normal(path);
         path.parent()
@@ -97,7 +97,7 @@ impl Names {
             .collect()
     }
 
-    /// What is at `path`, and all below, directories first.
+    /// What is at `path` and everything below it, directories first.
     pub(in crate::sim) fn all_from(&self, path: &Path) -> Vec<PathBuf> {
         let all = self.current.directories.iter();
         let all = all.chain(self.current.files.keys());
@@ -106,13 +106,13 @@ impl Names {
             .collect()
     }
 
-    /// Something changes, on the medium when its directory is synced. Paths are normal.
+    /// Applies a change that becomes durable when its directory is synced. Paths are canonical.
     pub(in crate::sim) fn change(&mut self, change: Change) {
         self.current.play(&change);
         self.log.push(change);
     }
 
-    /// Something changes, on the medium too.
+    /// Applies a change durably.
     pub(in crate::sim) fn change_durably(&mut self, change: Change) {
         self.change(change);
         for change in self.log.drain(..) {
@@ -135,7 +135,7 @@ impl Names {
         self.keep(&directory.unwrap_or_default(), last + 1);
     }
 
-    /// Brings what changed in `directory`, of the first `count` changes, to the medium.
+    /// Makes durable those of the first `count` changes that are in `directory`.
     fn keep(&mut self, directory: &Path, count: usize) {
         let mut index = 0;
         self.log.retain(|change| {
@@ -154,7 +154,7 @@ impl Names {
             self.medium.play(&change);
         }
         self.current = self.medium.clone();
-        // What was in a directory that is gone is gone with it.
+        // The contents of a directory that is gone are gone, too.
         let directories = self.current.directories.clone();
         let has_way = |path: &Path| {
             let mut above = path.ancestors().skip(1);

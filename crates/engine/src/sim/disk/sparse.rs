@@ -1,5 +1,5 @@
-//! Bytes of a simulated file: pages that were never written cost nothing and read as zeroes. Copies share
-//! their pages until one of them changes.
+//! The bytes of a simulated file. Pages that were never written cost nothing and read as zeroes. Clones
+//! share their pages until one of them changes.
 
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -19,12 +19,12 @@ impl Sparse {
         self.len
     }
 
-    /// Makes it at least `len` bytes long.
+    /// Extends it to at least `len` bytes.
     pub(in crate::sim) fn extend(&mut self, len: u64) {
         self.len = self.len.max(len);
     }
 
-    /// The run of pages that are there, or are not, around byte `at`.
+    /// The run of allocated or unallocated pages around byte `at`.
     pub(in crate::sim) fn extent(&self, at: u64) -> Extent {
         let page = at / PAGE;
         let mut next = page;
@@ -76,7 +76,7 @@ impl Sparse {
     /// Makes a range read as zeroes; the length stays.
     pub(in crate::sim) fn zero(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // Cut whole pages out, and clear the parts of the two at the edges.
+        // Remove whole pages, and clear the partial ones at both edges.
         let (first_whole, last_whole) = (at.div_ceil(PAGE), end / PAGE);
         if first_whole < last_whole {
             let gone: Vec<u64> = self
