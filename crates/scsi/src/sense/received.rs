@@ -100,8 +100,8 @@ impl Asc {
     }
 }
 
-/// Additional sense codes that disks commonly send; the qualifier is `None` if it does not affect the meaning (SPC-4,
-/// ASC and ASCQ assignments).
+/// Additional sense codes that disks commonly send; the qualifier is `None` if the meaning does not depend on it
+/// (SPC-4, ASC and ASCQ assignments).
 const CODES: [(u8, Option<u8>, &str); 45] = [
     (0x04, Some(0x01), "in process of becoming ready"),
     (0x04, Some(0x02), "initializing command required"),
