@@ -48,7 +48,7 @@ impl Places {
     }
 }
 
-/// The limit because of which a connection was displaced.
+/// The limit that made a connection leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
     /// [`Places::logins`].

@@ -128,7 +128,7 @@ impl Failures {
         }
     }
 
-    /// The initiator has authenticated from this peer: it no longer waits.
+    /// The initiator has authenticated from this peer: it no longer waits, and the peer's failures are forgotten.
     pub(crate) fn forgive(&self, peer: IpAddr, initiator: &str) {
         let state = &mut *self.lock();
         let peer = Peer::of(peer);

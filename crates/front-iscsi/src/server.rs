@@ -1,4 +1,4 @@
-//! The server: binds the portals, gives every lane its front, spreads connections over the lanes.
+//! The server: binds the portals, gives every lane its front, and spreads connections over the lanes.
 
 use std::{
     cell::Cell, collections::BTreeMap, io::ErrorKind, net::SocketAddr, pin::pin, rc::Rc, sync::Arc,

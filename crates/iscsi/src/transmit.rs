@@ -46,8 +46,8 @@ impl Transmit {
         numbers.stat_sn.get()
     }
 
-    /// Adds the stage times if the PDU carries a command's status. Only for commands that [ask for
-    /// them](crate::CommandRequest::asks_stage_times).
+    /// Adds the stage times if the PDU carries a command's status. Only for commands that
+    /// [ask for them](crate::CommandRequest::asks_stage_times).
     pub fn tell_stage_times(&mut self, times: &StageTimes) {
         times.put(&mut self.header);
     }

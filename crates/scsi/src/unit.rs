@@ -175,9 +175,9 @@ impl LogicalUnit {
     }
 
     /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
-    /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already received [the
-    /// power-on report](LogicalUnit::power_on_heard) gets a nexus loss instead of another power-on, since nothing
-    /// that it had cached here is gone. Returns whether it had.
+    /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
+    /// [received the power-on report](LogicalUnit::power_on_heard) gets a nexus loss instead of another power-on,
+    /// since nothing that it had cached here is gone. Returns whether it had.
     pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> bool {
         let name = NexusName {
             initiator_port: initiator_port.to_ascii_lowercase(),

@@ -627,7 +627,7 @@ impl TargetConnection {
         }
     }
 
-    /// Raises the last event. PDUs that are ready are still sent, but no data and no tasks.
+    /// Raises the last event. PDUs that are ready are still sent; queued data, R2Ts and SCSI Responses are dropped.
     fn close(&mut self, reason: CloseReason) {
         if self.phase == Phase::Closed {
             return;

@@ -269,7 +269,7 @@ impl Task {
             return Err(Error::WrongState("solicit() after the task's outcome"));
         }
         let least = self.granted.unwrap_or(0);
-        // Unsolicited data beyond the previous end has been dropped.
+        // Unsolicited data beyond the previous end has been dropped, and no R2T asks for it again.
         let lost = self
             .granted
             .is_some_and(|granted| self.received > granted && end > granted);
