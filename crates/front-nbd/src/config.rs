@@ -56,8 +56,7 @@ pub struct Limits {
     pub requests_max: usize,
     /// Maximum time from the start of a connection to its transmission phase.
     pub handshake_time: Duration,
-    /// How long a client may take to accept its replies. It has twice as long to finish sending a request it has
-    /// begun.
+    /// How long a client may take to accept replies; twice as long to finish sending a request it has begun.
     pub peer_time: Duration,
     /// After this much silence the kernel probes whether the client is still there (TCP keepalive).
     pub idle_time: Duration,

@@ -91,16 +91,14 @@ impl Connection {
         }
     }
 
-    /// The client has chosen the export: registers the connection as a nexus of the unit, or returns why it cannot
-    /// be.
+    /// The client has chosen the export: makes the connection a nexus of the unit, or returns why not.
     pub(crate) fn enter(&self) -> Result<(), &'static str> {
         self.service.everywhere.places.enter(self.id)?;
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);
         luns[&LUN].logical.borrow().establish(nexus.id, &port);
-        // Consumes the power-on unit attention, which NBD cannot report. A unit that is out of room for nexuses has
-        // none pending for it.
+        // Consumes the power-on unit attention, which NBD cannot report. None pending: the unit has no room.
         let is_known = nexus.take_attention(LUN).is_some();
         let is_first = self.nexus.set(nexus).is_ok();
         debug_assert!(is_first, "a handshake ends once");

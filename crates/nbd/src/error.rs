@@ -22,8 +22,7 @@ pub enum ErrorCode {
     Shutdown = 108,
 }
 
-/// Why a connection cannot continue: the client broke the protocol, or made a request that can only be refused by
-/// disconnecting.
+/// Why a connection must end: a protocol violation, or a request that only disconnecting can refuse.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
     /// The client sets undefined flags.

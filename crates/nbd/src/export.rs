@@ -34,8 +34,7 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags. A flush covers writes made over any connection, so clients may open several
-    /// (NBD_FLAG_CAN_MULTI_CONN).
+    /// The transmission flags, with NBD_FLAG_CAN_MULTI_CONN: a flush covers writes over all connections.
     pub(crate) fn flags(&self, is_structured: bool) -> u16 {
         let mut flags = transmission::HAS_FLAGS
             | transmission::SEND_FLUSH

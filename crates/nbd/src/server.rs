@@ -1,5 +1,4 @@
-//! The server's protocol machine for one connection: first the handshake with its options, then the transmission with
-//! its requests.
+//! The server's side of one connection: the handshake with its options, then the transmission with its requests.
 
 use std::collections::VecDeque;
 
@@ -33,8 +32,7 @@ pub enum Event {
     Send(Vec<u8>),
     /// Receive this many bytes and discard them.
     Skip(u32),
-    /// The client asked for the export with NBD_OPT_INFO or NBD_OPT_GO before TLS was on, and was refused. Reported
-    /// once.
+    /// NBD_OPT_INFO or NBD_OPT_GO for the export was refused because TLS was not on. Reported once.
     AskedWithoutTls,
     /// Once everything has been sent, start TLS as its server. Bytes received before that must not be treated as if
     /// they had arrived under TLS.

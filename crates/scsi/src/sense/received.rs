@@ -9,8 +9,7 @@ pub struct Received {
     pub key: SenseKey,
     /// The specific error.
     pub asc: Asc,
-    /// Whether it belongs to an earlier command that had already completed; the current one was not performed (SPC-4
-    /// 4.5.7).
+    /// Whether it belongs to an earlier, completed command; the current one was not performed (SPC-4 4.5.7).
     pub is_deferred: bool,
 }
 
