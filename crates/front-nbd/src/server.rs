@@ -164,8 +164,8 @@ enum Listener {
 }
 
 impl Place {
-    /// Listens at `address`, on the current lane. Retries for a while if it is in use: the kernel tears down a ring some
-    /// time after its process has exited, and until then a killed server still holds its listening sockets.
+    /// Listens at `address`, on the current lane. Retries for a while if it is in use: the kernel tears down a ring
+    /// some time after its process has exited, and until then a killed server still holds its listening sockets.
     ///
     /// # Errors
     /// [`StartError::Address`]
