@@ -1,5 +1,5 @@
-//! What a unit's aborts ask of a connection: its commands end without an answer, or with TASK ABORTED
-//! when their I/O has ended.
+//! How a connection carries out a unit's aborts: the commands end without an answer, or with TASK ABORTED once their
+//! I/O has ended.
 
 use iscsi::Outcome;
 use scsi::Status;
@@ -23,7 +23,7 @@ impl Commands for Connection {
         let mut tasks = self.open.tasks(nexus, lun, before);
         tasks.retain(|task| Some(command_id(*task)) != which.spare);
         if which.how == How::Told {
-            // One whose data are on their way has ended already.
+            // A command whose data is already being sent has ended.
             tasks.retain(|task| self.open.remove_unanswered(*task));
         } else {
             tasks.retain(|task| self.abort_task(*task));

@@ -1,14 +1,14 @@
-//! How many connections there may be, and which of them make room for others.
+//! Admission control: how many connections may exist, and which of them are displaced by new ones.
 //!
-//! Connections that have not logged in are counted apart, so that merely connecting takes no session's
-//! place. When there are too many of them, a new one is accepted all the same and an old one is closed:
-//! first those from hosts that have never logged in, of these first those that have sent nothing, and
-//! the oldest of equals. A single host has a share, and beyond it displaces only its own connections.
+//! Connections that have not logged in are counted separately from sessions, so that merely connecting does not use
+//! up a session's place. When there are too many of them, a new one is still accepted and an old one is closed: hosts
+//! that have never logged in go first, among those the connections that have sent nothing, and of equals the oldest.
+//! Each host has a share; beyond it, a new connection displaces only the host's own.
 //!
-//! A session has a place until it ends. Some of the places of ended sessions are kept for their
-//! initiators, so that a database that lost its connections gets them back. If more sessions ended than
-//! can be kept, the longest ones have precedence: an initiator that logs in and out all the time, under
-//! whatever names, does not displace a database.
+//! A session holds its place until it ends. Some places of ended sessions are reserved for their initiators, so that
+//! a database that lost its connections can come back. If more sessions have ended than can be reserved for, the
+//! longest-lived take precedence: an initiator that keeps logging in and out, under whatever names, cannot displace a
+//! database.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,24 +20,24 @@ use engine::{Duration, Instant};
 
 use crate::{config::Limits, peer::Peer};
 
-/// The most hosts that are remembered for having logged in; the one that did so longest ago is forgotten.
+/// The maximum number of hosts remembered for having logged in; beyond it, the oldest login is forgotten.
 const KNOWN_PEERS_MAX: usize = 1024;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    /// Sessions.
+    /// Maximum number of sessions.
     pub(crate) sessions: usize,
-    /// Of these, kept for initiators that had one before.
+    /// How many of these places may be reserved for initiators that had a session before.
     pub(crate) reserved: usize,
-    /// Connections that have not logged in.
+    /// Maximum number of connections that have not logged in.
     pub(crate) logins: usize,
-    /// Of these, from one host.
+    /// How many of these one host may have.
     pub(crate) logins_per_peer: usize,
 }
 
 impl Places {
-    /// Those that a configuration has.
+    /// The places that a configuration provides.
     pub(crate) fn of(limits: &Limits) -> Places {
         Places {
             sessions: limits.connections_max,
@@ -48,7 +48,7 @@ impl Places {
     }
 }
 
-/// Which limit made a connection leave.
+/// The limit that made a connection leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
     /// [`Places::logins`].
@@ -57,7 +57,7 @@ pub(crate) enum Limit {
     LoginsPerPeer,
 }
 
-/// A connection that has to make room: its number and what it came with.
+/// A connection that must make room for another: its number and the entry it was admitted with.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Displaced<T> {
     pub(crate) id: u64,
@@ -65,8 +65,8 @@ pub(crate) struct Displaced<T> {
     pub(crate) limit: Limit,
 }
 
-/// The rank of a connection before login. The address comes first: only a host on the way there can forge
-/// it, while names are no secret.
+/// The rank of a connection before login. The address comes first: only a host on the network path can forge it,
+/// whereas names are not secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Standing {
     known_peer: bool,
@@ -74,7 +74,7 @@ struct Standing {
     begun: bool,
 }
 
-/// A connection before login, in the order of who leaves first.
+/// A connection before login; the least is displaced first.
 type Seat = (Standing, u64);
 
 struct Guest<T> {
@@ -86,12 +86,12 @@ struct Guest<T> {
 struct Session {
     initiator: String,
     began: Instant,
-    /// How long those before it lasted whose place it took.
+    /// The total duration of the sessions that held this place before.
     before: Duration,
 }
 
-/// Shared by all lanes; touched when a connection comes, logs in or ends, never for an I/O. `T` is
-/// whatever is needed to tell a connection that it has to leave.
+/// Shared by all lanes; used when a connection arrives, logs in or ends, never for an I/O. `T` is whatever is needed
+/// to tell a connection to leave.
 pub(crate) struct Admission<T>(Mutex<State<T>>);
 
 struct State<T> {
@@ -100,9 +100,9 @@ struct State<T> {
     guests: HashMap<u64, Guest<T>>,
     seats: BTreeSet<Seat>,
     seats_of: HashMap<Peer, BTreeSet<Seat>>,
-    /// Told to leave, and not gone yet.
+    /// Connections that were told to leave but have not ended yet.
     leaving: BTreeSet<u64>,
-    /// The sessions, and how many each initiator has.
+    /// The sessions, and the number of sessions by initiator.
     sessions: HashMap<u64, Session>,
     sessions_of: HashMap<String, usize>,
     kept: Kept,
@@ -129,14 +129,14 @@ impl<T> Admission<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has other places from now on. Who has one keeps it.
+    /// Changes the limits. Existing connections keep their places.
     pub(crate) fn set_places(&self, places: Places) {
         let mut state = self.lock();
         state.places = places;
         state.kept.keep_at_most(places.reserved);
     }
 
-    /// Lets a connection in and gives it its number, and the connection that has to leave for it.
+    /// Admits a connection. Returns its number, and the connection it displaces, if any.
     pub(crate) fn arrive(&self, from: IpAddr, entry: T) -> (u64, Option<Displaced<T>>) {
         let mut state = self.lock();
         let peer = Peer::of(from);
@@ -168,21 +168,21 @@ impl<T> Admission<T> {
         (id, displaced)
     }
 
-    /// Closes the connection that would be displaced next, as if one more had come.
+    /// Displaces a connection, as if one more had arrived.
     pub(crate) fn make_room(&self) -> Option<Displaced<T>> {
         let mut state = self.lock();
         let seat = *state.seats.first()?;
         state.displace(seat, Limit::Logins)
     }
 
-    /// Whether more have been told to leave than a room full and are not gone yet: whoever lets
-    /// connections in waits, or the number of those that leave would have no bound.
+    /// Whether so many displaced connections are still closing that no more should be accepted for now; without this
+    /// check their number would be unbounded.
     pub(crate) fn is_crowded(&self) -> bool {
         let state = self.lock();
         state.leaving.len() >= state.places.logins
     }
 
-    /// The connection has begun a login as this initiator.
+    /// The connection has started a login as `initiator`.
     pub(crate) fn begin(&self, id: u64, initiator: &str) {
         let mut state = self.lock();
         let known_initiator =
@@ -198,14 +198,14 @@ impl<T> Admission<T> {
         state.sit(id, peer, now);
     }
 
-    /// Gives the connection a session's place; false when there is none for this initiator, or
-    /// when the connection has been told to leave.
+    /// Gives the connection a session's place. False if there is none for this initiator, or if the connection has
+    /// been told to leave.
     pub(crate) fn enter(&self, id: u64, initiator: &str, now: Instant) -> bool {
         let mut state = self.lock();
         if !state.guests.contains_key(&id) {
             return false;
         }
-        // Fewer than none, where there are fewer places than there were.
+        // Saturating: a configuration change may have left fewer places than are taken.
         let taken = state.sessions.len() + state.kept.total;
         let free = state.places.sessions.saturating_sub(taken);
         let kept = state.kept.take(initiator);
@@ -225,7 +225,7 @@ impl<T> Admission<T> {
         true
     }
 
-    /// Counts a connection out that has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn leave(&self, id: u64, now: Instant) {
         let mut state = self.lock();
         if state.leaving.remove(&id) || state.stand(id).is_some() {
@@ -276,7 +276,7 @@ impl<T> State<T> {
         }
     }
 
-    /// Takes a connection out of those before login.
+    /// Removes a connection from those before login.
     fn stand(&mut self, id: u64) -> Option<Guest<T>> {
         let guest = self.guests.remove(&id)?;
         self.rise(id, guest.peer, guest.standing);
@@ -284,11 +284,11 @@ impl<T> State<T> {
     }
 }
 
-/// Places that are kept for initiators whose sessions have ended.
+/// Places reserved for initiators whose sessions have ended.
 #[derive(Default)]
 struct Kept {
     places: HashMap<String, KeptFor>,
-    /// Who is forgotten first.
+    /// The least is forgotten first.
     by_merit: BTreeMap<Merit, String>,
     total: usize,
     ended: u64,
@@ -299,7 +299,7 @@ struct KeptFor {
     merit: Merit,
 }
 
-/// How long an initiator has been there; of equals the one that ended last.
+/// How long an initiator's sessions lasted; of equals, the one that ended last ranks higher.
 type Merit = (Duration, u64);
 
 impl Kept {
@@ -307,8 +307,8 @@ impl Kept {
         self.places.contains_key(initiator)
     }
 
-    /// Keeps a place for `initiator`, whose session has lasted for `lasted`. Where that makes more
-    /// than `max`, the one of the least merit goes.
+    /// Reserves a place for `initiator`, whose session lasted `lasted`. Beyond `max` places, the one with the least
+    /// merit is dropped.
     fn add(&mut self, initiator: String, lasted: Duration, max: usize) {
         self.ended += 1;
         self.total += 1;
@@ -333,7 +333,7 @@ impl Kept {
         }
     }
 
-    /// Takes a place that is kept for `initiator`, if there is one: how long it has been there.
+    /// Takes a place reserved for `initiator`, if any, and returns how long its sessions lasted.
     fn take(&mut self, initiator: &str) -> Option<Duration> {
         let kept = self.places.get_mut(initiator)?;
         let merit = kept.merit;
@@ -347,7 +347,7 @@ impl Kept {
     }
 }
 
-/// Hosts that have logged in.
+/// Hosts that have logged in before.
 #[derive(Default)]
 struct Known {
     peers: HashMap<Peer, u64>,

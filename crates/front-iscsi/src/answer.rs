@@ -1,4 +1,4 @@
-//! How a command is answered: with data-in, or with a status and its sense data.
+//! How commands are answered: with data-in, or with a status and sense data.
 
 use std::rc::Rc;
 
@@ -9,13 +9,13 @@ use unit::{Permits, Unit};
 
 use crate::{connection::Connection, offer::Offer, open::command_id};
 
-/// There is no memory for it now: the initiator may send it again (SAM-5 5.3.1).
+/// There is no memory for the command now; the initiator may retry (SAM-5 5.3.1).
 pub(crate) const TASK_SET_FULL: Ending = Ending {
     status: Status::TaskSetFull,
     sense: None,
 };
 
-/// Answers with bytes that are at hand.
+/// Answers with data that is already available.
 pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     if data.is_empty() {
         return respond(connection, offer.task, None, &Ending::GOOD, 0);
@@ -63,8 +63,8 @@ pub(crate) fn send_data(
     }
 }
 
-/// Ends a command that has done work. If it was aborted meanwhile, the abort has answered it or it gets no
-/// answer.
+/// Answers a command that has done work. If it was aborted meanwhile, the abort has either answered it or suppressed
+/// the answer.
 pub(crate) fn finish(
     connection: &Connection,
     task: TaskId,
@@ -78,7 +78,7 @@ pub(crate) fn finish(
     }
 }
 
-/// Ends a command that has not begun its work. Its initiator may still owe data, and its answer waits for them.
+/// Answers a command that has not begun its work. The response waits for any data its initiator still owes.
 pub(crate) fn refuse(
     connection: &Connection,
     offer: Offer,
@@ -93,7 +93,7 @@ pub(crate) fn refuse(
     respond(connection, task, unit, ending, transfer_len);
 }
 
-/// Ends a command without data-in.
+/// Answers a command without data-in.
 pub(crate) fn respond(
     connection: &Connection,
     task: TaskId,

@@ -1,5 +1,5 @@
-//! Another configuration while the server serves: every lane makes it ready, and only when all could does
-//! each serve it. Sessions whose target port has not changed see nothing of it.
+//! Changing the configuration of a running server in two phases: every lane prepares it, and the lanes switch to it
+//! only once all of them have succeeded. Sessions whose target port is unchanged are not disturbed.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -16,10 +16,10 @@ use crate::{
     watchdog,
 };
 
-/// Makes `config` ready on this lane, in place of what was made ready before.
+/// Prepares `config` on this lane, replacing any configuration prepared earlier.
 ///
 /// # Errors
-/// Why a unit cannot be shown.
+/// Why a unit cannot be opened.
 pub(crate) fn prepare(service: &Service, config: &ServerConfig) -> Result<(), String> {
     let ready = Ready {
         targets: open_targets(config, &service.units, &service.targets.borrow())?,
@@ -31,15 +31,15 @@ pub(crate) fn prepare(service: &Service, config: &ServerConfig) -> Result<(), St
     Ok(())
 }
 
-/// Gives up what was made ready, if anything was.
+/// Discards the prepared configuration, if any.
 pub(crate) fn forget(service: &Service) {
     if let Some(ready) = service.ready.take() {
         forget_ports(&ready.targets, &service.targets.borrow());
     }
 }
 
-/// Serves from now on what was made ready, to `connections` as well. It is over for what is served no more
-/// when the future is.
+/// Switches to the prepared configuration, for existing `connections` as well. The returned future completes once
+/// everything no longer served has ended.
 pub(crate) fn commit(
     service: &Service,
     connections: &[Rc<Connection>],
@@ -63,7 +63,7 @@ pub(crate) fn commit(
     }
 }
 
-/// Has disks know that they are reached no more through ports of `before` that are not in `now`.
+/// Tells the disks which target ports of `before` are gone in `now`.
 fn forget_ports(before: &[Rc<Target>], now: &[Rc<Target>]) {
     let way = |unit: &Unit| {
         let port = unit.logical.borrow().identity().port.relative_port;
@@ -81,7 +81,7 @@ fn forget_ports(before: &[Rc<Target>], now: &[Rc<Target>]) {
     }
 }
 
-/// What becomes of a connection to `before`; `None`: nothing.
+/// What happens to a connection of the target `before`; `None` if it is unaffected.
 fn change(
     service: &Service,
     connection: &Rc<Connection>,
@@ -93,7 +93,7 @@ fn change(
         return None;
     }
     let Some((nexus, key)) = connection.nexus().zip(connection.key()) else {
-        // What it has proved was for the target that it was.
+        // What it has proved so far was for the target's old configuration.
         watchdog::dismiss(connection, LoginStatus::SERVICE_UNAVAILABLE);
         return Some(gone(connection));
     };
@@ -119,7 +119,7 @@ fn change(
     Some(spawn(service.units.show(nexus, &now.luns, &port, is_new)))
 }
 
-/// Is over when the connection and all its I/O are.
+/// Completes when the connection and all its I/O have ended.
 fn gone(connection: &Rc<Connection>) -> JoinHandle<()> {
     let connection = connection.clone();
     spawn(async move { connection.gone().await })

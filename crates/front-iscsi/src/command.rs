@@ -1,4 +1,4 @@
-//! A SCSI command begins: the logical unit says what its CDB asks for, and that is begun at once or in
+//! The start of a SCSI command: asks the logical unit what the CDB means, then begins it at once or in task-attribute
 //! order.
 
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::{
     work::{MediumWork, UnitWork, run, sanitize},
 };
 
-/// A LUN number that no unit has, for commands to what does not exist.
+/// A LUN that no unit has, for commands to logical units that do not exist.
 const NO_UNIT: u32 = u32::MAX;
 
 /// Starts a command. Its immediate data, if any, is received right after.
@@ -41,7 +41,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
         return refuse(connection, offer, None, &Ending::BUSY, 0);
     }
     if request.direction == Direction::Bidirectional {
-        // No command of a disk moves data both ways.
+        // No disk command transfers data in both directions.
         let sense = Sense::new(
             SenseKey::IllegalRequest,
             Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
@@ -72,7 +72,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
     }
 }
 
-/// Does what the logical unit says a fresh command needs.
+/// Carries out what the logical unit says a new command requires.
 fn act(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -98,7 +98,7 @@ fn act(
     }
 }
 
-/// Does what a fresh command needs of its unit.
+/// Carries out what a new command requires of its unit.
 fn act_on(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -131,8 +131,8 @@ fn act_on(
         Action::Medium(op) => {
             let transfer_len = op.data_in_len_bytes() + op.data_out_len_bytes();
             let is_write = op.data_out_len_bytes() > 0;
-            // An initiator that takes or gives less than the command says moves the blocks that
-            // fit, and learns of the rest by an overflow residual (RFC 7143 §11.4.5.1).
+            // If the initiator expects less data than the CDB says, only the blocks that fit are transferred and an
+            // overflow residual reports the rest (RFC 7143 §11.4.5.1).
             let block = u64::from(unit.block_size_bytes());
             let room = match is_write {
                 true => offer.write_len.into(),
@@ -177,7 +177,7 @@ fn act_on(
     }
 }
 
-/// Begins a command that is not SIMPLE, or that comes after such a one, when it is enabled.
+/// Begins a command that is not SIMPLE, or that arrives after one that is not: once it is enabled.
 fn begin_in_order(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -188,7 +188,7 @@ fn begin_in_order(
     let unit = nexus.unit(offer.lun);
     let unit = unit.as_ref();
     if action.is_attention() {
-        // At once: nobody would be told if it waited and was aborted.
+        // At once: if a waiting command were aborted, its unit attention would be lost.
         return act(connection, nexus, unit, offer, action);
     }
     let task = offer.task;
@@ -196,7 +196,7 @@ fn begin_in_order(
     open.watch(|| nexus.at_work());
     if attribute == Attribute::HeadOfQueue {
         act(connection, nexus, unit, offer, action);
-        // Where it has ended already, so has the watch.
+        // If the command has ended already, tracking ends at once as well.
         open.watch(|| nexus.at_work());
         return open.order.hold_back(task);
     }
@@ -208,7 +208,7 @@ fn begin_in_order(
     let (connection, nexus) = (connection.clone(), nexus.clone());
     spawn(async move {
         connection.open.order.take(task, signal).await;
-        // Unless it was aborted meanwhile.
+        // The command may have been aborted while it waited.
         if connection.open.is_open(task) {
             let unit = nexus.unit(offer.lun);
             act(&connection, &nexus, unit.as_ref(), offer, action);

@@ -1,4 +1,4 @@
-//! What a server is to serve, and its limits.
+//! The configuration of a server: its targets and its limits.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -6,35 +6,35 @@ use iscsi::Chap;
 
 use crate::prefix::Prefix;
 
-/// All that a server serves.
+/// Everything a server serves.
 #[derive(Clone)]
 pub struct ServerConfig {
     /// The targets.
     pub targets: Vec<TargetSpec>,
-    /// What a discovery session has to prove; `None`: nothing.
+    /// What the initiator of a discovery session must prove; `None` requires no authentication.
     pub discovery: Option<Arc<Chap>>,
-    /// Whether CRC32C digests are used with initiators that prefer them to none.
+    /// Whether to use CRC32C digests with initiators that list them before None.
     pub digests: bool,
     /// Bounds on what initiators can make the server do.
     pub limits: Limits,
 }
 
-/// One target: a name, its portals, and its logical units or where they have gone.
+/// One target: a name, its portals, and its logical units or a redirection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetSpec {
     /// iSCSI name.
     pub name: String,
-    /// Where it is reached. Each group is a SCSI target port of its own.
+    /// Where it can be reached. Each group is a separate SCSI target port.
     pub portal_groups: Vec<PortalGroup>,
     /// Logical units by number.
     pub luns: BTreeMap<u32, LunSpec>,
     /// Who may log in.
     pub allow: Allow,
-    /// Where from; empty: from anywhere.
+    /// The networks they may log in from; empty allows any.
     pub allow_from: Vec<Prefix>,
-    /// What initiators have to prove, and how the target proves itself; `None`: nothing.
+    /// What initiators must prove, and how the target proves itself; `None` requires no authentication.
     pub chap: Option<Arc<Chap>>,
-    /// Where initiators that may log in are sent instead; `None`: nowhere.
+    /// Where to redirect initiators that may log in; `None` serves them here.
     pub redirect: Option<Redirect>,
 }
 
@@ -43,15 +43,15 @@ pub struct TargetSpec {
 pub struct PortalGroup {
     /// TargetPortalGroupTag, not 0.
     pub tag: u16,
-    /// Relative target port identifier, not 0, another one for each group of a server. Reservations are
-    /// kept under it: it is to be the same after a restart.
+    /// Relative target port identifier, not 0, unique among the groups of a server. Persistent reservations are
+    /// stored under it, so it must stay the same across restarts.
     pub relative_port: u16,
-    /// Addresses that it listens on; port 0 takes any free one.
+    /// The addresses to listen on; port 0 picks a free one.
     pub portals: Vec<SocketAddr>,
 }
 
 impl PortalGroup {
-    /// The one group of a server that has no others.
+    /// The only portal group of a server.
     pub fn only(portals: Vec<SocketAddr>) -> PortalGroup {
         PortalGroup {
             tag: 1,
@@ -61,12 +61,12 @@ impl PortalGroup {
     }
 }
 
-/// The answer to a login at a target that is served elsewhere (RFC 7143 §11.13.5).
+/// The login response for a target that is served elsewhere (RFC 7143 §11.13.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Redirect {
     /// The portal to log in at.
     pub to: SocketAddr,
-    /// For good: initiators should remember it.
+    /// Whether the move is permanent, so that initiators should remember the new address.
     pub permanently: bool,
 }
 
@@ -75,18 +75,18 @@ pub struct Redirect {
 pub struct LunSpec {
     /// The name of its disk among the [units](unit::Units).
     pub volume: String,
-    /// Whether initiators may eject it and put it back.
+    /// Whether initiators may eject and reload the medium.
     pub removable: bool,
-    /// Whether writes are refused here, whatever the volume would take.
+    /// Whether writes are refused here, even if the volume accepts them.
     pub read_only: bool,
 }
 
 /// Which initiators may log in to a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Allow {
-    /// All.
+    /// Every initiator.
     Everyone,
-    /// Those with these names, [folded](crate::folded_name).
+    /// Those with these names, in [folded](crate::folded_name) form.
     Names(Vec<String>),
 }
 
@@ -103,25 +103,25 @@ impl Allow {
 /// Bounds on what initiators can make the server do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions at a time, over all lanes.
+    /// Maximum number of sessions, over all lanes.
     pub connections_max: usize,
-    /// Of these, kept for initiators that had one before; at most all of them.
+    /// How many of these may be reserved for initiators that had a session before; at most all.
     pub reserved: usize,
-    /// Connections beside them that have not logged in, over all lanes: the oldest makes room.
+    /// Maximum number of connections not logged in, over all lanes; beyond it, the oldest is displaced.
     pub logins_max: usize,
-    /// Of these, from one host.
+    /// How many of these one host may have.
     pub logins_per_peer_max: usize,
-    /// Commands that one session may have open.
+    /// Maximum number of commands that one session may have open.
     pub command_window: u16,
-    /// Longest data segment that is taken (MaxRecvDataSegmentLength), in bytes.
+    /// Longest data segment accepted (MaxRecvDataSegmentLength), in bytes.
     pub data_segment_max_bytes: u32,
-    /// Negotiation text in a login, and in one text exchange afterwards, in bytes.
+    /// Maximum length of negotiation text in a login, and in one later text exchange, in bytes.
     pub text_max_bytes: usize,
-    /// From the first byte to the full feature phase.
+    /// Maximum time from the first byte to full feature phase.
     pub login_timeout: Duration,
-    /// A session that is silent for so long is pinged.
+    /// A session that has been silent for this long is pinged.
     pub ping_interval: Duration,
-    /// A ping not answered, or a reply not taken, for so long ends the connection.
+    /// The connection ends if a ping is unanswered, or a reply not taken, for this long.
     pub peer_timeout: Duration,
 }
 

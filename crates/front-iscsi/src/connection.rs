@@ -1,4 +1,4 @@
-//! One connection on its lane: what its reader, its writer and its commands know of it, and how it
+//! One connection on its lane: the state shared by its reader, its writer and its commands, and the steps by which it
 //! ends.
 
 use std::{
@@ -29,39 +29,39 @@ use crate::{
     target::Target,
 };
 
-/// How long the last reply may take to leave.
+/// How long the final reply may take to be sent.
 const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The initiator has logged out.
+    /// The initiator logged out.
     Logout,
-    /// It was refused, and the log has the reason.
+    /// The login was refused, and the reason has been logged.
     Refused,
-    /// Anything else: the reason.
+    /// Anything else, with the reason.
     Lost(String),
 }
 
-/// How far a connection is on its way to its end. It never goes back.
+/// How far a connection's shutdown has progressed. A phase never goes back.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// It takes commands.
+    /// Accepts commands.
     Open,
-    /// It takes no further commands.
+    /// Accepts no more commands.
     Finishing,
-    /// It sends what is ready, then ends.
+    /// Sends what is ready, then ends.
     Closing,
-    /// Nothing is received or sent any more; its I/O may go on.
+    /// Nothing more is received or sent; I/O may still be running.
     Ended,
-    /// All its I/O has ended as well.
+    /// All its I/O has ended too.
     Gone,
 }
 
-/// What a login has come to.
+/// What the login has established so far.
 #[derive(Default)]
 struct Login {
-    /// InitiatorName, once it is known.
+    /// InitiatorName, once known; empty before.
     initiator: String,
     target: Option<Rc<Target>>,
     key: Option<SessionKey>,
@@ -70,35 +70,35 @@ struct Login {
 pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) peer: SocketAddr,
-    /// The portal's address as the peer knows it.
+    /// The portal's address as seen by the peer.
     pub(crate) local: SocketAddr,
     pub(crate) service: Rc<Service>,
-    /// Those of when it came.
+    /// The limits in force when the connection arrived.
     pub(crate) limits: Rc<Limits>,
     pub(crate) stream: TcpStream,
     pub(crate) machine: RefCell<TargetConnection>,
     login: RefCell<Login>,
-    /// Of its session, from the end of the login on; `None` inside: a discovery session has none.
+    /// Set at the end of the login; holds `None` for a discovery session, which has no nexus.
     session: OnceCell<Option<Rc<Nexus>>>,
-    /// When its session began.
+    /// When the session began.
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
     pub(crate) power_on: PowerOnReports,
-    /// Its initiator may want to know where the time of a command goes.
+    /// Whether the initiator may ask for the stage times of its commands.
     pub(crate) tells_stage_times: Cell<bool>,
-    /// What pays for the width of its command window.
+    /// Permits that pay for the width of the command window.
     windows: RefCell<Vec<Permit>>,
-    /// The machine may have something to send.
+    /// Signaled when the machine may have something to send.
     pub(crate) transmit: Notify,
-    /// Something was sent.
+    /// Signaled when something was sent.
     pub(crate) sent: Notify,
     /// When the send in progress began.
     pub(crate) sending_since: Cell<Option<Instant>>,
     pub(crate) last_heard: Cell<Instant>,
-    /// A PDU has reached the machine, and its payload is not all in its place yet.
+    /// Whether a PDU is being received: the machine has its header, but its payload is not complete.
     pub(crate) is_receiving: Cell<bool>,
     phase: Cell<Phase>,
-    /// What ended it first, for the log.
+    /// The first cause of the end, for the log.
     ending: RefCell<Option<Ending>>,
     changed: Notify,
 }
@@ -155,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// The target of the session, once the initiator has named it.
+    /// The session's target, once the initiator has named it.
     pub(crate) fn target(&self) -> Option<Rc<Target>> {
         self.login.borrow().target.clone()
     }
@@ -164,7 +164,7 @@ impl Connection {
         self.login.borrow_mut().target = Some(target);
     }
 
-    /// The initiator's name, once it is known.
+    /// The initiator's name, once known; empty before.
     pub(crate) fn initiator(&self) -> String {
         self.login.borrow().initiator.clone()
     }
@@ -173,12 +173,12 @@ impl Connection {
         name.clone_into(&mut self.login.borrow_mut().initiator);
     }
 
-    /// Notes the session that it is entered as.
+    /// Records the key under which the session is registered.
     pub(crate) fn set_key(&self, key: SessionKey) {
         self.login.borrow_mut().key = Some(key);
     }
 
-    /// The session that it is entered as.
+    /// The key under which the session is registered.
     pub(crate) fn key(&self) -> Option<SessionKey> {
         self.login.borrow().key.clone()
     }
@@ -187,19 +187,19 @@ impl Connection {
         self.login.borrow_mut().key.take()
     }
 
-    /// Gives back a session that ended before it began.
+    /// Unregisters a session that ended before it began.
     pub(crate) fn release_key(&self) {
         if let Some(key) = self.take_key() {
             self.service.sessions.remove(&key, self.id);
         }
     }
 
-    /// The nexus of its session, once it has one.
+    /// The session's nexus, once it has one.
     pub(crate) fn nexus(&self) -> Option<&Rc<Nexus>> {
         self.session.get()?.as_ref()
     }
 
-    /// Its session begins; one for discovery has no `nexus`.
+    /// Begins the session; `nexus` is `None` for a discovery session.
     pub(crate) fn begin_session(&self, nexus: Option<Rc<Nexus>>) {
         self.logged_in_at.set(time::now());
         let begun = self.session.set(nexus);
@@ -214,7 +214,7 @@ impl Connection {
         self.phase.get() as u8 >= phase as u8
     }
 
-    /// Goes on to `phase`, if it is not further already.
+    /// Advances to `phase`; false if the connection has already reached it.
     fn advance(&self, phase: Phase) -> bool {
         let is_new = !self.has_reached(phase);
         if is_new {
@@ -223,7 +223,7 @@ impl Connection {
         is_new
     }
 
-    /// Takes no further commands from now on.
+    /// Accepts no more commands from now on.
     pub(crate) fn set_finishing(&self) {
         self.advance(Phase::Finishing);
     }
@@ -240,7 +240,7 @@ impl Connection {
         self.has_reached(Phase::Ended)
     }
 
-    /// Ends the connection now. Commands that run go on to their end and are not answered.
+    /// Ends the connection now. Running commands continue to completion but are not answered.
     pub(crate) fn end(&self, why: &str) {
         if self.advance(Phase::Ended) {
             tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");
@@ -264,7 +264,7 @@ impl Connection {
         self.ending.take()
     }
 
-    /// Why the peer has gone, if it has ended for that.
+    /// Why the connection to the peer was lost, if it was.
     pub(crate) fn lost_because(&self) -> Option<String> {
         match &*self.ending.borrow() {
             Some(Ending::Lost(why)) => Some(why.clone()),
@@ -272,7 +272,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection once all that is ready has been sent, or soon when it is not taken.
+    /// Ends the connection once everything ready has been sent, or after a short time if the peer does not take it.
     pub(crate) fn close_in_time(self: &Rc<Self>) {
         self.close_when_sent();
         let connection = self.clone();
@@ -282,38 +282,38 @@ impl Connection {
         });
     }
 
-    /// Ends the connection once all that is ready has been sent.
+    /// Ends the connection once everything ready has been sent.
     pub(crate) fn close_when_sent(&self) {
         self.advance(Phase::Closing);
         self.transmit.notify();
     }
 
-    /// Waits until the connection has ended; its I/O may go on.
+    /// Waits until the connection has ended; its I/O may still be running.
     pub(crate) async fn over(&self) {
         self.changed
             .wait_for(|| self.is_ended().then_some(()))
             .await;
     }
 
-    /// Waits until the connection has ended and all its I/O too.
+    /// Waits until the connection and all its I/O have ended.
     pub(crate) async fn gone(&self) {
         let is_gone = || self.has_reached(Phase::Gone);
         self.changed.wait_for(|| is_gone().then_some(())).await;
     }
 
-    /// All its I/O has ended.
+    /// Records that all its I/O has ended.
     pub(crate) fn has_gone(&self) {
         debug_assert!(self.is_ended(), "its I/O ends after it");
         self.advance(Phase::Gone);
         self.changed.notify();
     }
 
-    /// Whether the log takes a line of this kind now.
+    /// Whether the rate limit lets a log line of this kind through now.
     pub(crate) fn may_say(&self, notice: Notice) -> Option<Suppressed> {
         self.service.sessions.notices.may_say(notice, time::now())
     }
 
-    /// Counts commands whose answers have been sent just now.
+    /// Counts the commands whose responses have just been sent.
     pub(crate) fn count(&self, sent: &[Answered]) {
         let Some(nexus) = self.nexus() else { return };
         let now = time::now();
@@ -326,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// Sends along where the time of the command went that ends with `pdu`, if that was asked.
+    /// Adds the stage times of the command that `pdu` ends, if the initiator asked for them.
     pub(crate) fn tell_stage_times(&self, pdu: &mut Transmit) {
         if !self.tells_stage_times.get() {
             return;
@@ -336,14 +336,14 @@ impl Connection {
             let asks = command.asks_stage_times;
             asks.then(|| command.stage_times(time::now()))
         });
-        // Of one that was refused before it was opened there is nothing to tell.
+        // A command that was refused before it was opened has no stage times.
         if let Some(Some(times)) = times {
             pdu.tell_stage_times(&times);
         }
     }
 
-    /// Forgets open commands (for one LUN, or all) that came before `mark` without an answer; gives
-    /// the I/Os that run for such commands, also those forgotten before.
+    /// Drops, without an answer, the open commands for `lun` (`None`: all LUNs) that arrived before `mark`. Returns
+    /// the I/Os still running for such commands, including commands dropped earlier.
     pub(crate) fn abort_tasks(
         &self,
         nexus: &Nexus,
@@ -359,20 +359,20 @@ impl Connection {
         })
     }
 
-    /// Leaves out the answers that wait, to commands (for one LUN, or all) that came before `mark`.
+    /// Suppresses pending responses to commands for `lun` (`None`: all LUNs) that arrived before `mark`.
     pub(crate) fn abort_endings(&self, lun: Option<u32>, mark: Mark) {
         for task in self.open.endings(lun, mark) {
             self.abort_task(task);
         }
     }
 
-    /// Forgets a command without an answer; false if it has been answered already.
+    /// Drops a command without an answer; false if it has already been answered.
     pub(crate) fn abort_task(&self, task: TaskId) -> bool {
         self.open.remove(task);
         self.machine.borrow_mut().abort(task).is_ok()
     }
 
-    /// Gives an initiator that has used up its window a wider one, if there is one to be had.
+    /// Widens the command window of an initiator that has used it up, if the budget allows.
     pub(crate) fn widen_window(&self) {
         let mut machine = self.machine.borrow_mut();
         let may_be_wider = self.windows.borrow().len() * usize::from(WINDOW_STEP)
@@ -385,7 +385,7 @@ impl Connection {
         }
     }
 
-    /// Its session, for people; `None` while there is none.
+    /// Describes the session for administrators; `None` before it has begun.
     pub(crate) fn report(&self, lane: usize) -> Option<SessionReport> {
         self.session.get()?;
         let machine = self.machine.borrow();

@@ -1,5 +1,5 @@
-//! The data-out of a command: it is collected into memory that has been paid for, and the command goes on
-//! when all of it is there.
+//! A command's data-out: it is collected into memory reserved for it, and the command continues once all of it has
+//! arrived.
 
 use std::rc::Rc;
 
@@ -16,10 +16,10 @@ use crate::{
     work::{MediumWork, UnitWork, run, sanitize},
 };
 
-/// Opens a command that is dormant at first, with memory for its unsolicited data; false if there is none, and
-/// then it has been answered.
+/// Opens a command that starts dormant, with memory for its unsolicited data. False if there is no memory; the
+/// command has then been answered.
 pub(crate) fn admit(connection: &Connection, nexus: &Nexus, offer: Offer, action: &Action) -> bool {
-    // A command that wants more than is offered is refused later, and no R2T asks for it.
+    // A command that wants more data than the initiator offers is refused later, and no R2T asks for the rest.
     let len = action.data_out_len_bytes().min(offer.write_len.into());
     open_write(connection, nexus, offer, None, len as u32, 0)
 }
@@ -53,8 +53,8 @@ fn open_write(
     true
 }
 
-/// Finds memory for `len` bytes of data-out and solicits them. Unsolicited data need memory at once; the rest
-/// waits for its turn.
+/// Reserves memory for `len` bytes of data-out and solicits them. Unsolicited data needs memory at once; the rest
+/// waits until memory is available.
 pub(crate) fn collect(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -70,7 +70,7 @@ pub(crate) fn collect(
             return;
         }
     } else {
-        // It was dormant, and its unsolicited data are in their place.
+        // The command was dormant, and its unsolicited data has already been placed.
         connection.open.with(task, |command| {
             command.pending = Some(pending);
             command.transfer_len = transfer_len;
@@ -108,8 +108,8 @@ fn solicit(connection: &Rc<Connection>, task: TaskId, len: u32) {
     execute_complete(connection);
 }
 
-/// Goes on with commands whose data had all come when they were solicited. Not while a PDU's payload is being
-/// received, which may be theirs: then the reader does it.
+/// Continues commands whose data was already complete when it was solicited. Does nothing while a PDU's payload is
+/// being received, since the payload may be theirs: the reader continues them afterwards.
 pub(crate) fn execute_complete(connection: &Rc<Connection>) {
     while !connection.is_receiving.get() {
         let complete = connection.machine.borrow_mut().poll_complete();
@@ -118,7 +118,7 @@ pub(crate) fn execute_complete(connection: &Rc<Connection>) {
     }
 }
 
-/// Goes on with a command whose data-out is complete.
+/// Continues a command whose data-out is complete.
 pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
     let Some(nexus) = connection.nexus() else {
         return;

@@ -1,5 +1,5 @@
-//! The events of the protocol machine, acted on in one place. Every caller of the machine has its events
-//! acted on afterwards.
+//! Handles the protocol machine's events in one place. Every call into the machine is followed by handling its
+//! events.
 
 use std::rc::Rc;
 
@@ -14,15 +14,15 @@ use crate::{
     task_management,
 };
 
-/// What only the reader can act on: a command's data-out.
+/// Data-out events, which only the reader can handle.
 pub(crate) enum DataOut {
-    /// The next `len` bytes of the PDU's payload belong to a command, from `offset` of its data-out on.
+    /// The next `len` bytes of the PDU's payload belong to a command's data-out at `offset`.
     Place { task: TaskId, offset: u32, len: u32 },
-    /// A command has all its data-out, once the payload is in its place.
+    /// The command's data-out is complete once the payload has been received.
     Complete(TaskId),
 }
 
-/// Acts on events up to one that brings data.
+/// Handles events up to the first one that concerns data-out.
 pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
     loop {
         let event = connection.machine.borrow_mut().poll_event()?;
@@ -38,7 +38,7 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
                 return Some(DataOut::Place { task, offset, len });
             }
             TargetEvent::DataComplete { task } => return Some(DataOut::Complete(task)),
-            // The machine answers for a command whose data came out of order.
+            // The machine answers a command whose data arrived out of order.
             TargetEvent::Failed { task } => {
                 connection.open.remove_unanswered(task);
             }
@@ -78,8 +78,8 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
     }
 }
 
-/// Acts on the events that an answer of ours, or an error, has caused. A command whose data became complete
-/// meanwhile does not begin: that happens only when the connection ends.
+/// Handles the events caused by a response of ours or by an error. A command whose data became complete in the
+/// meantime is not begun: that happens only when the connection ends.
 pub(crate) fn go_on(connection: &Rc<Connection>) {
     while act(connection).is_some() {}
     connection.sent.notify();
@@ -87,7 +87,7 @@ pub(crate) fn go_on(connection: &Rc<Connection>) {
 }
 
 fn log_out(connection: &Rc<Connection>) {
-    // Commands that have not begun must not begin any more, least of all after the response.
+    // Dormant commands must not begin any more, least of all after the logout response.
     for task in connection.open.order.waiting() {
         connection.abort_task(task);
     }

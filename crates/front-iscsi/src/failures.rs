@@ -1,12 +1,11 @@
-//! Failed authentications by peer. Each further attempt from a peer that has failed waits for a while after
-//! the one before, so that guessing is slow and many connections at once do not make it faster. Logins
-//! without authentication never wait. An initiator that has authenticated itself from there before has a
-//! queue of its own, in which only failures under its name count: nobody is locked out by another
-//! one's guesses. What is kept is bounded: the peer that failed longest ago is forgotten first, and so is the
-//! initiator whose last success is the oldest.
+//! Delays after failed authentications, by peer. Once a peer has failed, its attempts are queued with a delay between
+//! them, so that guessing is slow and opening many connections does not make it faster. Logins without authentication
+//! never wait. An initiator that has authenticated from a peer before has its own queue, in which only failures under
+//! its name count, so nobody is locked out by someone else's guesses. Memory is bounded: the peer that failed longest
+//! ago is forgotten first, and so is the initiator whose last success is oldest.
 //!
-//! A peer that has not failed yet may try as often at once as it may have connections before login;
-//! all of these count, and then it waits.
+//! A peer that has not failed yet may make as many attempts at once as it may have connections before login. All of
+//! them count, and then it waits.
 
 use std::{
     collections::HashMap,
@@ -19,10 +18,10 @@ use engine::Instant;
 
 use crate::peer::Peer;
 
-/// The wait after the first failure; it doubles with each further one.
+/// The delay after the first failure; it doubles with each further one.
 const DELAY_FIRST: Duration = Duration::from_millis(250);
 const DELAY_MAX: Duration = Duration::from_secs(4);
-/// A peer that has not failed for this long starts afresh.
+/// A peer that has not failed for this long starts over.
 const MEMORY: Duration = Duration::from_secs(300);
 const PEERS_MAX: usize = 1024;
 const KNOWN_MAX: usize = 1024;
@@ -34,25 +33,25 @@ pub(crate) struct Failures(Mutex<State>);
 #[derive(Default)]
 struct State {
     total: u64,
-    /// The lines of strangers.
+    /// The queues of initiators that have not authenticated.
     peers: HashMap<Peer, Line>,
-    /// Initiators that have authenticated themselves.
+    /// Initiators that have authenticated from a peer, each with its own queue.
     known: HashMap<(Peer, String), Known>,
     proofs: u64,
 }
 
 struct Known {
-    /// Which of all proofs was its last.
+    /// The sequence number of its last success.
     proof: u64,
     line: Line,
 }
 
-/// Attempts that go on one after the other.
+/// A queue of attempts, which proceed one at a time.
 #[derive(Clone, Default)]
 struct Line {
     count: u32,
     last: Instant,
-    /// When the next one may go on.
+    /// When the next attempt may proceed.
     next: Instant,
 }
 
@@ -91,7 +90,7 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure under this name; gives the peer's number of them.
+    /// Counts a failure under this name; returns the peer's number of failures.
     pub(crate) fn note(&self, peer: IpAddr, initiator: &str, now: Instant) -> u32 {
         let mut state = self.lock();
         state.total += 1;
@@ -110,8 +109,8 @@ impl Failures {
         line.count
     }
 
-    /// How long an attempt under this name from there has to wait, as the last in its line; `None`
-    /// when that is more than `max`, and it stands in no line.
+    /// Appends an attempt under this name to its queue and returns how long it must wait; `None`, without joining the
+    /// queue, if that is more than `max`.
     pub(crate) fn wait(
         &self,
         peer: IpAddr,
@@ -129,7 +128,7 @@ impl Failures {
         }
     }
 
-    /// This initiator has authenticated itself from there: it does not wait any more.
+    /// The initiator has authenticated from this peer: it no longer waits, and the peer's failures are forgotten.
     pub(crate) fn forgive(&self, peer: IpAddr, initiator: &str) {
         let state = &mut *self.lock();
         let peer = Peer::of(peer);
@@ -164,7 +163,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(15);
 
-    /// The wait of a stranger who comes right after the last failure, and leaves the line.
+    /// The delay of an unknown initiator's attempt right after the last failure, without joining the queue.
     fn delay(failures: &Failures, peer: IpAddr, now: Instant) -> Duration {
         let before = failures.lock().peers.get(&Peer::of(peer)).cloned();
         let wait = failures.wait(peer, "stranger", now, PATIENCE);
@@ -228,7 +227,7 @@ mod tests {
             .map(|wait| wait.as_secs())
             .collect();
         assert_eq!(waits, [4, 8, 12], "the others are refused at once");
-        // Also of those who come later, one goes on after each delay.
+        // Later arrivals, too, proceed one per delay.
         assert_eq!(
             failures.wait(peer, "stranger", at(22), PATIENCE),
             Some(DELAY_MAX)
@@ -254,7 +253,7 @@ mod tests {
         }
         assert_eq!(wait(there, "db"), Some(4000), "it has proved nothing there");
         assert_eq!(wait(here, "stranger"), Some(4000));
-        // Somebody else may use its name: that is slow, too, and no faster at once.
+        // Someone else may use its name: that is also slow, and parallel attempts are no faster.
         failures.note(here, "db", at(10));
         let waits: Vec<_> = (0..3).map(|_| wait(here, "db")).collect();
         assert_eq!(waits, [Some(250), Some(500), Some(750)]);

@@ -1,5 +1,5 @@
-//! One lane's front: its connections, each from its first byte to the end of its last I/O, and what
-//! other lanes ask of them.
+//! One lane's front: owns the lane's connections, each from its first byte to the end of its last I/O, and handles
+//! requests from other lanes.
 
 use std::{cell::RefCell, collections::BTreeMap, pin::pin, rc::Rc};
 
@@ -18,14 +18,14 @@ use crate::{
     watchdog, writer,
 };
 
-/// The log names this many LUNs on which I/O hangs.
+/// The log names at most this many LUNs with hanging I/O.
 const HUNG_MAX: usize = 4;
 
 /// One lane's connections.
 pub(crate) struct Front {
     service: Rc<Service>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
-    /// A connection has ended.
+    /// Signaled when a connection has ended.
     changed: Notify,
 }
 
@@ -44,7 +44,7 @@ impl Front {
             match request {
                 Request::Serve(newcomer) => {
                     let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
-                    // Known from here on: the next request may be for it.
+                    // Registered before it is served, because the next request may be for it.
                     let id = connection.id;
                     self.connections.borrow_mut().insert(id, connection.clone());
                     spawn_for(Share::of(id), self.clone().serve(connection));
@@ -73,7 +73,7 @@ impl Front {
                 Request::EndTarget { target } => {
                     for connection in self.all() {
                         if connection.target().is_some_and(|t| t.name() == target) {
-                            // The response to the function may still have to leave.
+                            // The response to the task management function may still have to be sent.
                             connection.close_when_sent();
                         }
                     }
@@ -134,8 +134,8 @@ impl Front {
         self.leave(&connection).await;
     }
 
-    /// Waits until the nexus has left its units. Its I/O may hang: then the log says where, for until it
-    /// ends a new login of the same initiator port is refused.
+    /// Waits until the nexus has left its units. If its I/O hangs, logs where, because new logins of the same
+    /// initiator port are refused until it ends.
     async fn leave_units(&self, connection: &Connection, nexus: &Nexus) {
         let mut left = pin!(self.service.units.leave(nexus));
         let patience = connection.limits.login_timeout / 2;
@@ -159,7 +159,7 @@ impl Front {
             self.leave_units(connection, nexus).await;
         }
         let sessions = &self.service.sessions;
-        // The place first: the login that waits for this session's end needs one.
+        // The place first: a login waiting for this session to end needs one.
         sessions.admission.leave(connection.id, time::now());
         if let Some(key) = connection.take_key() {
             sessions.remove(&key, connection.id);
@@ -182,7 +182,7 @@ impl Front {
     }
 }
 
-/// The I/O of a nexus that still runs, for people.
+/// Describes a nexus's running I/O for the log.
 fn hung(nexus: &Nexus) -> String {
     let mut by_lun = BTreeMap::<u32, usize>::new();
     for (_, lun) in nexus.at_work() {
@@ -190,7 +190,7 @@ fn hung(nexus: &Nexus) -> String {
     }
     let shown = by_lun.iter().take(HUNG_MAX).map(|(lun, ios)| {
         let unit = nexus.unit(*lun);
-        // The end of a daemon takes the units away.
+        // The unit is gone if the daemon is shutting down.
         let volume = unit.map(|unit| format!(" (volume {})", unit.disk().name()));
         let volume = volume.unwrap_or_default();
         format!("{ios} of its I/Os on LUN {lun}{volume}")

@@ -1,5 +1,5 @@
-//! The iSCSI front: it takes connections on portals, runs the protocol machine of each on the
-//! lane that owns it, and brings the commands of its sessions to their units.
+//! The iSCSI front: accepts connections on portals, runs the protocol machine of each on the lane that owns it, and
+//! passes the commands of its sessions to their units.
 //!
 //! ```text
 //!  portal ──► connection ──► iscsi::TargetConnection ──► events ──► command ──► unit::Unit
@@ -7,9 +7,9 @@
 //!             watchdog                                   task_management  open, in order)
 //! ```
 //!
-//! [`Server::start`] gives every lane a [`front`](mod@front) with its own view of the targets. What
-//! concerns a whole target, session reinstatement and resets, goes by message between the lanes and
-//! answers only when every I/O that it overtakes has ended.
+//! [`Server::start`] gives every lane a [`front`](mod@front) with its own view of the targets. Operations on a whole
+//! target (session reinstatement, resets) go by message between the lanes, and are answered only when every I/O they
+//! affect has ended.
 #![forbid(unsafe_code)]
 
 mod aborting;

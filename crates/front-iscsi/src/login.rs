@@ -1,4 +1,4 @@
-//! Who may log in to what: the driver's side of the login phase and of discovery.
+//! The driver's side of the login phase and of discovery: which initiators may log in to which targets.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ use crate::{
     sessions::SessionKey, target::Target,
 };
 
-/// Why a login goes no further, and where to go instead.
+/// Why a login is refused, and where to go instead.
 struct Refusal {
     status: LoginStatus,
     target_address: Option<String>,
@@ -32,8 +32,8 @@ impl From<LoginStatus> for Refusal {
     }
 }
 
-/// Looks at the first request of a login: is there such a target, here, for this initiator, and
-/// what does it have to prove? Who has to, from where that has failed before, waits for the answer.
+/// Handles the first request of a login: does the target exist at this portal, may this initiator use it, and what
+/// must the initiator prove? If it must authenticate and has failed before from this host, the answer is delayed.
 pub(crate) async fn begin(connection: &Rc<Connection>, request: LoginRequest) {
     let (sessions, peer) = (&connection.service.sessions, connection.peer.ip());
     let name = &request.initiator_name;
@@ -81,9 +81,9 @@ fn refuse(connection: &Connection, refusal: impl Into<Refusal>) {
     let _ = machine.login_reject(status, target_address.as_deref());
 }
 
-/// Logs that the initiator was sent away, by us or by the protocol machine.
+/// Logs that the initiator was refused, by this driver or by the protocol machine.
 pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_address: Option<&str>) {
-    // That it could not prove who it is has been said with what was wrong.
+    // A failed authentication has already been logged with its cause.
     if status == LoginStatus::AUTHENTICATION_FAILURE {
         return;
     }
@@ -94,7 +94,7 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let Some(suppressed) = connection.may_say(Notice::Refused) else {
         return;
     };
-    // Which of the two it was is not in the status.
+    // The status does not say whether the name or the address was refused.
     let not_allowed = visible(&connection.service, connection.local)
         .into_iter()
         .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name() == target)
@@ -109,7 +109,7 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     }
 }
 
-/// Logs that the initiator left before its login was at its end, if it had begun one.
+/// Logs that the initiator left before completing its login, if it had begun one.
 pub(crate) fn given_up(connection: &Connection) {
     let machine = connection.machine.borrow();
     let report = machine.login_report();
@@ -130,7 +130,7 @@ pub(crate) fn given_up(connection: &Connection) {
     tracing::warn!(%peer, ?initiator, ?target, suppressed, "login given up: {why}{mend}");
 }
 
-/// The same with a challenge that nobody can know before.
+/// The same CHAP settings with a fresh, unpredictable challenge.
 fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
     let mut challenge = [0; Authentication::RANDOM_LEN];
     random::fill(&mut challenge).map_err(|error| {
@@ -140,7 +140,7 @@ fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
     Ok(Authentication::new(chap, challenge))
 }
 
-/// The initiator could not prove who it is: it has been refused, and the next attempt waits.
+/// The initiator failed authentication: it has been refused, and its next attempt is delayed.
 pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     let peer = connection.peer;
     let failures = &connection.service.sessions.failures;
@@ -160,13 +160,13 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
     );
 }
 
-/// What the initiator has to prove, if anything.
+/// What the initiator must prove, if anything.
 fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<Chap>>, Refusal> {
     if connection.is_finishing() {
         return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
     }
     if request.session_type == SessionType::Discovery {
-        // These sessions are not entered anywhere, so none can be joined.
+        // Discovery sessions are not registered, so none can be joined.
         return match request.tsih {
             0 => Ok(connection.service.discovery.borrow().clone()),
             _ => Err(LoginStatus::SESSION_DOES_NOT_EXIST.into()),
@@ -194,7 +194,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
         });
     }
     if request.tsih != 0 {
-        // MaxConnections is 1: no second connection joins a session, though it may be there.
+        // MaxConnections is 1: a second connection cannot join a session even if that session exists.
         let key = session_key(target, request);
         let refusal = match connection.service.sessions.has(&key, request.tsih) {
             true => LoginStatus::TOO_MANY_CONNECTIONS,
@@ -206,7 +206,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
     Ok(target.spec.chap.clone())
 }
 
-/// The targets that are reached at `local`, each through one of its portal groups.
+/// The targets reachable at `local`, each through one of its portal groups.
 fn visible(service: &Service, local: SocketAddr) -> Vec<Rc<Target>> {
     let targets = service.targets.borrow();
     let here = targets.iter();
@@ -224,19 +224,18 @@ fn session_key(target: &Target, request: &LoginRequest) -> SessionKey {
     }
 }
 
-/// Lets the session begin, after an older session of the same initiator port has ended with all
-/// its I/O.
+/// Begins the session, once any older session of the same initiator port has ended with all its I/O.
 pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
     let service = &connection.service;
     let Some(target) = connection.target() else {
-        // A discovery session: any number may be.
+        // A discovery session: any number of them may exist.
         return begin_session(connection, &request, 1, None);
     };
     let key = session_key(&target, &request);
     let tsih = loop {
         match service.sessions.enter(&key, connection.id, &service.own) {
             Ok(tsih) => break tsih,
-            // An older session whose volume hangs must not hang this login for ever.
+            // Time-limited, so that an older session whose volume hangs does not block this login forever.
             Err(ended) => match patience(connection, ended).await {
                 Some(()) if connection.is_ended() => return,
                 Some(()) => {}
@@ -265,7 +264,7 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
     begin_session(connection, &request, tsih, Some(&target));
 }
 
-/// Tells the initiator that its session has begun, with a nexus if it is for a target.
+/// Tells the initiator that its session has begun; `nexus` is `None` for a discovery session.
 fn begin_session(
     connection: &Rc<Connection>,
     request: &LoginRequest,
@@ -297,14 +296,14 @@ fn begin_session(
     connection.accept_login(tsih);
 }
 
-/// The initiator port, as reservations know it (RFC 7143 §4.4.4).
+/// The initiator port name, as reservations use it (RFC 7143 §4.4.4).
 pub(crate) fn initiator_port(initiator: &str, isid: Isid) -> String {
     let isid = isid.0.map(|byte| format!("{byte:02x}")).concat();
     format!("{initiator},i,0x{isid}")
 }
 
-/// Waits for an older session's end, for as long as a login may take and while the new connection
-/// stays. None: time has run out.
+/// Waits for an older session to end, for at most the login timeout and only while the new connection lasts. `None`
+/// if the time ran out.
 async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option<()> {
     let ended = answered(ended, "end an older session");
     let either = task::either(ended, connection.over());
@@ -318,7 +317,7 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
     let (initiator, peer) = (connection.initiator(), connection.peer.ip());
     let records: Vec<TargetRecord> = visible(&connection.service, connection.local)
         .into_iter()
-        // The list is of those that the initiator may use (RFC 7143 Appendix C).
+        // Only targets that the initiator may use are listed (RFC 7143 Appendix C).
         .filter(|target| target.admits(&initiator, peer))
         .filter(|target| match which {
             SendTargets::All => true,
@@ -336,7 +335,7 @@ pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
     let _ = connection.machine.borrow_mut().send_targets(&records);
 }
 
-/// Logs that a discovery lists nothing because the initiator may use none of the targets there.
+/// Logs that a discovery lists nothing because the initiator may use none of the targets at this portal.
 fn tell_hidden(connection: &Connection, which: &SendTargets) {
     let (initiator, peer) = (connection.initiator(), connection.peer);
     let hidden = visible(&connection.service, connection.local)
@@ -355,7 +354,7 @@ fn tell_hidden(connection: &Connection, which: &SendTargets) {
     }
 }
 
-/// Where a target is reached: the portals of all its groups.
+/// The addresses of a target: the portals of all its groups.
 fn addresses(target: &Target, connection: &Connection) -> Vec<String> {
     let groups = connection.service.targets.borrow();
     let groups = groups.iter().filter(|group| group.name() == target.name());

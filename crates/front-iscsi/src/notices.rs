@@ -1,21 +1,21 @@
-//! A rate limit for lines of the log that unauthenticated peers can cause, so that they cannot fill it. Each
-//! kind of line has its own; a line says how many of its kind were left out before it.
+//! Rate limits for log lines that unauthenticated peers can trigger, so that they cannot flood the log. Each kind of
+//! line has its own limit, and each line says how many of its kind were suppressed before it.
 
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use engine::rate::Suppressed;
 use engine::{Instant, rate::Rate};
 
-/// A kind of line.
+/// A kind of log line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
-    /// A connection had to make room for another one.
+    /// A connection had to make room for another.
     Displaced,
     /// A connection did not log in in time.
     TooSlow,
-    /// A login was refused, or given up by the initiator.
+    /// A login was refused, or abandoned by the initiator.
     Refused,
-    /// An initiator could not prove who it is.
+    /// An initiator failed authentication.
     Unproven,
     /// A peer broke the protocol.
     Broken,
@@ -23,7 +23,7 @@ pub(crate) enum Notice {
     LoggedIn,
     /// A session ended.
     LoggedOut,
-    /// The I/O of a session that is over hangs.
+    /// I/O of a session that has ended hangs.
     Hung,
     /// A connection could not be accepted.
     NotAccepted,
@@ -34,7 +34,7 @@ pub(crate) enum Notice {
 pub(crate) struct Notices(Mutex<[Rate; Notice::NotAccepted as usize + 1]>);
 
 impl Notices {
-    /// Whether a line of this kind may be written now: then how many were left out before it.
+    /// Whether a line of this kind may be written now, and if so, how many were suppressed before it.
     pub(crate) fn may_say(&self, notice: Notice, now: Instant) -> Option<Suppressed> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rates[notice as usize].take(now)

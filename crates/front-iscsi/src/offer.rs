@@ -1,4 +1,4 @@
-//! What comes with a command beside its CDB: who it is for, and how much data it moves.
+//! What accompanies a command's CDB: its task, its logical unit, and how much data the initiator sends and accepts.
 
 use engine::{Payload, time};
 use iscsi::TaskId;
@@ -6,23 +6,23 @@ use unit::{Mark, Permits, Times};
 
 use crate::open::{OpenCommand, WriteParts};
 
-/// What an initiator gives and takes for one command.
+/// The data transfer that an initiator offers for one command.
 #[derive(Clone, Copy)]
 pub(crate) struct Offer {
     pub(crate) task: TaskId,
     pub(crate) lun: u32,
-    /// The most data-in that it takes, in bytes.
+    /// Maximum data-in it accepts, in bytes.
     pub(crate) read_len: u32,
-    /// The data-out that it gives, in bytes.
+    /// Length of the data-out it sends, in bytes.
     pub(crate) write_len: u32,
-    /// How much of that comes without an R2T.
+    /// How much of the data-out comes without an R2T, in bytes.
     pub(crate) unsolicited_len: u32,
-    /// Whether it wants to know where the command's time goes.
+    /// Whether it asks for the command's stage times.
     pub(crate) asks_stage_times: bool,
 }
 
 impl Offer {
-    /// The command as it is opened.
+    /// The command in the form in which it is opened.
     #[inline]
     pub(crate) fn open(self, mark: Mark, transfer_len: u64) -> OpenCommand {
         OpenCommand {

@@ -1,5 +1,5 @@
-//! The commands that a connection has open: for each slot of the protocol machine the data that
-//! has come in or is to go out, and the memory permits that pay for it.
+//! The open commands of a connection: for each slot of the protocol machine, the data received or to be sent and the
+//! memory permits that pay for it.
 
 use std::{
     cell::{Cell, Ref, RefCell},
@@ -14,34 +14,34 @@ use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
 
 use crate::order::{Order, TaskSet};
 
-/// A command's data-out: the unsolicited part, and the rest.
+/// A command's data-out: the unsolicited part, then the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
 
-/// What an open command waits to do when its data-out is complete.
+/// What an open command does once its data-out is complete.
 #[derive(Clone, Debug)]
 pub(crate) enum Pending {
     Medium(MediumOp),
     Parameters(ParameterList),
 }
 
-/// The number by which units know a task of this connection.
+/// The number under which units know a task of this connection.
 pub(crate) fn command_id(task: TaskId) -> CommandId {
     CommandId(u64::from(task.generation()) << 16 | task.slot() as u64)
 }
 
-/// The task that units know as `command`.
+/// The task that units know as `command`; inverse of [`command_id`].
 pub(crate) fn task_of(command: CommandId) -> TaskId {
     TaskId::new(command.0 as u16, (command.0 >> 16) as u32)
 }
 
-/// A command that has been answered, until its answer has left.
+/// A command that has been answered, kept until its response has been sent.
 pub(crate) struct Answered {
     pub(crate) lun: u32,
-    /// `None`: no volume has done anything for it.
+    /// `None` if no volume worked for it.
     pub(crate) kind: Option<Kind>,
     pub(crate) transfer_len: u64,
     pub(crate) times: Times,
-    /// They pay for its data.
+    /// The permits for its data, released on drop.
     #[expect(dead_code, reason = "they are kept to be dropped")]
     permits: Permits,
 }
@@ -50,31 +50,31 @@ pub(crate) struct Answered {
 #[derive(Debug)]
 pub(crate) struct OpenCommand {
     pub(crate) task: TaskId,
-    /// The moment before it came.
+    /// Its position in the order of arrival.
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
     pub(crate) times: Times,
-    /// Its initiator wants to know where its time goes.
+    /// Whether the initiator asked for the command's stage times.
     pub(crate) asks_stage_times: bool,
-    /// For how long it had no memory for its data-out.
+    /// How long it waited for data-out memory, in nanoseconds.
     pub(crate) admission_ns: u64,
-    /// For how long a medium worked for it, if that was asked and is known.
+    /// How long a medium worked for it, in nanoseconds, if this was asked for and is known.
     pub(crate) medium_ns: Option<u64>,
-    /// What the volume has done for it, once it has.
+    /// What the volume did for it, once it has done so.
     pub(crate) kind: Option<Kind>,
     pub(crate) pending: Option<Pending>,
-    /// Bytes that the command transfers by its CDB, for residual counts.
+    /// Bytes the command transfers according to its CDB, for residual counts.
     pub(crate) transfer_len: u64,
-    /// Data-out in the order of its offsets.
+    /// Data-out buffers, by ascending offset.
     pub(crate) write: WriteParts,
-    /// Data-in on its way.
+    /// Data-in being sent.
     pub(crate) read: Payload,
-    /// What pays for the data of either.
+    /// The permits for its data-in and data-out.
     pub(crate) permits: Permits,
 }
 
-/// A command that has ended and whose answer waits, for its I/O or for data that its initiator owes. Once a
-/// task management function of that initiator that covers it has been answered, it gets no answer.
+/// A command that has ended but whose response is delayed, by its I/O or by data that its initiator still owes. Once
+/// a task management function of that initiator covering it has been answered, the response is suppressed.
 #[derive(Debug)]
 struct Ending {
     task: TaskId,
@@ -87,16 +87,16 @@ struct Ending {
 pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
     endings: RefCell<Vec<Ending>>,
-    /// Commands so far.
+    /// Commands inserted so far.
     inserted: Cell<u64>,
-    /// Which of them hold others back.
+    /// Tracks which commands hold others back.
     pub(crate) order: Order,
 }
 
 impl OpenCommands {
-    /// Opens the command `task` for `lun`, which `make` makes for its mark; or gives a dormant one what it
-    /// needs to go on, and that one keeps its mark.
-    // Inlined, so that it is made in its place.
+    /// Opens the command `task` for `lun`, built by `make` from its mark. A dormant command that is already open gets
+    /// what it needs to continue, and keeps its mark.
+    // Inlined so that the command is built in place.
     #[inline(always)]
     pub(crate) fn insert(&self, task: TaskId, lun: u32, make: impl FnOnce(Mark) -> OpenCommand) {
         let known = self.with(task, |waited| waited.mark);
@@ -118,23 +118,23 @@ impl OpenCommands {
         mark
     }
 
-    /// Notes a command that was answered before it was opened, if its answer waits for data.
+    /// Records a command that was answered before it was opened and whose response waits for data.
     pub(crate) fn note_ending(&self, task: TaskId, lun: u32) {
         let mark = self.next_mark();
         self.endings.borrow_mut().push(Ending { task, lun, mark });
     }
 
-    /// Now: after all commands that have come, and before all others.
+    /// The current position: after every command that has arrived, before every later one.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.inserted.get())
     }
 
-    /// Whether `task` is open and came after `mark`.
+    /// Whether `task` is open and arrived after `mark`.
     pub(crate) fn is_after(&self, task: TaskId, mark: Mark) -> bool {
         self.with(task, |command| command.mark >= mark) == Some(true)
     }
 
-    /// Forgets a command; false if it has ended.
+    /// Drops a command; false if it has already ended.
     pub(crate) fn remove(&self, task: TaskId) -> bool {
         self.end(task).is_some()
     }
@@ -144,14 +144,14 @@ impl OpenCommands {
         self.with(task, |_| ()).is_some()
     }
 
-    /// Ends a command: gives what is left of it until its answer has left.
+    /// Ends a command and returns the part that must be kept until its response has been sent.
     pub(crate) fn end(&self, task: TaskId) -> Option<Answered> {
         self.endings
             .borrow_mut()
             .retain(|ending| ending.task != task);
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(task.slot())?;
-        // In its place, because moving it out costs more than all else here.
+        // Accessed in place, because moving the command out costs more than everything else here.
         let command = slot.as_mut().filter(|command| command.task == task)?;
         let answered = Answered {
             lun: command.lun,
@@ -168,8 +168,7 @@ impl OpenCommands {
         Some(answered)
     }
 
-    /// Removes a command that is to be answered all the same, unless its data are on their way to
-    /// the initiator; false if so, or if it has ended.
+    /// Removes a command that will still be answered. False if its data-in is already being sent, or if it has ended.
     pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
         let unanswered = self.with(task, |command| {
             let (lun, mark) = (command.lun, command.mark);
@@ -186,7 +185,7 @@ impl OpenCommands {
         true
     }
 
-    /// Looks at the open command `task`; `None` when it has ended or was aborted.
+    /// Runs `f` on the open command `task`; `None` if it has ended or was aborted.
     pub(crate) fn with<T>(&self, task: TaskId, f: impl FnOnce(&mut OpenCommand) -> T) -> Option<T> {
         let mut slots = self.slots.borrow_mut();
         let command = slots.get_mut(task.slot())?.as_mut()?;
@@ -202,8 +201,8 @@ impl OpenCommands {
         data_in.ok()
     }
 
-    /// The open commands that came before `mark`, for `lun` or for all; with those for other logical
-    /// units that are at work on it.
+    /// The open commands for `lun` (`None`: all LUNs) that arrived before `mark`, including commands addressed to
+    /// other LUNs that are working on this one.
     pub(crate) fn tasks(&self, nexus: &Nexus, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
         let slots = self.slots.borrow();
         let is_for = |command: &OpenCommand, lun: u32| {
@@ -216,8 +215,8 @@ impl OpenCommands {
             .collect()
     }
 
-    /// The commands before `mark`, for `lun` or for all, that are open no more and whose answers
-    /// wait.
+    /// The commands for `lun` (`None`: all LUNs) that arrived before `mark`, are no longer open, and whose responses
+    /// are delayed.
     pub(crate) fn endings(&self, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
         let endings = self.endings.borrow();
         endings
@@ -232,22 +231,22 @@ impl OpenCommands {
         self.slots.borrow().iter().all(Option::is_none)
     }
 
-    /// Notes that a volume works for `task`, on `lun`.
+    /// Records that a volume started an I/O for `task` on `lun`.
     pub(crate) fn begun(&self, task: TaskId, lun: u32) {
         if !self.order.is_free() {
             self.order.note_begin(|set| set.begun(task, lun));
         }
     }
 
-    /// Notes that an I/O of `task` has ended.
+    /// Records that an I/O of `task` has ended.
     pub(crate) fn ended(&self, task: TaskId) {
         if !self.order.is_free() {
             self.order.note(|set| set.ended(task));
         }
     }
 
-    /// Has the [order](Self::order) know all that is open and at work, if it does not yet.
-    /// `at_work`: the I/Os that run, by command and LUN.
+    /// Gives the [order](Self::order) everything that is open or running, unless it is watching already.
+    /// `at_work`: the running I/Os, as (command, LUN).
     pub(crate) fn watch(&self, at_work: impl FnOnce() -> Vec<(CommandId, u32)>) {
         if !self.order.is_free() {
             return;
@@ -264,11 +263,11 @@ impl OpenCommands {
 }
 
 impl OpenCommand {
-    /// Where its time went until `now`, when it is answered.
+    /// The command's stage times when it is answered at `now`.
     pub(crate) fn stage_times(&self, now: Instant) -> StageTimes {
         let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
         let times = &self.times;
-        // What no volume worked for has waited all the time.
+        // A command that no volume worked for spent all its time waiting.
         let (started, ended) = match self.kind {
             Some(_) => (times.started, times.ended),
             None => (now, now),
@@ -282,7 +281,7 @@ impl OpenCommand {
         }
     }
 
-    /// Which part holds byte `offset` of the data-out, and the range in it up to `len` bytes.
+    /// The part that holds byte `offset` of the data-out, and the range of up to `len` bytes within that part.
     pub(crate) fn locate(&self, offset: u32, len: u32) -> Option<(usize, Range<usize>)> {
         let mut start = offset as usize;
         for (index, part) in self.write.iter().enumerate() {
@@ -294,7 +293,7 @@ impl OpenCommand {
         None
     }
 
-    /// Takes the whole data-out as one payload, with the permits that pay for it.
+    /// Takes all the data-out as one payload, with the permits that pay for it.
     pub(crate) fn take_write(&mut self) -> (Payload, Permits) {
         let mut payload = Payload::new();
         for part in self.write.drain(..) {

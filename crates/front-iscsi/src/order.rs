@@ -1,15 +1,15 @@
 //! Task attributes (SAM-5 8): when a command may begin.
 //!
-//! SIMPLE commands begin as they come, and nothing is kept for them. An ORDERED one begins when
-//! the earlier commands of its session for that logical unit have ended, and while it is at work
-//! on the medium it has its blocks for itself on all lanes, like COMPARE AND WRITE: no transport orders it
-//! with commands of other sessions, so each of those comes wholly before or after it. A HEAD OF QUEUE
-//! command begins at once and passes those that wait. Commands that the session sends after one of either
-//! kind stay dormant until it has ended. A dormant command holds no more memory than its initiator may fill
-//! without an R2T, so that the commands it waits for find theirs.
+//! SIMPLE commands begin on arrival and need no bookkeeping. An ORDERED command begins when all earlier commands of
+//! its session for that logical unit have ended. While it runs, it has exclusive access to its blocks on all lanes,
+//! like COMPARE AND WRITE: the transport does not order it against commands of other sessions, so each of those must
+//! fall entirely before or after it. A HEAD OF QUEUE command begins at once, ahead of waiting commands. Commands that
+//! the session sends after an ORDERED or HEAD OF QUEUE command stay dormant until it has ended. A dormant command
+//! holds only as much memory as its initiator may fill without an R2T, so that the commands it waits for can always
+//! get theirs.
 //!
-//! While a session has commands that hold others back, a [`TaskSet`] knows all that it has open, so
-//! that each begins and ends with a look at the first of those that wait, however many they are.
+//! While a session has commands that hold others back, a [`TaskSet`] tracks all its open commands, so that each
+//! arrival and completion examines only the first waiting commands, however many there are.
 
 use std::{
     cell::{Cell, RefCell},
@@ -32,11 +32,11 @@ pub(crate) enum Attribute {
 }
 
 impl Attribute {
-    /// Reads the field of a SCSI Command PDU (RFC 7143 §11.3.1); untagged is SIMPLE.
+    /// Reads the field of a SCSI Command PDU (RFC 7143 §11.3.1); untagged counts as SIMPLE.
     ///
     /// # Errors
-    /// ACA is for an auto contingent allegiance, which no disk here establishes (NORMACA is zero;
-    /// SAM-5 8.7), and the others are reserved.
+    /// For ACA, because no disk here establishes an auto contingent allegiance (NORMACA is zero; SAM-5 8.7), and for
+    /// reserved values.
     pub(crate) fn read(field: u8) -> Result<Attribute, Sense> {
         match field {
             0 | 1 => Ok(Attribute::Simple),
@@ -50,22 +50,22 @@ impl Attribute {
     }
 }
 
-/// The commands of a session, as long as any of them holds others back.
+/// The commands of a session, tracked only while any of them holds others back.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     set: RefCell<Option<TaskSet>>,
     is_watching: Cell<bool>,
-    /// Dormant commands: they are not enabled yet.
+    /// Dormant commands: not enabled yet.
     waiting: RefCell<HashSet<TaskId>>,
 }
 
 impl Order {
-    /// Whether a SIMPLE command may begin without a look at what is before it.
+    /// Whether a SIMPLE command may begin without checking for earlier commands.
     pub(crate) fn is_free(&self) -> bool {
         !self.is_watching.get()
     }
 
-    /// Whether `task` has to have its blocks for itself.
+    /// Whether `task` needs exclusive access to its blocks.
     pub(crate) fn is_ordered(&self, task: TaskId) -> bool {
         let set = self.set.borrow();
         let present = set.as_ref().and_then(|set| set.present.get(&task));
@@ -77,13 +77,13 @@ impl Order {
         self.waiting.borrow().iter().copied().collect()
     }
 
-    /// Notes from now on what becomes of commands: of those in `set`, and of those that come.
+    /// Starts tracking: the commands in `set`, and those that arrive from now on.
     pub(crate) fn watch(&self, set: TaskSet) {
         *self.set.borrow_mut() = Some(set);
         self.is_watching.set(true);
     }
 
-    /// Runs `note` on the set if there is one, which ends when nothing is held back any more.
+    /// Runs `note` on the task set, if there is one, and drops the set once nothing is held back any more.
     pub(crate) fn note(&self, note: impl FnOnce(&mut TaskSet)) {
         let mut guard = self.set.borrow_mut();
         if let Some(set) = &mut *guard {
@@ -95,17 +95,17 @@ impl Order {
         }
     }
 
-    /// As [`Order::note`], for what begins: it holds back or waits only afterwards.
+    /// Like [`Order::note`], for a command that begins. Keeps the set: the command may hold others back or wait.
     pub(crate) fn note_begin(&self, note: impl FnOnce(&mut TaskSet)) {
         let _ = self.with(note);
     }
 
-    /// `task`, which is open, holds back what comes after it.
+    /// Makes the open command `task` hold back later commands.
     pub(crate) fn hold_back(&self, task: TaskId) {
         self.note(|set| set.hold_back(task));
     }
 
-    /// Makes `task`, which is open, dormant; it then [waits](Self::take) until it is enabled.
+    /// Makes the open command `task` dormant; it then [waits](Self::take) until it is enabled.
     pub(crate) fn stand_in_line(&self, task: TaskId, is_ordered: bool) -> Option<Rc<EnableSignal>> {
         self.waiting.borrow_mut().insert(task);
         self.with(|set| set.stand_in_line(task, is_ordered))
@@ -124,17 +124,17 @@ impl Order {
     }
 }
 
-/// All commands of a session that are open or at work, and which of them wait.
+/// All commands of a session that are open or have running I/O, and which of them wait.
 #[derive(Debug, Default)]
 pub(crate) struct TaskSet {
     present: HashMap<TaskId, Present>,
-    /// How many of them by logical unit, in the order in which they came. Only those that were aborted
-    /// before all others share a place.
+    /// The number of commands at each position, by logical unit and order of arrival. Only commands that were aborted
+    /// before tracking began share a position.
     by_lun: BTreeMap<(u32, Mark), usize>,
-    /// Those that hold back what comes after them.
+    /// Commands that hold back later ones.
     barriers: BTreeSet<(u32, Mark)>,
     waiting: BTreeMap<(u32, Mark), Waiting>,
-    /// Those that waited and were looked at.
+    /// How many waiting commands were examined.
     #[cfg(test)]
     steps: usize,
 }
@@ -142,10 +142,10 @@ pub(crate) struct TaskSet {
 #[derive(Debug)]
 struct Present {
     mark: Mark,
-    /// Its own logical unit first, then others that it works on.
+    /// Its own logical unit first, then the others it works on.
     luns: SmallVec<[u32; 1]>,
-    /// One while it is open, one for each of its I/Os, and one while it waits and is ORDERED: aborted
-    /// then, it still keeps apart what came before and after it.
+    /// One while the command is open, one for each of its I/Os, and one while it waits and is ORDERED. The last keeps
+    /// an aborted ORDERED command in place, so it still separates the commands before and after it.
     left: usize,
     is_ordered: bool,
 }
@@ -157,7 +157,7 @@ struct Waiting {
     signal: Rc<EnableSignal>,
 }
 
-/// Tells a dormant command that it is enabled (SAM-5: command states).
+/// Tells a dormant command that it is enabled (SAM-5, command states).
 #[derive(Debug, Default)]
 pub(crate) struct EnableSignal {
     is_given: Cell<bool>,
@@ -178,12 +178,12 @@ impl EnableSignal {
 }
 
 impl TaskSet {
-    /// A command that came at `mark` is open.
+    /// The command that arrived at `mark` is open.
     pub(crate) fn opened(&mut self, task: TaskId, lun: u32, mark: Mark) {
         self.add(task, lun, mark);
     }
 
-    /// A volume works for `task`, on `lun`. One that is not known was aborted before all others.
+    /// A volume started an I/O for `task` on `lun`. An unknown task was aborted before tracking began.
     pub(crate) fn begun(&mut self, task: TaskId, lun: u32) {
         let known = self.present.get(&task);
         let mark = known.map_or(Mark::default(), |present| present.mark);
@@ -204,8 +204,8 @@ impl TaskSet {
         }
     }
 
-    /// `task` is not open any more, or one of its I/Os has ended. When that was the last of it, those
-    /// that waited for it alone are enabled.
+    /// `task` is no longer open, or one of its I/Os has ended. If that was the last of it, commands that waited only
+    /// for it are enabled.
     pub(crate) fn ended(&mut self, task: TaskId) {
         let Some(present) = self.present.get_mut(&task) else {
             return;
@@ -226,7 +226,7 @@ impl TaskSet {
             }
             if lun == luns[0] {
                 self.barriers.remove(&(lun, mark));
-                // It was aborted while it was dormant.
+                // The command was aborted while dormant.
                 if let Some(waiting) = self.waiting.remove(&(lun, mark)) {
                     waiting.signal.give();
                 }
@@ -235,7 +235,7 @@ impl TaskSet {
         }
     }
 
-    /// `task` holds back what comes after it, if it has not ended already.
+    /// Makes `task` hold back later commands, unless it has already ended.
     fn hold_back(&mut self, task: TaskId) {
         if let Some(present) = self.present.get(&task) {
             self.barriers.insert((present.luns[0], present.mark));
@@ -265,7 +265,7 @@ impl TaskSet {
         signal
     }
 
-    /// An ORDERED command does not wait any more: one that was aborted meanwhile is gone now.
+    /// An ORDERED command no longer waits; one that was aborted meanwhile is now gone.
     fn has_turn(&mut self, place: (u32, Mark), task: TaskId) {
         if let Some(present) = self.present.get_mut(&task) {
             present.left -= 1;
@@ -277,8 +277,8 @@ impl TaskSet {
         }
     }
 
-    /// Enables the dormant commands for `lun` in their order, up to the first that has to stay dormant:
-    /// those after it have to as well.
+    /// Enables the dormant commands for `lun` in order, up to the first that must stay dormant: all those after it
+    /// must stay dormant as well.
     fn serve(&mut self, lun: u32) {
         let all = (lun, Mark::default())..;
         loop {
@@ -289,7 +289,7 @@ impl TaskSet {
                 return;
             };
             let earlier = match waiting.is_ordered {
-                // Itself at the latest.
+                // Finds the command itself at the latest.
                 true => {
                     let present = self.by_lun.range(all.clone()).next();
                     present

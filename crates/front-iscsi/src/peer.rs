@@ -1,8 +1,8 @@
-//! Who a peer is as long as nothing but its address is known: a host.
+//! The identity of a peer of which only the address is known.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IPv4 address, or the network of 64 bits that an IPv6 host chooses addresses from.
+/// An IPv4 address, or the /64 network from which an IPv6 host chooses its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Peer(IpAddr);
 

@@ -1,24 +1,24 @@
-//! Which portal a connection came in on, and how initiators are told of portals: in TargetAddress,
-//! as `10.0.1.1:3260,1` or `[fd00::1]:3260,2` (RFC 7143 §13.8).
+//! Which portal a connection came in on, and how portals are reported to initiators: in TargetAddress, as
+//! `10.0.1.1:3260,1` or `[fd00::1]:3260,2` (RFC 7143 §13.8).
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::PortalGroup;
 
-/// Without what only this machine knows of an address, its scope; an IPv4 address in its IPv6 form,
-/// as a socket for both has it, becomes one again.
+/// Strips an address of its scope ID, which only this machine understands, and converts an IPv4-mapped IPv6 address,
+/// as a dual-stack socket reports it, back to IPv4.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl PortalGroup {
-    /// Whether a connection whose own end is `local` came in on one of these portals.
+    /// Whether a connection whose local address is `local` came in on one of these portals.
     pub(crate) fn contains(&self, local: SocketAddr) -> bool {
         let mut portals = self.portals.iter();
         portals.any(|portal| address(plain(*portal), local) == Some(local))
     }
 
-    /// The portals as TargetAddress has them, for an initiator that has reached us at `local`.
+    /// The portals in TargetAddress form, for an initiator that reached this machine at `local`.
     pub(crate) fn addresses(&self, local: SocketAddr) -> Vec<String> {
         let mut addresses: Vec<String> = Vec::new();
         for portal in &self.portals {
@@ -34,13 +34,13 @@ impl PortalGroup {
     }
 }
 
-/// Where a portal is reached by an initiator that has reached us at `local`: one on all addresses is
-/// there, too. `None`: on all addresses of the other family, of which no one is known to be in
-/// reach.
+/// The address at which a portal can be reached by an initiator that reached this machine at `local`; a wildcard
+/// portal can be reached at `local` itself. `None` for a wildcard portal of the other address family, none of whose
+/// addresses is known to be reachable.
 fn address(portal: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
     let ip = match portal.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Some(local.ip()).filter(IpAddr::is_ipv4)?,
-        // A socket for IPv6 takes IPv4, too.
+        // An IPv6 wildcard socket also accepts IPv4.
         IpAddr::V6(ip) if ip.is_unspecified() => local.ip(),
         ip => ip,
     };
@@ -74,7 +74,7 @@ mod tests {
                 "[::ffff:10.0.1.1]:3260",
                 &["10.0.1.1:3260,7"],
             ),
-            // Nobody knows which IPv4 address that peer could use.
+            // There is no telling which IPv4 address that peer could use.
             (
                 &["0.0.0.0:3260", "[fd00::1]:3261"],
                 "[fd00::1]:3261",

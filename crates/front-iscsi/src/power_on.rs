@@ -1,14 +1,14 @@
-//! Which disks have still to report their power-on to a session, and whether the report has arrived. A session
-//! that comes back later is told of the nexus loss only (29h/07h) if it *has* arrived: an answer may be
-//! lost with its connection, and an initiator that missed a power-on would take writes that a volatile cache
-//! has lost for safe. ExpStatSN says what has arrived.
+//! Tracks, for one session, which disks have yet to report their power-on and whether the report has been received.
+//! Only if it *has* been received is a later session of the same initiator port told of just the nexus loss
+//! (29h/07h). A response can be lost with its connection, and an initiator that missed the power-on would believe
+//! that writes lost from a volatile cache are safe. ExpStatSN shows which responses were received.
 
 use std::cell::RefCell;
 
 use iscsi::{TaskId, Transmit};
 use scsi::{Action, Attention};
 
-/// The power-ons that one session has to be told of.
+/// The power-ons that one session must be told of.
 #[derive(Debug, Default)]
 pub(crate) struct PowerOnReports(RefCell<Vec<Report>>);
 
@@ -21,20 +21,20 @@ struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Untold,
-    /// The answer of this task reports it.
+    /// The response of this task reports it.
     Told(TaskId),
-    /// The answer is on its way under this StatSN.
+    /// The response was sent with this StatSN.
     Sent(u32),
 }
 
 impl PowerOnReports {
-    /// This initiator port has to be told of the power-on of the disk at `lun`.
+    /// The initiator port must be told that the disk at `lun` was powered on.
     pub(crate) fn begin(&self, lun: u32) {
         let step = Step::Untold;
         self.0.borrow_mut().push(Report { lun, step });
     }
 
-    /// `task` for `lun` is going to be answered as `action` says.
+    /// `task` on `lun` will be answered as `action` says.
     pub(crate) fn answered(&self, lun: u32, task: TaskId, action: &Action) {
         let mut all = self.0.borrow_mut();
         let Some(report) = all.iter_mut().find(|i| i.lun == lun) else {
@@ -48,7 +48,7 @@ impl PowerOnReports {
         }
     }
 
-    /// A PDU that ends a task goes out.
+    /// A PDU that ends a task is being sent.
     pub(crate) fn sent(&self, pdu: &Transmit) {
         let Some(task) = pdu.ends else {
             return;
@@ -60,8 +60,8 @@ impl PowerOnReports {
         }
     }
 
-    /// Gives, once each, the disks whose answer has been received, as `is_acknowledged` knows it
-    /// of a StatSN.
+    /// Calls `each`, once, for every disk whose report has been received; `is_acknowledged` tells whether a StatSN
+    /// has been acknowledged.
     pub(crate) fn acknowledge(
         &self,
         is_acknowledged: impl Fn(u32) -> bool,

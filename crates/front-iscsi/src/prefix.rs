@@ -1,8 +1,8 @@
-//! Networks that initiators may come from.
+//! Networks from which initiators may log in.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// All addresses that begin with the same bits, as `10.0.1.0/24`; one address alone is `10.0.1.2`.
+/// An address prefix such as `10.0.1.0/24`, or a single address such as `10.0.1.2`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix {
     address: IpAddr,
@@ -10,7 +10,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Whether `address` is one of them. An IPv4 address in its IPv6 form is the same address.
+    /// Whether `address` is in the network. An IPv4-mapped IPv6 address counts as its IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, own_len) = number(self.address);
         let (other, other_len) = number(address.to_canonical());
@@ -18,7 +18,7 @@ impl Prefix {
     }
 }
 
-/// An address as a number, and its length in bits.
+/// An address as a number, with its length in bits.
 fn number(address: IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(address) => (u32::from(address).into(), 32),
@@ -26,7 +26,7 @@ fn number(address: IpAddr) -> (u128, u32) {
     }
 }
 
-/// The first `bits` of the lowest `len` bits.
+/// A mask of the first `bits` of the lowest `len` bits.
 fn mask(len: u32, bits: u32) -> u128 {
     let all = u128::MAX >> (128 - len);
     all & !all.checked_shr(bits).unwrap_or(0)
@@ -59,7 +59,7 @@ impl FromStr for Prefix {
                  be meant; {FORM}"
             ));
         }
-        // An IPv4 address in its IPv6 form has 96 bits before it.
+        // The prefix of an IPv4-mapped IPv6 address is 96 bits long.
         match (address.to_canonical(), bits.checked_sub(96)) {
             (IpAddr::V4(v4), Some(bits)) if address.is_ipv6() => Ok(Prefix {
                 address: v4.into(),

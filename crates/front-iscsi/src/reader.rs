@@ -1,5 +1,5 @@
-//! The receiving side of a connection: frames what arrives, hands each PDU to the protocol machine,
-//! and brings payload from the socket into the command's own memory.
+//! The receiving side of a connection: frames the byte stream, hands each PDU to the protocol machine, and receives
+//! payload straight into the command's own memory.
 
 use std::rc::Rc;
 
@@ -14,14 +14,14 @@ use crate::{
     events::{self, DataOut},
 };
 
-/// Headers and small payloads are received through a buffer of this length, in bytes.
+/// Length of the buffer for headers and small payloads, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
-/// Before login: a Login Request of the longest text.
+/// The same before login, in bytes: room for a Login Request with the longest text.
 const LOGIN_BUFFER_BYTES: usize = 16 << 10;
-/// What it costs to act on a PDU, in bytes moved.
+/// The cost of processing one PDU, expressed in bytes moved, for the scheduler's accounting.
 const PDU_COST_BYTES: usize = 8 << 10;
 
-/// Reads until the connection ends; says why it did.
+/// Reads until the connection ends; returns why it did.
 pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
     let mut receiver = Receiver::new(connection.stream.clone(), LOGIN_BUFFER_BYTES);
     loop {
@@ -56,7 +56,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
     }
 }
 
-/// Takes one PDU.
+/// Receives one PDU.
 async fn read_pdu(
     connection: &Rc<Connection>,
     receiver: &mut Receiver,
@@ -109,14 +109,14 @@ async fn place(
             let (index, range) = command.locate(offset + done, len - done)?;
             let buf = &mut command.write[index];
             done += range.len() as u32;
-            // What is short has nearly always come with its header.
+            // A short payload has nearly always arrived together with its header.
             let to_come = match receiver.place_at_hand(&mut buf[range.clone()]) {
                 true => None,
                 false => Some((index, range, std::mem::replace(buf, Buf::new(0)))),
             };
             Some(to_come)
         });
-        // The command may have been refused, or takes less than it is given.
+        // The command may have been refused, or may take less data than was sent.
         let Some(Some(to_come)) = part else { break };
         let Some((index, range, buf)) = to_come else {
             continue;
@@ -129,7 +129,7 @@ async fn place(
     Ok(())
 }
 
-/// Ends the connection for an error that only the driver sees.
+/// Ends the connection because of an error that only the driver can detect.
 fn fail(connection: &Rc<Connection>, error: iscsi::Error) {
     connection.machine.borrow_mut().fail(error);
     events::go_on(connection);

@@ -1,21 +1,21 @@
-//! A session as an administrator looks at it.
+//! A snapshot of a session for administrators.
 
 use std::net::SocketAddr;
 
 use engine::Duration;
 
-/// A session, now.
+/// A snapshot of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionReport {
     /// InitiatorName.
     pub initiator: String,
-    /// Where it comes from.
+    /// The initiator's address.
     pub peer: SocketAddr,
-    /// The portal that it came in on.
+    /// The portal it connected to.
     pub portal: SocketAddr,
-    /// TargetName; `None`: it is for discovery.
+    /// TargetName; `None` for a discovery session.
     pub target: Option<String>,
-    /// Of the target's portal group; 0 for discovery.
+    /// The tag of the target's portal group; 0 for a discovery session.
     pub portal_group_tag: u16,
     /// The lane that serves it.
     pub lane: usize,
@@ -25,6 +25,6 @@ pub struct SessionReport {
     pub data_digest: bool,
     /// How long ago it began.
     pub age: Duration,
-    /// Commands and functions that are open.
+    /// Open commands and task management functions.
     pub outstanding: usize,
 }

@@ -1,4 +1,4 @@
-//! What lanes ask of each other about connections.
+//! The requests that lanes send each other about connections.
 
 use std::net::SocketAddr;
 
@@ -6,13 +6,13 @@ use engine::{cross::OneshotSender, net::DetachedStream};
 
 use crate::{config::ServerConfig, report::SessionReport};
 
-/// What other lanes ask of this one.
+/// A request to another lane.
 pub(crate) enum Request {
     /// Serve this connection.
     Serve(Newcomer),
-    /// End that connection, which has not logged in: others need its place.
+    /// Close a connection that has not logged in, to make room for others.
     MakeRoom { connection: u64 },
-    /// End that connection and say when all its I/O has ended.
+    /// End a connection, and report when all its I/O has ended.
     EndSession {
         connection: u64,
         done: OneshotSender<()>,
@@ -23,24 +23,24 @@ pub(crate) enum Request {
     },
     /// End all sessions of a target.
     EndTarget { target: String },
-    /// Make ready to serve what `config` says, and say whether that can be.
+    /// Prepare to serve `config`, and report whether that is possible.
     Prepare {
         config: ServerConfig,
         done: OneshotSender<Result<(), String>>,
     },
-    /// Do not serve what was made ready.
+    /// Discard the prepared configuration.
     Forget { done: OneshotSender<()> },
-    /// Serve what was made ready, and say so when what is served no more has ended.
+    /// Serve the prepared configuration, and report when everything no longer served has ended.
     Commit { done: OneshotSender<()> },
-    /// Finish what was accepted, then end all connections.
+    /// Answer the commands already accepted, then end all connections.
     Stop { done: OneshotSender<()> },
 }
 
-/// A connection that has been let in.
+/// A connection that has been admitted.
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
     pub(crate) peer: SocketAddr,
-    /// The portal's address as the peer knows it.
+    /// The portal's address as seen by the peer.
     pub(crate) local: SocketAddr,
     pub(crate) stream: DetachedStream,
 }

@@ -1,4 +1,4 @@
-//! The server: binds the portals, gives every lane its front, spreads connections over the lanes.
+//! The server: binds the portals, gives every lane its front, and spreads connections over the lanes.
 
 use std::{
     cell::Cell, collections::BTreeMap, io::ErrorKind, net::SocketAddr, pin::pin, rc::Rc, sync::Arc,
@@ -28,11 +28,11 @@ use crate::{
     sessions::{Arrival, Sessions},
 };
 
-/// How long an address may stay in use before that is an error.
+/// How long binding a portal is retried while its address is in use.
 pub const IN_USE_LIMIT: Duration = Duration::from_secs(2);
-/// Before the next try after a connection could not be accepted.
+/// How long to wait before accepting again after an accept failed.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
-/// While as many connections as have room are still on their way out.
+/// How long to wait before accepting again while too many displaced connections are still closing.
 const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(2);
 
 /// Why a server did not start.
@@ -41,31 +41,32 @@ pub enum StartError {
     /// A portal's address could not be bound.
     #[error("cannot listen on {address}: {cause}; {mend}")]
     Portal {
-        /// The address.
+        /// The address that could not be bound.
         address: SocketAddr,
-        /// What the system said.
+        /// The operating system's error message.
         cause: String,
-        /// What to look at.
+        /// What the administrator should check.
         mend: &'static str,
     },
-    /// A portal's port is taken by another portal of the same server, which stays until the new one is there.
+    /// The portal overlaps another portal of this server, which keeps listening until the new configuration is in
+    /// force.
     #[error(
         "cannot listen on {address}: this daemon itself listens on {other}; take that portal away and apply, \
          then write this one"
     )]
     Ours {
-        /// The address.
+        /// The address that could not be bound.
         address: SocketAddr,
-        /// The one that is listened on.
+        /// The address this server already listens on.
         other: SocketAddr,
     },
-    /// A logical unit could not be shown on a lane.
+    /// A lane could not open a logical unit.
     #[error("{0}")]
     Unit(String),
 }
 
 impl StartError {
-    /// The system has said `error` when `address` was to be bound.
+    /// The error for binding `address`, which the system refused with `error`.
     pub fn portal(address: SocketAddr, error: &std::io::Error) -> StartError {
         StartError::Portal {
             address,
@@ -75,28 +76,28 @@ impl StartError {
     }
 }
 
-/// A running server. Its portals are accepted on the lane that started it.
+/// A running server. The lane that started it accepts connections on all its portals.
 pub struct Server {
     targets: Vec<TargetSpec>,
     portals: Vec<SocketAddr>,
     lanes: Vec<Sender<Request>>,
     sessions: Arc<Sessions>,
-    /// By the addresses that were asked for.
+    /// Keyed by the requested address, whose port may be 0.
     listening: BTreeMap<SocketAddr, Listening>,
 }
 
-/// A portal's address that is listened on.
+/// A listening portal.
 struct Listening {
-    /// With the port that the system chose.
+    /// The bound address, with the port that the system chose.
     address: SocketAddr,
     stop: Rc<Notify>,
 }
 
 impl Server {
-    /// Binds the portals and begins to serve `units`, on all their lanes.
+    /// Binds the portals and starts serving `units` on all their lanes.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is served then.
+    /// [`StartError`]; nothing is served in that case.
     pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
         let bound = bind(&mut config, &BTreeMap::new()).await?;
         let sessions = Arc::new(Sessions::new(Places::of(&config.limits)));
@@ -131,13 +132,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves what `config` says from now on: its targets, and what discovery has to prove. Digests and
-    /// limits are for the connections that come. Returns when what is served no more has ended: the sessions
-    /// of targets that are gone and of initiators that may not use theirs any more, and the I/O of LUNs
-    /// that are gone.
+    /// Switches to `config`: its targets and its CHAP settings for discovery. Digests and limits apply to new
+    /// connections only. Returns once everything that the new configuration drops has ended: sessions of removed
+    /// targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
     ///
     /// # Errors
-    /// [`StartError`]; all is served as before then.
+    /// [`StartError`]; the old configuration stays in force in that case.
     pub async fn change(&mut self, mut config: ServerConfig) -> Result<(), StartError> {
         let bound = bind(&mut config, &self.listening).await?;
         for lane in &self.lanes {
@@ -152,32 +152,32 @@ impl Server {
             }
         }
         let over = self.ask(|done| Request::Commit { done });
-        // Behind that: a lane serves the new targets when their first connection comes.
+        // Only now: each lane already knows the new targets when their first connection arrives.
         self.sessions
             .admission
             .set_places(Places::of(&config.limits));
         self.targets = config.targets;
         self.listen(bound);
         for over in over {
-            // A lane that has ended has no sessions.
+            // A lane that has shut down has no sessions.
             answered(over, "end what is served no more").await;
         }
         Ok(())
     }
 
-    /// Has no lane keep what was made ready.
+    /// Has every lane discard the configuration it prepared.
     async fn forget_ready(&self) {
         for forgotten in self.ask(|done| Request::Forget { done }) {
             answered(forgotten, "forget another configuration").await;
         }
     }
 
-    /// Asks every lane.
+    /// Sends a request to every lane.
     fn ask<T>(&self, request: impl Fn(OneshotSender<T>) -> Request) -> Vec<OneshotReceiver<T>> {
         ask(&self.lanes, request)
     }
 
-    /// Accepts connections where `bound` says, and nowhere else.
+    /// Accepts connections on exactly the addresses in `bound`.
     fn listen(&mut self, bound: Bound) {
         let Bound { asked, new } = bound;
         self.listening.retain(|address, listening| {
@@ -206,21 +206,20 @@ impl Server {
         self.portals = asked.map(|listening| listening.address).collect();
     }
 
-    /// The targets that it serves, with the ports that the system chose.
+    /// The targets being served, with the ports that the system chose.
     pub fn targets(&self) -> &[TargetSpec] {
         &self.targets
     }
 
-    /// The addresses that are listened on, with the ports that the system chose.
+    /// The addresses being listened on, with the ports that the system chose.
     pub fn portals(&self) -> &[SocketAddr] {
         &self.portals
     }
 
-    /// Looks whether another configuration could be served at `portals`: each that is new is listened on for
-    /// a moment.
+    /// Checks whether another configuration could be served at `portals` by briefly listening on each new one.
     ///
     /// # Errors
-    /// The first that could not be listened on.
+    /// The first portal that cannot be listened on.
     pub async fn try_portals(
         &self,
         portals: impl IntoIterator<Item = SocketAddr>,
@@ -233,43 +232,43 @@ impl Server {
         Ok(())
     }
 
-    /// Tells of the sessions, also while the server is changed.
+    /// A handle that reports the sessions, even while the server changes its configuration.
     pub fn reporter(&self) -> Reporter {
         Reporter {
             lanes: self.lanes.clone(),
         }
     }
 
-    /// Logins that failed because the initiator could not prove who it is, since the start.
+    /// Logins since the start that failed authentication.
     pub fn failed_logins(&self) -> u64 {
         self.sessions.failures.total()
     }
 
-    /// Takes no new connections and commands, answers what was accepted, and ends all connections. What
-    /// they wrote is [flushed](Units::flush) by whoever holds the units.
+    /// Accepts no more connections or commands, answers the commands already accepted, and ends all connections. The
+    /// holder of the units is responsible for [flushing](Units::flush) what the connections wrote.
     pub async fn stop(self) {
         for listening in self.listening.values() {
             listening.stop.notify();
         }
         for answer in self.ask(|done| Request::Stop { done }) {
-            // A lane that has ended has no connections.
+            // A lane that has shut down has no connections.
             answered(answer, "end all connections").await;
         }
     }
 }
 
-/// Tells of a server's sessions.
+/// Reports a server's sessions.
 #[derive(Clone)]
 pub struct Reporter {
     lanes: Vec<Sender<Request>>,
 }
 
 impl Reporter {
-    /// All sessions, those for discovery too, in the order of their initiators' names.
+    /// All sessions, including discovery sessions, ordered by initiator name.
     pub async fn sessions(&self) -> Vec<SessionReport> {
         let mut sessions = Vec::new();
         for answer in ask(&self.lanes, |done| Request::Report { done }) {
-            // A lane that has ended has no sessions.
+            // A lane that has shut down has no sessions.
             sessions.extend(
                 answered(answer, "describe its sessions")
                     .await
@@ -283,7 +282,7 @@ impl Reporter {
     }
 }
 
-/// Asks all `lanes`.
+/// Sends a request to each of `lanes`.
 fn ask<T>(
     lanes: &[Sender<Request>],
     request: impl Fn(OneshotSender<T>) -> Request,
@@ -295,15 +294,15 @@ fn ask<T>(
     asked.collect()
 }
 
-/// The addresses that a configuration asks for, each once.
+/// The addresses that a configuration asks for, without duplicates.
 struct Bound {
     asked: Vec<SocketAddr>,
-    /// Those that nobody listened on before.
+    /// Those not listened on before.
     new: Vec<(SocketAddr, TcpListener)>,
 }
 
-/// Binds each address once that is not listened on already, and writes the ports that the system chose
-/// into the configuration.
+/// Binds each address that is not already listened on, and writes the ports that the system chose into the
+/// configuration.
 async fn bind(
     config: &mut ServerConfig,
     listening: &BTreeMap<SocketAddr, Listening>,
@@ -337,7 +336,7 @@ async fn bind(
     Ok(Bound { asked: all, new })
 }
 
-/// What helps against a portal that cannot be bound.
+/// Advice for a portal that cannot be bound.
 fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::PermissionDenied if address.port() < 1024 => {
@@ -354,9 +353,9 @@ fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Listens on `address`, beside what is listened on already. One that is in use is tried again for a while:
-/// the kernel takes a ring apart after its process has ended, and a server that was killed listens on until
-/// then.
+/// Listens on `address`, in addition to what is listened on already. Retries for a while if the address is in use:
+/// the kernel tears down an io_uring instance only some time after its process has exited, and until then a killed
+/// server still holds its listening sockets.
 async fn listen(
     address: SocketAddr,
     listening: &BTreeMap<SocketAddr, Listening>,
@@ -381,12 +380,12 @@ async fn listen(
     }
 }
 
-/// Whether nobody can listen on both: one of them is all addresses of their port.
+/// Whether the two addresses conflict: same port, and one of them is the wildcard address.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && (one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
-/// Where connections come in: hands them to the lanes in turn, and has others make room.
+/// The accept side: distributes connections over the lanes round-robin and displaces old ones to make room.
 struct Door {
     lanes: Vec<Sender<Request>>,
     sessions: Arc<Sessions>,
@@ -394,17 +393,17 @@ struct Door {
 }
 
 impl Door {
-    /// Lets connections in until told to stop.
+    /// Accepts connections until told to stop.
     async fn accept(self, listener: TcpListener, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());
         loop {
             match task::either(stopped.as_mut(), listener.accept()).await {
                 Either::One(()) => return,
                 Either::Other(Ok(stream)) => self.let_in(stream),
-                // The peer did not wait.
+                // The peer closed the connection before it was accepted.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
-                    // Out of descriptors or memory, most likely: somebody has to go first.
+                    // Most likely out of file descriptors or memory: displace a connection to free some.
                     if let Some(suppressed) = self.may_say(Notice::NotAccepted) {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");
                     }
@@ -421,7 +420,7 @@ impl Door {
     }
 
     fn let_in(&self, stream: TcpStream) {
-        // One that is gone already has no peer.
+        // A connection that is closed already has no peer address.
         let Ok((local, peer)) = stream.addresses() else {
             return;
         };
@@ -449,7 +448,7 @@ impl Door {
         }
     }
 
-    /// Tells a connection that it has to leave.
+    /// Tells a displaced connection's lane to close it.
     fn tell(&self, displaced: Displaced<Arrival>) {
         let Displaced { id, entry, limit } = displaced;
         if let Some(suppressed) = self.may_say(Notice::Displaced) {

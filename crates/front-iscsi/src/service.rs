@@ -1,5 +1,4 @@
-//! What the connections of one lane have in common: the targets, their limits, and what all lanes
-//! share of sessions.
+//! State shared by the connections of one lane: its targets and limits, and the server-wide session registry.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,7 +17,7 @@ use crate::{
     target::Target,
 };
 
-/// What a lane has made ready to serve.
+/// A configuration that a lane has prepared but does not serve yet.
 pub(crate) struct Ready {
     pub(crate) targets: Vec<Rc<Target>>,
     pub(crate) discovery: Option<Arc<Chap>>,
@@ -26,30 +25,30 @@ pub(crate) struct Ready {
     pub(crate) digests: bool,
 }
 
-/// What the connections of one lane have in common.
+/// State shared by the connections of one lane.
 pub(crate) struct Service {
     pub(crate) targets: RefCell<Vec<Rc<Target>>>,
-    /// What is to be served next.
+    /// The prepared configuration, until it is committed or discarded.
     pub(crate) ready: RefCell<Option<Ready>>,
-    /// For the connections that come.
+    /// For new connections.
     pub(crate) limits: RefCell<Rc<Limits>>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) units: Rc<LaneUnits>,
-    /// This lane's place among all, its address, and those of all.
+    /// This lane's index, its request sender, and those of all lanes.
     pub(crate) lane: usize,
     pub(crate) own: Sender<Request>,
     pub(crate) lanes: Vec<Sender<Request>>,
-    /// What a discovery session has to prove.
+    /// What the initiator of a discovery session must prove.
     pub(crate) discovery: RefCell<Option<Arc<Chap>>>,
     pub(crate) digests: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
 }
 
 impl Service {
-    /// Shows the targets on a lane; `own` is its place among the `lanes`.
+    /// Opens the targets on a lane; `own` is the lane's index in `lanes`.
     ///
     /// # Errors
-    /// Why a unit cannot be shown.
+    /// Why a unit cannot be opened.
     pub(crate) fn open(
         config: &ServerConfig,
         units: Rc<LaneUnits>,
@@ -74,10 +73,10 @@ impl Service {
     }
 }
 
-/// Shows the targets of `config`, with what has not changed since there were those of `before`.
+/// Opens the targets of `config`, reusing whatever has not changed from `before`.
 ///
 /// # Errors
-/// Why a unit cannot be shown.
+/// Why a unit cannot be opened.
 pub(crate) fn open_targets(
     config: &ServerConfig,
     units: &LaneUnits,

@@ -1,7 +1,6 @@
-//! The sessions of the whole server, whatever lane they are on: who is logged in where, so that a
-//! new login of the same initiator port can end the old session first (reinstatement, RFC 7143
-//! §6.3.5). Beside them is what else lanes share of logins: the limits on connections, failed
-//! authentications, and the rates of the log.
+//! The registry of all sessions of the server, on whatever lane: which initiator port is logged in where, so that a
+//! new login of the same port can first end the old session (reinstatement, RFC 7143 §6.3.5). Also holds the rest of
+//! the login state that lanes share: connection limits, failed authentications, and log rate limits.
 
 use std::{
     collections::HashMap,
@@ -19,7 +18,7 @@ use crate::{
     request::Request,
 };
 
-/// The initiator port and target port of a session (RFC 7143 §4.4.3: what may exist once).
+/// The initiator port and target port of a session; at most one session may exist for each pair (RFC 7143 §4.4.3).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SessionKey {
     pub(crate) initiator_name: String,
@@ -40,13 +39,13 @@ struct State {
     last_tsih: u16,
 }
 
-/// A connection before login: how to tell it to leave.
+/// A connection before login: where to send the request that closes it.
 pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     pub(crate) lane: Sender<Request>,
 }
 
-/// Shared by all lanes; touched at login and logout, never for an I/O.
+/// Shared by all lanes; used at login and logout, never for an I/O.
 pub(crate) struct Sessions {
     state: Mutex<State>,
     pub(crate) admission: Admission<Arrival>,
@@ -68,8 +67,8 @@ impl Sessions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters `connection` under `key` if nobody is there, and gives its TSIH. Otherwise asks the
-    /// older session to end: wait for the answer, then try again.
+    /// Registers `connection` under `key` if the key is free, and returns its TSIH. Otherwise asks the older session
+    /// to end; the caller waits for the answer, then tries again.
     pub(crate) fn enter(
         &self,
         key: &SessionKey,
@@ -101,7 +100,7 @@ impl Sessions {
         Ok(tsih)
     }
 
-    /// Whether the session under `key` is the one that an initiator calls `tsih`.
+    /// Whether a session with this TSIH is registered under `key`.
     pub(crate) fn has(&self, key: &SessionKey, tsih: u16) -> bool {
         let state = self.lock();
         state
@@ -110,7 +109,7 @@ impl Sessions {
             .is_some_and(|entry| entry.tsih == tsih)
     }
 
-    /// Takes the entry of `connection` out, if it still is the one under `key`.
+    /// Removes the entry of `connection`, if it is still the one registered under `key`.
     pub(crate) fn remove(&self, key: &SessionKey, connection: u64) {
         let mut state = self.lock();
         if state

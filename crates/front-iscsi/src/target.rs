@@ -1,5 +1,5 @@
-//! A target as one lane sees it through one of its portal groups: a SCSI target port, with its units. It
-//! does not change; where its configuration does, another one takes its place, with the units that stay.
+//! A target as one lane serves it through one of its portal groups: a SCSI target port with its units. It is
+//! immutable: when its configuration changes, a new one replaces it and takes over the unchanged units.
 
 use std::{net::IpAddr, rc::Rc};
 
@@ -8,21 +8,21 @@ use unit::{LaneUnits, Luns};
 
 use crate::config::{PortalGroup, TargetSpec};
 
-/// A target through one of its portal groups.
+/// A target, through one of its portal groups.
 pub(crate) struct Target {
     pub(crate) spec: TargetSpec,
     pub(crate) portals: PortalGroup,
     pub(crate) luns: Rc<Luns>,
-    /// Names this target in answers for LUNs that do not exist.
+    /// Identifies this target in responses for LUNs that do not exist.
     pub(crate) bare: Identity,
 }
 
 impl Target {
-    /// Shows the units of a target through a group of its portals. Of `before`, which was the same target
-    /// port, it takes over what has not changed: all of it, or units.
+    /// Opens a target's units for one of its portal groups. Reuses whatever is unchanged from `before`, an older
+    /// version of the same target port: all of it, or single units.
     ///
     /// # Errors
-    /// Why a unit cannot be shown.
+    /// Why a unit cannot be opened.
     pub(crate) fn open(
         spec: &TargetSpec,
         portals: &PortalGroup,
@@ -64,17 +64,17 @@ impl Target {
         &self.spec.name
     }
 
-    /// Whether `other` is the same target port.
+    /// Whether `other` is the same target port, perhaps in another version.
     pub(crate) fn is_same_port(&self, other: &Target) -> bool {
         self.name() == other.name() && self.portals.tag == other.portals.tag
     }
 
-    /// Whether this initiator may log in from there.
+    /// Whether this initiator may log in from `peer`.
     pub(crate) fn admits(&self, initiator_name: &str, peer: IpAddr) -> bool {
         self.refusal_of(initiator_name, peer).is_none()
     }
 
-    /// Why this initiator may not log in from there: what its name or its address is not in.
+    /// Why this initiator may not log in from `peer`: which access list it is not in.
     pub(crate) fn refusal_of(&self, initiator_name: &str, peer: IpAddr) -> Option<&'static str> {
         let from = &self.spec.allow_from;
         let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));

@@ -1,5 +1,5 @@
-//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered when every I/O of the commands that it
-//! ends is over, on all lanes. An initiator may then retry elsewhere: no earlier write can overtake the retry.
+//! Task management (SAM-5 7, RFC 7143 §11.5): a function is answered only when every I/O of the commands it ends is
+//! over, on all lanes. The initiator may then safely retry elsewhere: no earlier write can overwrite the retry.
 
 use std::rc::Rc;
 
@@ -8,8 +8,7 @@ use unit::Mark;
 
 use crate::{connection::Connection, open::command_id, request::Request};
 
-/// Does one task management function and answers it. Of the commands of its own session it concerns
-/// those `before` it.
+/// Performs one task management function and answers it. Of its own session's commands, it affects those `before` it.
 pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest, before: Mark) {
     let response = perform(&connection, &request, before).await;
     let result = connection
@@ -47,7 +46,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
             let running = nexus.running(|_, command| command == command_id(task));
             nexus.wait_ended(&running).await;
             if !aborted {
-                // Its answer was on its way before this function could begin.
+                // The response was already being sent when this function began.
                 return TaskManagementRequest::TASK_DOES_NOT_EXIST;
             }
         }
@@ -71,7 +70,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
             units.reset(nexus, None, before).await;
             for lane in &connection.service.lanes {
                 let target = target.name().to_owned();
-                // A lane that has ended has no sessions.
+                // A lane that has shut down has no sessions.
                 let _ = lane.send(Request::EndTarget { target });
             }
         }

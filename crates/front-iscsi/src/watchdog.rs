@@ -1,5 +1,5 @@
-//! The time limits of a connection: it ends when its peer logs in too slowly, does not take replies, does not
-//! send the data that it has announced, or does not answer; and when the server stops.
+//! The time limits of a connection. It ends when its peer is too slow to log in, does not take replies, does not send
+//! data it announced, or does not answer; and when the server stops.
 
 use std::rc::Rc;
 
@@ -12,13 +12,13 @@ use crate::{
     notices::Notice,
 };
 
-/// How often the watchdog looks.
+/// How often the watchdog checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What an initiator that is asked to log out has for it, as it is told.
+/// The time, in seconds, that an initiator is told it has to log out.
 const LOGOUT_WITHIN_S: u16 = 2;
-/// What it has in fact, and what a peer that is silent has to go on with what it began.
+/// The time it actually has; also how long a silent peer has to continue what it began.
 const STOP_PATIENCE: Duration = Duration::from_millis(2500);
-/// How often a stopping server looks.
+/// How often a stopping server checks.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the connection until it ends.
@@ -43,7 +43,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             }
             connection.end("the peer does not take its replies");
         }
-        // Twice: several writes may share a slow link.
+        // Doubled because several writes may share a slow link.
         let patience = 2 * limits.peer_timeout;
         if longest(
             &mut unsent,
@@ -56,7 +56,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             }
             connection.end("the peer does not send its data");
         }
-        // A discovery session allows no pings (RFC 7143 §4.3), and has said all in a moment.
+        // A discovery session allows no pings (RFC 7143 §4.3) and needs only a moment.
         let is_discovery = !in_login && connection.target().is_none();
         let silent = now - connection.last_heard.get();
         if is_discovery && silent > limits.ping_interval + limits.peer_timeout {
@@ -79,7 +79,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
     }
 }
 
-/// Notes which tasks wait, and gives how long the first of them has done so.
+/// Records which tasks wait, and returns how long the longest-waiting one has done so.
 fn longest(seen: &mut Vec<(TaskId, Instant)>, waiting: &[TaskId], now: Instant) -> Duration {
     seen.retain(|(task, _)| waiting.contains(task));
     for &task in waiting {
@@ -93,23 +93,22 @@ fn longest(seen: &mut Vec<(TaskId, Instant)>, waiting: &[TaskId], now: Instant) 
         .unwrap_or_default()
 }
 
-/// Ends a connection that has not logged in, with a word to the initiator if it has begun to.
-/// `status` is of class 3: the initiator may come again. (On class 2 Linux gives a session up
-/// for good.)
+/// Ends a connection that has not logged in, with a login response if the initiator has begun a login.
+/// `status` is of class 3, so the initiator may retry. (On class 2, Linux gives up the session for good.)
 pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
     if !connection.machine.borrow_mut().login_abandon(status) {
         return connection.end("it is in nobody's service");
     }
-    // Who dismisses it has said why.
+    // The caller has logged the reason.
     connection.note_ending(|| Ending::Refused);
     events::go_on(connection);
     connection.close_in_time();
 }
 
-/// Has the connection end. A session is asked to log out (RFC 7143 §11.9.1) and served until it does, for a
-/// bounded time: an initiator that flushes first what it has written has nothing to lose by what comes. Then no
-/// further commands are taken, and the connection ends when those that are open have been answered: at once
-/// when there are none, and after a short time when they only wait for a silent peer. `why` is for the log.
+/// Ends the connection gracefully. A session is asked to log out (RFC 7143 §11.9.1) and served until it does, for a
+/// bounded time, so that an initiator that first flushes its writes loses nothing. Then no more commands are
+/// accepted, and the connection ends once the open ones have been answered: immediately if there are none, and after
+/// a short time if they only wait for a silent peer. `why` is for the log.
 pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
     if !connection.is_logged_in() {
         connection.set_finishing();
@@ -117,7 +116,7 @@ pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
     }
     spawn(async move {
         let began = time::now();
-        // A discovery session has no target, and takes no such messages (RFC 7143 §4.3).
+        // A discovery session has no target and accepts no such messages (RFC 7143 §4.3).
         let is_asked = connection.target().is_some();
         if is_asked {
             let within_s = LOGOUT_WITHIN_S;
@@ -133,7 +132,7 @@ pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
         let latest = began + connection.limits.peer_timeout;
         loop {
             let heard = connection.last_heard.get().max(began);
-            // What a volume works on ends by itself.
+            // Commands that a volume is working on will end by themselves.
             let until = match connection.nexus().is_some_and(|nexus| nexus.is_running()) {
                 true => latest,
                 false => latest.min(heard + STOP_PATIENCE),

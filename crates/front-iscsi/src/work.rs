@@ -1,4 +1,4 @@
-//! What a unit does for an open command, each in a task of its own that answers at its end.
+//! Runs units' work for open commands, each in a task of its own that answers the command when done.
 
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
@@ -23,7 +23,7 @@ pub(crate) struct MediumWork {
     pub(crate) permits: Permits,
 }
 
-/// Has the unit do the work and answers. The I/O is known as running from this call on.
+/// Has the unit do the work and answers. The I/O counts as running from this call on.
 pub(crate) fn run(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
@@ -45,7 +45,7 @@ pub(crate) fn run(
             Some(free) => work.permits = free,
             None => {
                 let nexus = nexus.clone();
-                // Thousands may wait: not each with all that its work is going to need.
+                // Thousands may wait here, so a waiting task must stay small.
                 spawn(async move {
                     work.permits = nexus.memory.take(read_len).await;
                     work_on(connection, unit, work, io);
@@ -57,7 +57,7 @@ pub(crate) fn run(
     work_on(connection, unit, work, io);
 }
 
-/// Has the unit do work whose memory is there.
+/// Has the unit do work for which memory has been reserved.
 #[inline(always)] // as `LaneFuture::new`
 fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io) {
     let MediumWork {
@@ -106,7 +106,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
     });
 }
 
-/// What a unit does for an open command beside medium operations, in a task of its own.
+/// What a unit does for an open command other than medium operations, in a task of its own.
 pub(crate) struct UnitWork {
     connection: Rc<Connection>,
     nexus: Rc<Nexus>,
@@ -117,7 +117,7 @@ pub(crate) struct UnitWork {
 }
 
 impl UnitWork {
-    /// Of `unit` for the command `task`, whose data-out is `transfer_len` bytes.
+    /// Prepares work of `unit` for the command `task`, whose data-out is `transfer_len` bytes.
     pub(crate) fn begin(
         connection: &Rc<Connection>,
         nexus: &Rc<Nexus>,
@@ -143,7 +143,7 @@ impl UnitWork {
         self.connection.open.is_open(self.task)
     }
 
-    /// Volumes work for it from now on, on its own LUN and on `others`, which has not that one.
+    /// Marks I/O as running on the command's own LUN and on `others`, which does not contain it.
     fn begin_io(&self, others: &BTreeSet<u32>) -> Io {
         let (open, lun) = (&self.connection.open, self.lun);
         open.begun(self.task, lun);
@@ -154,7 +154,7 @@ impl UnitWork {
         Io::begin_with(&self.nexus, command_id(self.task), lun, others)
     }
 
-    /// As many of its I/Os have ended as there were LUNs, and it ends if it was not aborted.
+    /// Marks `ios` I/Os, one per LUN, as ended, and answers the command unless it was aborted.
     fn end(&self, ios: usize, ending: Option<Ending>) {
         for _ in 0..ios {
             self.connection.open.ended(self.task);
@@ -165,8 +165,8 @@ impl UnitWork {
         }
     }
 
-    /// Does an EXTENDED COPY. It is known as running on all its logical units from now on; an abort
-    /// ends it after the segment in hand.
+    /// Performs an EXTENDED COPY. It counts as running on all its logical units from now on; an abort ends it after
+    /// the current segment.
     pub(crate) fn copy(self, plan: scsi::Copy) {
         let mut others = LaneUnits::luns_of_copy(&self.nexus, &plan);
         others.remove(&self.lun);
@@ -178,7 +178,7 @@ impl UnitWork {
         });
     }
 
-    /// Flushes, ejects, and answers. One that was aborted meanwhile does not eject.
+    /// Flushes, ejects, and answers. If aborted meanwhile, it does not eject.
     pub(crate) fn eject(self, eject: scsi::Eject) {
         let io = self.begin_io(&BTreeSet::new());
         spawn(async move {
@@ -189,7 +189,7 @@ impl UnitWork {
         });
     }
 
-    /// Makes a change of a unit's state and answers.
+    /// Changes the unit's state and answers.
     pub(crate) fn change(self, change: Change) {
         let io = self.begin_io(&BTreeSet::new());
         begin_task(async move {
@@ -206,7 +206,7 @@ impl UnitWork {
     }
 }
 
-/// Does a sanitize in a task of its own, and answers its command at the beginning or the end.
+/// Runs a sanitize in a task of its own, and answers its command at the start (IMMED) or at the end.
 pub(crate) fn sanitize(
     connection: &Rc<Connection>,
     unit: &Rc<Unit>,

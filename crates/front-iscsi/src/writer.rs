@@ -1,5 +1,5 @@
-//! The sending side of a connection: gathers every PDU that is ready into one send, headers
-//! copied, payload by reference, and keeps the memory that it refers to until it is on its way.
+//! The sending side of a connection: gathers all PDUs that are ready into one send, with headers copied and payload
+//! by reference, and keeps the referenced memory until it has been sent.
 
 use std::rc::Rc;
 
@@ -7,9 +7,8 @@ use engine::{Gather, time};
 
 use crate::connection::Connection;
 
-/// A send takes further PDUs until it has so many bytes. The first after a pause takes
-/// fewer, each further one twice as many: the initiator begins with its next commands while the rest
-/// of a burst is being sent, and a long queue goes out in few sends.
+/// A send gathers PDUs up to a byte limit. It starts low after a pause and doubles with each send: the initiator can
+/// start on its next commands while the rest of a burst is being sent, and a long queue still goes out in few sends.
 const FIRST_SEND_BYTES: usize = 64 << 10;
 const SEND_BYTES: usize = 1 << 20;
 

@@ -1,13 +1,12 @@
-//! What an I/O costs, without a clock: system calls, allocations, copied bytes and instructions of
-//! both ends together, target and initiator on one lane over a real socket, against bounds. They
-//! stand a little above what was measured; whoever makes an I/O cheaper lowers them.
+//! The cost of an I/O, measured without a clock: system calls, allocations, copied bytes and instructions of target
+//! and initiator together, on one lane over a real socket, checked against bounds. The bounds are a little above the
+//! measured values; anyone who makes an I/O cheaper should lower them.
 //!
-//! Instructions are counted by valgrind, which runs this program again with one load at two lengths:
-//! the difference is what the I/Os cost. They are those of the profile that tests are built with.
+//! Instructions are counted by valgrind, which runs this program with each load at two lengths; the difference is the
+//! cost of the additional I/Os. The counts apply to the build profile of the tests.
 //!
-//! The kernel hands over a stream in more pieces when others keep the machine busy, which adds to
-//! system calls and instructions. So a case may try a few rounds, each in a session of its own: one
-//! that costs too much does so in all of them.
+//! On a busy machine the kernel delivers a stream in more pieces, which adds system calls and instructions. A case
+//! may therefore try several rounds, each in a new session: one that really costs too much does so in all of them.
 
 mod common;
 
@@ -56,7 +55,7 @@ enum Direction {
     Write,
 }
 
-/// A load and the most that one I/O of it may cost, both ends together.
+/// A load, and the maximum cost of one of its I/Os, target and initiator together.
 struct Case {
     name: &'static str,
     direction: Direction,
@@ -64,7 +63,7 @@ struct Case {
     depth: usize,
     system_calls: f64,
     allocations: f64,
-    /// Beside the payload, which is counted in whole copies.
+    /// In addition to the payload, whose copies are counted separately.
     copied_bytes: f64,
     payload_copies: f64,
     instructions: f64,
@@ -117,13 +116,13 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// The part of an I/O's instructions, of both ends, that may go into telling where its time goes.
+/// The largest fraction of an I/O's instructions, on both ends, that reporting stage times may add.
 const STAGE_TIMES_MAX: f64 = 0.02;
-/// One of so many I/Os asks for that: as in a load of the lab that keeps its disk busy.
+/// One I/O in this many asks for stage times, as in a lab load that keeps its disk busy.
 const WATCHED_ONE_OF: usize = 67;
 
-/// Keeps the case's depth in flight until `ios` have ended.
-/// When it `is_watched`, it is asked where the time of some of them went.
+/// Keeps the case's queue depth in flight until `ios` I/Os have completed. If `is_watched`, asks for the stage times
+/// of some of them.
 async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize, is_watched: bool) {
     let places = DISK_BYTES as usize / case.size_bytes;
     let workers = (0..case.depth).map(|worker| {
@@ -152,14 +151,14 @@ async fn load(disk: &Rc<IscsiDisk>, case: &Case, ios: usize, is_watched: bool) {
     task::join_all(workers.map(Box::pin)).await;
 }
 
-/// Runs `work` with a disk at a server on the same lane, which may tell where the time of commands goes.
+/// Runs `work` with a disk of a server on the same lane; `stage_times`: whether to negotiate stage-time reports.
 fn with_disk<T>(stage_times: bool, work: impl AsyncFnOnce(&Rc<IscsiDisk>) -> T) -> T {
     let mut config = config(ram(DISK_BYTES, 512));
     config.server.digests = false;
     with_config(config, async |server| {
         let mut patient = disk_at(server.portals()[0]);
         patient.stage_times = stage_times;
-        // Under valgrind everything takes its time.
+        // Everything is slow under valgrind.
         for limit in [
             &mut patient.connect_timeout,
             &mut patient.request_timeout,
@@ -174,7 +173,7 @@ fn with_disk<T>(stage_times: bool, work: impl AsyncFnOnce(&Rc<IscsiDisk>) -> T) 
     })
 }
 
-/// Whether a round of each case says that it keeps to its bounds; it prints what it counted.
+/// Asserts that at least one round of each case is within its bounds; prints the counts.
 fn expect_each(within_bounds: impl Fn(&Case) -> bool) {
     const ROUNDS: usize = 5;
     for case in &CASES {
@@ -207,7 +206,7 @@ fn an_io_makes_few_system_calls_and_copies_and_allocates_nothing() {
             "{}: {system_calls:.3} system calls, {allocations:.4} allocations, {copied_bytes:.0} bytes copied",
             case.name
         );
-        // The workers of the load themselves are allocated.
+        // The load's own workers are allocated too.
         let own = 4.0 * case.depth as f64 / IOS as f64;
         assert!(allocations <= case.allocations + own, "{}", case.name);
         assert!(copied_bytes <= payload + case.copied_bytes, "{}", case.name);
@@ -215,7 +214,7 @@ fn an_io_makes_few_system_calls_and_copies_and_allocates_nothing() {
     });
 }
 
-/// The load that valgrind counts; nothing by itself.
+/// The load that valgrind counts; does nothing useful by itself.
 #[test]
 #[ignore = "run by an_io_takes_few_instructions"]
 fn counted() {
@@ -228,7 +227,7 @@ fn counted() {
     });
 }
 
-/// What one I/O of a case takes, both ends together.
+/// Instructions per I/O of a case, target and initiator together.
 fn instructions(case: &Case, stage_times: bool) -> f64 {
     let (few, many) = (16 * case.depth, 48 * case.depth);
     let count = |ios| instructions_of(case, stage_times, ios);
@@ -262,7 +261,7 @@ fn an_io_takes_few_instructions() {
     });
 }
 
-/// Where the time of commands goes is told for little.
+/// Reporting stage times costs few instructions.
 #[test]
 fn telling_stage_times_takes_few_instructions() {
     expect_each(|case| {

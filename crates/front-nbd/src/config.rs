@@ -1,4 +1,4 @@
-//! Where a server is, what it serves, and within which limits.
+//! The configuration of an NBD server: where it listens, what it serves, and its limits.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
@@ -6,16 +6,16 @@ use engine::Duration;
 
 use crate::tls::Tls;
 
-/// Where clients come.
+/// The address to listen on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// An address and a port of TCP; port 0 takes any free one.
+    /// A TCP address and port; port 0 picks a free one.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// What was written is no address for a server.
+/// The string is not a valid listening address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{0}` is no place to listen at: write `unix:PATH`, or an address and a port as `127.0.0.1:10809` or `[::]:10809`"
@@ -44,21 +44,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// What clients may take.
+/// Limits on what clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Clients at a time, from the end of their handshake.
+    /// Maximum number of clients past their handshake.
     pub connections_max: usize,
-    /// Connections in their handshake at a time; the oldest makes room for a further one.
+    /// Maximum number of connections in their handshake; beyond it, the oldest makes room for a new one.
     pub handshakes_max: usize,
-    /// Requests of one connection that are open, their replies included: what it sends beyond them waits in the
-    /// network.
+    /// Maximum number of open requests per connection, counting those whose replies are still unsent. Further
+    /// requests are not read from the socket.
     pub requests_max: usize,
-    /// From a connection's beginning to its transmission.
+    /// Maximum time from the start of a connection to its transmission phase.
     pub handshake_time: Duration,
-    /// For a client to take its replies; twice as long, to send the rest of what it has begun.
+    /// How long a client may take to accept replies; twice as long to finish sending a request it has begun.
     pub peer_time: Duration,
-    /// After so long a silence the system asks whether the client is still there.
+    /// After this much silence the kernel probes whether the client is still there (TCP keepalive).
     pub idle_time: Duration,
 }
 
@@ -75,18 +75,18 @@ impl Default for Limits {
     }
 }
 
-/// What a server serves, and how.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The volume, by its name; it is the export's name as well.
+    /// The volume's name, which is also the export's name.
     pub volume: String,
-    /// Its number among the ports of the volume.
+    /// The relative target port identifier under which the volume knows this server.
     pub relative_port: u16,
-    /// Writes are refused, whatever the volume takes.
+    /// Whether writes are refused even if the volume accepts them.
     pub read_only: bool,
-    /// What clients may take.
+    /// Limits on what clients may use.
     pub limits: Limits,
-    /// With it nobody is served without TLS.
+    /// If set, TLS is mandatory for every client.
     pub tls: Option<Tls>,
 }
 

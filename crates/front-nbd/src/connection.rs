@@ -1,4 +1,4 @@
-//! One connection on its lane: what its reader, its writer and its requests know of it, and how it ends.
+//! One connection on its lane: the state shared by its reader, its writer and its requests, and how it ends.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -16,27 +16,27 @@ use crate::{
     wire::Wire,
 };
 
-/// How far a connection is on its way to its end. It never goes back.
+/// How far a connection's shutdown has progressed. A phase never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Phase {
-    /// It takes what comes.
+    /// Accepts requests.
     Open,
-    /// It takes nothing more, and ends when what is open has been answered.
+    /// Accepts nothing more, and ends once the open requests have been answered.
     Closing,
-    /// Nobody is heard and nothing sent any more; its I/O may go on.
+    /// Nothing more is received or sent; I/O may still be running.
     Ended,
 }
 
-/// A reply on its way out.
+/// A reply to be sent.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) head: nbd::Reply,
-    /// What follows the head.
+    /// The payload that follows the head.
     pub(crate) data: Payload,
-    /// What pays for it.
+    /// The memory permits for the payload.
     #[expect(dead_code, reason = "it is kept to be dropped")]
     pub(crate) permits: Permits,
-    /// What there is to count when it has been sent: of which kind it was, how many bytes it moved, and when.
+    /// What to count once it has been sent: the kind of operation, the bytes it moved, and its times.
     pub(crate) counted: Option<((Kind, u64), Times)>,
 }
 
@@ -48,18 +48,18 @@ pub(crate) struct Connection {
     nexus: OnceCell<Rc<Nexus>>,
     id: u64,
     operations: Cell<u64>,
-    /// Replies that are ready.
+    /// Replies ready to be sent.
     pub(crate) outgoing: RefCell<VecDeque<Outgoing>>,
-    /// Replies that are ready, and requests that will have one.
+    /// The number of requests not yet fully answered: replies ready to be sent, and requests still running.
     open: Cell<usize>,
-    /// There is something to send, or it is over.
+    /// Signaled when there is something to send, or the connection has ended.
     pub(crate) transmit: Notify,
-    /// Something was sent, or it is over.
+    /// Signaled when something was sent, or the connection has ended.
     pub(crate) sent: Notify,
     pub(crate) began: Instant,
     /// When the send in progress began.
     pub(crate) sending_since: Cell<Option<Instant>>,
-    /// Since when the rest of what the client has begun is awaited.
+    /// When the client began to send the message whose rest is awaited.
     pub(crate) receiving_since: Cell<Option<Instant>>,
     phase: Cell<Phase>,
     ending: RefCell<Option<String>>,
@@ -91,14 +91,14 @@ impl Connection {
         }
     }
 
-    /// The client has chosen the export: from now on it is a nexus of the unit. Otherwise why it cannot be.
+    /// The client has chosen the export: makes the connection a nexus of the unit, or returns why not.
     pub(crate) fn enter(&self) -> Result<(), &'static str> {
         self.service.everywhere.places.enter(self.id)?;
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);
         luns[&LUN].logical.borrow().establish(nexus.id, &port);
-        // That it is powered on. A unit that knows too many has nothing to tell.
+        // Consumes the power-on unit attention, which NBD cannot report. None pending: the unit has no room.
         let is_known = nexus.take_attention(LUN).is_some();
         let is_first = self.nexus.set(nexus).is_ok();
         debug_assert!(is_first, "a handshake ends once");
@@ -107,42 +107,42 @@ impl Connection {
             .ok_or("the disk knows as many clients as it can; end some of them")
     }
 
-    /// Its nexus, once the handshake is over.
+    /// The connection's nexus, once the handshake is over.
     pub(crate) fn nexus(&self) -> Option<&Rc<Nexus>> {
         self.nexus.get()
     }
 
-    /// The name of a new operation of its nexus.
+    /// A fresh ID for an operation of the nexus, and its LUN.
     pub(crate) fn next_operation(&self) -> (CommandId, u32) {
         self.operations.set(self.operations.get() + 1);
         (CommandId(self.operations.get()), LUN)
     }
 
-    /// Whether there is room for another request.
+    /// Whether another request may be opened.
     pub(crate) fn has_room(&self) -> bool {
         self.open.get() < self.service.limits.requests_max
     }
 
-    /// Whether all that was begun has been answered and sent.
+    /// Whether every request has been answered and its reply sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.get() == 0
     }
 
-    /// A request will have a reply.
+    /// Counts a request that will get a reply.
     pub(crate) fn begin(&self) {
         self.open.set(self.open.get() + 1);
     }
 
-    /// The reply of a request that has [begun](Connection::begin) is ready.
+    /// Queues the reply of a request counted by [`begin`](Connection::begin).
     pub(crate) fn answer(&self, outgoing: Outgoing) {
-        // Who has gone does not need it.
+        // A client that is gone does not need it.
         if !self.is_ended() {
             self.outgoing.borrow_mut().push_back(outgoing);
             self.transmit.notify();
         }
     }
 
-    /// So many replies are on their way.
+    /// Records that `replies` replies have been sent.
     pub(crate) fn note_sent(&self, replies: usize) {
         self.open.set(self.open.get() - replies);
         self.sent.notify();
@@ -156,21 +156,21 @@ impl Connection {
         self.phase.get() == Phase::Ended
     }
 
-    /// Takes nothing more, and ends when what is open has been answered.
+    /// Accepts nothing more, and ends once the open requests have been answered.
     pub(crate) fn close(&self) {
         self.phase.set(self.phase.get().max(Phase::Closing));
         self.transmit.notify();
         self.sent.notify();
     }
 
-    /// Notes why it ends, unless that is known.
+    /// Records why the connection ends, unless a reason is recorded already.
     pub(crate) fn note_ending(&self, why: &str) {
         self.ending
             .borrow_mut()
             .get_or_insert_with(|| why.to_owned());
     }
 
-    /// Why it has ended.
+    /// Why the connection ended.
     pub(crate) fn ending(&self) -> String {
         self.ending
             .borrow()
@@ -178,7 +178,7 @@ impl Connection {
             .unwrap_or_else(|| "the server stops".into())
     }
 
-    /// Ends it now. Requests that run go on to their end; nobody hears of them.
+    /// Ends the connection now. Running requests continue to completion, but their replies are dropped.
     pub(crate) fn end(&self, why: &str) {
         if self.is_ended() {
             return;
@@ -192,14 +192,14 @@ impl Connection {
         self.sent.notify();
     }
 
-    /// Waits until it has ended; its I/O may go on.
+    /// Waits until the connection has ended; its I/O may still be running.
     pub(crate) async fn over(&self) {
         self.changed
             .wait_for(|| self.is_ended().then_some(()))
             .await;
     }
 
-    /// Ends it, and tells the log, for what the client did or left undone.
+    /// Ends the connection because of something the client did or failed to do, and logs it.
     pub(crate) fn dismiss(&self, why: &str) {
         if self.is_ended() {
             return;
@@ -220,7 +220,7 @@ impl Connection {
     }
 }
 
-/// What a client is told of the disk. The length stays for it as it is now.
+/// The export as described to a client. The client keeps this length even if the disk is resized.
 fn export(service: &Service) -> Export {
     let unit = &service.luns[&LUN];
     let shape = unit.shape();

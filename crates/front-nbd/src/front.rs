@@ -24,7 +24,7 @@ pub(crate) struct Front {
     service: Rc<Service>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     is_stopping: Cell<bool>,
-    /// A connection has ended.
+    /// Signaled when a connection has ended.
     changed: Notify,
 }
 
@@ -58,7 +58,7 @@ impl Front {
         }))
     }
 
-    /// Does what it is asked until the server goes away.
+    /// Handles requests until the server goes away.
     pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
@@ -90,7 +90,7 @@ impl Front {
         connection
     }
 
-    /// Ends a connection that is in its handshake. One that has gone needs no telling.
+    /// Ends a connection that is still in its handshake, if it has not ended already.
     fn make_room(&self, id: u64) {
         if let Some(connection) = self.connections.borrow().get(&id) {
             connection.end("it was in its handshake for longest, and others came");

@@ -1,5 +1,5 @@
-//! The NBD front: it takes connections by TCP or through a Unix socket, runs the protocol machine of each on the lane
-//! that has it, and brings their requests to one unit.
+//! The NBD front: accepts connections over TCP or a Unix socket, runs the protocol machine of each on the lane that
+//! owns it, and passes their requests to one unit.
 //!
 //! ```text
 //!  listener ──► connection ──► nbd::Server ──► request ──► unit's block operations
@@ -7,11 +7,11 @@
 //!               watchdog
 //! ```
 //!
-//! Between the socket and reader and writer there is a `wire`, which deciphers and enciphers from the moment at which
-//! the machine says that TLS begins.
+//! Between the socket and the reader and writer sits a `wire`, which decrypts and encrypts once the machine says that
+//! TLS begins.
 //!
-//! [`Server::start`] gives every lane a [`front`](mod@front). Connections go to the lanes in turn; each is a nexus of
-//! its own, and its requests run side by side. A flush covers what was written over any connection.
+//! [`Server::start`] gives every lane a [`front`](mod@front). Connections are assigned to the lanes round-robin. Each
+//! is a nexus of its own, and its requests run concurrently. A flush covers everything written over any connection.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,5 +1,5 @@
-//! How many connections there may be. Those in their handshake have places of their own, so that who stays in it
-//! keeps no client out: when these are taken, the oldest of them makes room for a new one.
+//! How many connections may exist. Connections in their handshake are counted separately, so that lingering in the
+//! handshake keeps no client out: when their places are all taken, the oldest makes room for a new one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +8,8 @@ use std::{
 
 use crate::config::Limits;
 
-/// Shared by all lanes; touched when connections come, begin their transmission and end, never for an I/O. `T` is what
-/// it takes to tell a connection that it has to leave.
+/// Shared by all lanes; used when connections arrive, enter transmission, and end, never for an I/O. `T` is whatever
+/// is needed to tell a connection to leave.
 pub(crate) struct Places<T> {
     limits: Limits,
     state: Mutex<State<T>>,
@@ -17,19 +17,19 @@ pub(crate) struct Places<T> {
 
 struct State<T> {
     last_id: u64,
-    /// In their handshake, the oldest first.
+    /// Connections in their handshake, oldest first.
     handshakes: BTreeMap<u64, T>,
-    /// Told to leave during their handshake, and not gone yet.
+    /// Connections told to leave during their handshake that have not ended yet.
     leaving: BTreeSet<u64>,
-    /// In transmission, or at the end of their I/O.
+    /// Connections in transmission, or waiting for their last I/O.
     clients: BTreeSet<u64>,
 }
 
-/// What becomes of a connection that has come.
+/// The outcome of a connection's arrival.
 pub(crate) enum Arrival<T> {
-    /// It is let in under this number. The other one has to leave.
+    /// Admitted under this number. The other connection, if any, must leave.
     LetIn(u64, Option<(u64, T)>),
-    /// There are as many clients as there may be: so many.
+    /// The server already has its maximum number of clients, which is given.
     Refused(usize),
 }
 
@@ -51,7 +51,7 @@ impl<T> Places<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection has come.
+    /// Admits a new connection, or refuses it.
     pub(crate) fn arrive(&self, entry: T) -> Arrival<T> {
         let mut state = self.lock();
         if state.clients.len() >= self.limits.connections_max {
@@ -70,13 +70,13 @@ impl<T> Places<T> {
         Arrival::LetIn(id, oldest)
     }
 
-    /// Whether as many have been told to leave as have room and are not gone yet: whoever lets connections in waits, or
-    /// the number of those that leave would have no bound.
+    /// Whether so many displaced connections are still closing that no more should be accepted for now; without this
+    /// check their number would be unbounded.
     pub(crate) fn is_crowded(&self) -> bool {
         self.lock().leaving.len() >= self.limits.handshakes_max
     }
 
-    /// Its handshake is over. Otherwise why it may not go on.
+    /// Counts the connection as a client after its handshake, or returns why it may not continue.
     pub(crate) fn enter(&self, id: u64) -> Result<(), &'static str> {
         let mut state = self.lock();
         if state.clients.len() >= self.limits.connections_max {
@@ -89,7 +89,7 @@ impl<T> Places<T> {
         Ok(())
     }
 
-    /// It is gone.
+    /// Removes a connection that has ended.
     pub(crate) fn leave(&self, id: u64) {
         let mut state = self.lock();
         state.handshakes.remove(&id);

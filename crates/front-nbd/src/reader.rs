@@ -1,5 +1,5 @@
-//! The receiving side of a connection: hands the protocol machine what arrives, does what it says, and brings the data
-//! of writes from the socket into memory of their own.
+//! The receiving side of a connection: feeds what arrives to the protocol machine, handles its events, and receives
+//! the data of writes from the socket into memory of their own.
 
 use std::{
     io::{self, ErrorKind},
@@ -18,11 +18,11 @@ use crate::{
 
 type Reader = FramedReader<Rc<Wire>>;
 
-/// At first, for the handshake.
+/// The size of the initial receive buffer, for the handshake.
 const HANDSHAKE_BUFFER_BYTES: usize = 4 << 10;
-/// Requests, and the data of short writes, are received through a buffer of this length.
+/// The size of the receive buffer in transmission, for requests and the data of short writes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
-/// What it costs to act on a request, in bytes moved.
+/// The cost of processing one request, expressed in bytes moved, for the scheduler's accounting.
 const REQUEST_COST_BYTES: usize = 8 << 10;
 
 /// Reads until the connection ends or closes.
@@ -31,7 +31,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) {
     if let Err(error) = receive_all(connection, &mut reader).await {
         tracing::debug!(peer = connection.peer, %error, "receiving failed");
         match error.kind() {
-            // What it has begun before may still be answered.
+            // Requests that it sent before may still be answered.
             ErrorKind::UnexpectedEof => connection.note_ending("it has closed the connection"),
             _ => connection.end(&error.to_string()),
         }
@@ -39,7 +39,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) {
 }
 
 async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()> {
-    // The server speaks first.
+    // In NBD the server speaks first.
     act(connection, reader).await?;
     loop {
         let may_go_on = || connection.is_closing() || connection.has_room();
@@ -54,7 +54,7 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
                 act(connection, reader).await?;
             }
             Ok(Received::Needs(len)) => {
-                // The handshake has a time of its own, and between requests a client may be silent.
+                // The handshake has its own time limit, and between requests a client may be silent.
                 let is_begun = !reader.is_empty();
                 reader.reserve(len);
                 awaiting(connection, is_begun);
@@ -78,7 +78,7 @@ fn awaiting(connection: &Connection, is_awaited: bool) {
         .set(is_awaited.then(time::turn_began));
 }
 
-/// Does what the machine says.
+/// Handles the machine's events.
 async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()> {
     loop {
         let event = connection.machine.borrow_mut().poll_event();
@@ -117,7 +117,7 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
     }
 }
 
-/// Tells the log why a client gets nothing that may know nothing of TLS.
+/// Logs why a client is refused that may not know about TLS.
 fn tell_of_tls(connection: &Connection) {
     let everywhere = &connection.service.everywhere;
     if let Some(suppressed) = everywhere.notices.may_say(Notice::Trouble, time::now()) {
@@ -129,7 +129,7 @@ fn tell_of_tls(connection: &Connection) {
     }
 }
 
-/// Goes on with TLS once the reply that announces it is sent.
+/// Starts TLS once the reply that announces it has been sent.
 async fn start_tls(connection: &Connection, reader: &Reader) {
     let Some(offered) = &connection.service.tls else {
         unreachable!("the machine knows whether there is TLS");
@@ -155,7 +155,7 @@ fn begin_transmission(connection: &Connection) {
     }
 }
 
-/// Begins a request, when the data that it brings have come.
+/// Begins a request once its data has been received.
 async fn take_request(
     connection: &Rc<Connection>,
     reader: &mut Reader,

@@ -1,5 +1,5 @@
-//! Requests on their way to the unit and back: each is a task, and all of a connection run side by side. A task goes on
-//! to its end whatever becomes of its connection, so that who fences the client off waits for it.
+//! Requests on their way to the unit and back. Each is a task, and those of one connection run concurrently. A task
+//! runs to its end even if its connection ends, so that fencing the client off can wait for it.
 
 use std::rc::Rc;
 
@@ -12,12 +12,12 @@ use crate::{
     service::LUN,
 };
 
-/// Looks at the volume for one block status; the client asks for the rest again.
+/// How often the volume is queried for one block status request; the client asks again for the rest.
 const LOOKS_MAX: usize = 256;
-/// What it costs to look, in bytes moved.
+/// The cost of one such query, expressed in bytes moved, for the scheduler's accounting.
 const LOOK_COST_BYTES: usize = 8 << 10;
 
-/// Begins a request that brings no data.
+/// Begins a request without data.
 pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Instant) {
     begin_write(
         connection,
@@ -27,7 +27,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Ins
     );
 }
 
-/// Begins a request with its data and what pays for them.
+/// Begins a request with its data and the memory permits for the data.
 pub(crate) fn begin_write(
     connection: &Rc<Connection>,
     request: Request,
@@ -58,7 +58,7 @@ pub(crate) fn begin_write(
     });
 }
 
-/// Does what `request` asks for, and makes its reply.
+/// Performs `request` and builds its reply.
 async fn perform(
     connection: &Connection,
     nexus: &Rc<Nexus>,
@@ -121,7 +121,7 @@ fn reply(head: nbd::Reply) -> Outgoing {
     }
 }
 
-/// Makes durable what was done, if it is to be.
+/// Flushes what was just written, if the request asks for that.
 async fn and_flush(
     connection: &Connection,
     nexus: &Rc<Nexus>,
@@ -137,7 +137,7 @@ async fn and_flush(
     }
 }
 
-/// How `len` bytes at byte `at` are stored, or the first of them.
+/// The allocation status of `len` bytes at byte `at`, or of a first part of them.
 async fn extents(
     connection: &Connection,
     nexus: &Rc<Nexus>,
@@ -153,7 +153,7 @@ async fn extents(
         let operation = connection.next_operation();
         let units = &connection.service.units;
         let found = units.allocation(nexus, operation, (at, end - at)).await?;
-        // Within a range whose length has 32 bits.
+        // Within the requested range, whose length is a u32.
         let len_bytes = found.len_bytes.min(end - at) as u32;
         let is_hole = !found.is_mapped;
         match extents.last_mut() {
@@ -173,7 +173,7 @@ async fn extents(
     Ok(extents)
 }
 
-/// What a client is told of a failure.
+/// The NBD error code for a failure.
 fn code(error: BlockError) -> ErrorCode {
     match error {
         BlockError::OutOfRange | BlockError::TooLong => ErrorCode::Invalid,

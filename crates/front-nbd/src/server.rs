@@ -1,4 +1,4 @@
-//! The server: takes its place, gives every lane its front, spreads connections over the lanes.
+//! The server: binds the listening address, gives every lane its front, and spreads connections over the lanes.
 
 use std::{
     cell::Cell,
@@ -27,32 +27,32 @@ use crate::{
     service::{Everywhere, Guest, Newcomer, Request},
 };
 
-/// How long an address may stay in use before that is an error.
+/// How long binding is retried while the address is in use.
 const IN_USE_LIMIT: Duration = Duration::from_secs(2);
-/// Before the next try after an address was in use, or a connection could not be accepted.
+/// How long to wait before retrying a bind or an accept that failed.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
-/// Before the next look whether those that make room have gone.
+/// How long to wait before checking again whether displaced connections have closed.
 const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(1);
 
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its address could not be bound.
+    /// The address could not be bound.
     #[error("cannot listen on {address}: {cause}; {mend}")]
     Address {
-        /// The address.
+        /// The address that could not be bound.
         address: Address,
-        /// What the system said.
+        /// The operating system's error message.
         cause: String,
-        /// What to look at.
+        /// What the administrator should check.
         mend: &'static str,
     },
-    /// The volume could not be shown on a lane.
+    /// A lane could not open the volume.
     #[error("{0}")]
     Unit(String),
 }
 
-/// A running server. Connections are accepted on the lane that started it.
+/// A running server. The lane that started it accepts the connections.
 pub struct Server {
     address: Address,
     lanes: Vec<Sender<Request>>,
@@ -60,10 +60,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to serve a volume of `units`, on all their lanes, to who comes to `place`.
+    /// Starts serving a volume of `units`, on all their lanes, to clients that connect to `place`.
     ///
     /// # Errors
-    /// [`StartError::Unit`]; nothing is served then.
+    /// [`StartError::Unit`]; nothing is served in that case.
     pub async fn start(config: Config, place: Place, units: &Units) -> Result<Server, StartError> {
         let everywhere = Arc::new(Everywhere {
             places: Places::new(config.limits),
@@ -101,13 +101,13 @@ impl Server {
         })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// The address it listens on, with the port that the system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Takes no new connections and requests, answers what was accepted, and ends all connections. What they wrote is
-    /// [flushed](Units::flush) by whoever holds the units.
+    /// Accepts no more connections or requests, answers the requests already accepted, and ends all connections. The
+    /// holder of the units is responsible for [flushing](Units::flush) what the connections wrote.
     pub async fn stop(self) {
         self.stop.notify();
         let mut answers = Vec::new();
@@ -118,7 +118,7 @@ impl Server {
             }
         }
         for answer in answers {
-            // A lane that has ended has no connections.
+            // A lane that has shut down has no connections.
             answered(answer, "end all connections").await;
         }
     }
@@ -155,7 +155,7 @@ fn not_bound(address: &Address, error: &io::Error) -> StartError {
     }
 }
 
-/// Where a server is going to serve. Who connects waits for it.
+/// A bound listening socket. Clients that connect wait until a server accepts them.
 pub struct Place(Listener);
 
 enum Listener {
@@ -164,8 +164,8 @@ enum Listener {
 }
 
 impl Place {
-    /// Listens at `address`, on the current lane. One that is in use is tried again for a while: the kernel
-    /// takes a ring apart after its process has ended, and a server that was killed listens on until then.
+    /// Listens at `address`, on the current lane. Retries for a while if it is in use: the kernel tears down a ring
+    /// some time after its process has exited, and until then a killed server still holds its listening sockets.
     ///
     /// # Errors
     /// [`StartError::Address`]
@@ -188,7 +188,7 @@ impl Place {
         let bound = match address {
             Address::Tcp(tcp) => TcpListener::bind(*tcp).map(Listener::Tcp),
             Address::Unix(path) => {
-                // Nobody leaves that: there is nothing to wait for.
+                // A file that is not a socket will not go away by itself, so retrying is pointless.
                 let is_other = |look: store::Look| look.kind != store::Kind::Other;
                 if store::look(path).is_ok_and(is_other) {
                     return Err(ErrorKind::AlreadyExists.into());
@@ -200,7 +200,7 @@ impl Place {
         bound.map(Place)
     }
 
-    /// Where it is, with the port that the system chose.
+    /// The bound address, with the port that the system chose.
     pub fn address(&self) -> Address {
         match &self.0 {
             Listener::Tcp(listener) => Address::Tcp(listener.local_addr()),
@@ -215,7 +215,7 @@ impl Place {
         }
     }
 
-    /// Who is at the other end of `stream`, for people. `None`: nobody any more.
+    /// Describes the peer of `stream` for the log; `None` if it is gone.
     fn peer(&self, stream: &TcpStream) -> Option<String> {
         match &self.0 {
             Listener::Tcp(_) => stream.addresses().ok().map(|(_, peer)| peer.to_string()),
@@ -224,7 +224,7 @@ impl Place {
     }
 }
 
-/// Where connections come in: hands them to the lanes in turn.
+/// The accept side: assigns connections to the lanes round-robin.
 struct Door {
     lanes: Vec<Sender<Request>>,
     everywhere: Arc<Everywhere>,
@@ -232,7 +232,7 @@ struct Door {
 }
 
 impl Door {
-    /// Lets connections in until told to stop.
+    /// Accepts connections until told to stop.
     async fn accept(self, place: Place, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());
         loop {
@@ -243,7 +243,7 @@ impl Door {
                         self.let_in(stream, peer);
                     }
                 }
-                // The peer did not wait.
+                // The peer closed the connection before it was accepted.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
                     if let Some(suppressed) = self

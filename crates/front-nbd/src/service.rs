@@ -1,4 +1,4 @@
-//! What the connections of a lane have in common, and the lanes of a server.
+//! State shared by the connections of one lane, state shared by all lanes, and the requests sent to lanes.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -10,10 +10,10 @@ use unit::{LaneUnits, Luns};
 
 use crate::{config::Limits, notices::Notices, places::Places, tls::Tls};
 
-/// The number of the unit for every nexus.
+/// The unit's number in every nexus.
 pub(crate) const LUN: u32 = 0;
 
-/// What the connections of a lane have in common.
+/// State shared by the connections of one lane.
 pub(crate) struct Service {
     pub(crate) units: Rc<LaneUnits>,
     pub(crate) luns: Rc<Luns>,
@@ -24,33 +24,33 @@ pub(crate) struct Service {
     pub(crate) everywhere: Arc<Everywhere>,
 }
 
-/// What all lanes share of a server; touched when connections come and go.
+/// State of a server shared by all lanes; used only when connections come and go.
 pub(crate) struct Everywhere {
     pub(crate) places: Places<Guest>,
     pub(crate) notices: Notices,
 }
 
-/// A connection in its handshake, as the door knows it.
+/// A connection in its handshake, as the accepting side knows it.
 pub(crate) struct Guest {
     pub(crate) peer: String,
-    /// Where it is.
+    /// The lane that serves it.
     pub(crate) lane: Sender<Request>,
 }
 
-/// What a lane is asked.
+/// A request to a lane.
 pub(crate) enum Request {
     /// Serve this connection.
     Serve(Newcomer),
-    /// End this connection, which is in its handshake: another one needs its place.
+    /// End this connection, which is in its handshake, to make room for another.
     MakeRoom(u64),
-    /// Answer what was accepted, then end all connections.
+    /// Answer the requests already accepted, then end all connections.
     Stop(OneshotSender<()>),
 }
 
-/// A connection that has been let in.
+/// A connection that has been admitted.
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
-    /// For people: who it is.
+    /// Describes the peer, for the log.
     pub(crate) peer: String,
     pub(crate) stream: DetachedStream,
 }

@@ -1,5 +1,5 @@
-//! What a server needs for TLS: its certificate and key and, if clients have to prove who they are, the authorities
-//! that sign their certificates, all from PEM files.
+//! The server's TLS configuration, loaded from PEM files: its certificate and key and, if clients must authenticate,
+//! the CAs that sign their certificates.
 
 use std::{
     fmt, io,
@@ -20,56 +20,56 @@ use rustls::{
 
 use crate::validity::{Date, Validity};
 
-/// Where the certificates are.
+/// The PEM files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The server's certificate, then those between it and its authority.
+    /// The server's certificate, followed by any intermediate CA certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The server's private key.
     pub key: PathBuf,
-    /// With it clients need a certificate that one of these authorities has signed.
+    /// If set, clients must present a certificate signed by one of these CAs.
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS as a server offers it.
+/// A loaded TLS server configuration.
 #[derive(Clone)]
 pub struct Tls(pub(crate) Arc<ServerConfig>);
 
-/// Why a server cannot offer TLS: which file is to blame, and what would mend it.
+/// Why TLS cannot be offered: which file is to blame, and what would fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read.
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// A file is not in the form that it should have.
+    /// A file is not valid PEM.
     #[error("{0} is no good PEM file: {1}")]
     NotPem(PathBuf, pem::Error),
-    /// A file without a certificate.
+    /// A file contains no certificate.
     #[error(
         "{0} holds no certificate: it needs a part that begins with -----BEGIN CERTIFICATE-----"
     )]
     NoCertificate(PathBuf),
-    /// A file without a key.
+    /// A file contains no private key.
     #[error(
         "{0} holds no private key: it needs a part that begins with -----BEGIN PRIVATE KEY-----; one that is \
          encrypted is written in the clear by: openssl pkey -in {0} -out KEY.pem"
     )]
     NoKey(PathBuf),
-    /// A key that cannot be used.
+    /// A private key cannot be used.
     #[error(
         "the private key in {0} cannot be used: {1}; RSA (2048 bits or more), ECDSA (P-256, P-384) and Ed25519 can"
     )]
     Key(PathBuf, rustls::Error),
-    /// A certificate and a key of different owners, or a certificate that cannot be used.
+    /// The certificate does not match the private key, or cannot be used.
     #[error("the certificate in {0} does not go with the private key in {1}: {2}")]
     Pair(PathBuf, PathBuf, rustls::Error),
-    /// Authorities that cannot be used.
+    /// The client CA certificates cannot be used.
     #[error("the certificates in {0} cannot vouch for clients: {1}")]
     ClientCa(PathBuf, String),
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
     /// [`TlsError`]
@@ -105,7 +105,7 @@ impl Tls {
         let mut config = builder
             .with_single_cert(chain, key)
             .map_err(|error| TlsError::Pair(files.certificate.clone(), files.key.clone(), error))?;
-        // An NBD connection stays: nothing is kept for a client that might come again.
+        // NBD connections are long-lived, so session resumption is not worth keeping state for.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Tls(Arc::new(config)))
@@ -118,7 +118,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Why TLS failed, with dates where rustls has seconds since 1970.
+/// Explains a TLS failure, turning rustls' seconds since 1970 into dates.
 pub(crate) fn explain(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(cause)) = cause else {

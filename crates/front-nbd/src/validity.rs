@@ -1,17 +1,17 @@
-//! From when until when a certificate is valid, as it says itself (RFC 5280 4.1.2.5).
+//! The validity period of a certificate, read from its DER encoding (RFC 5280 4.1.2.5).
 
 use std::{
     fmt,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// DER's tags, as far as they tell things apart here.
+/// The DER tags needed here.
 const VERSION: u8 = 0xA0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SECONDS_OF_A_DAY: u64 = 24 * 60 * 60;
 
-/// A second in UTC, as the number that its digits are: year, month, day, hour, minute, second.
+/// A UTC time to the second, as the decimal number YYYYMMDDhhmmss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Date(u64);
 
@@ -24,7 +24,7 @@ impl Date {
     pub(crate) fn from_unix(unix_s: u64) -> Date {
         let second = unix_s % SECONDS_OF_A_DAY;
         let mut day = unix_s / SECONDS_OF_A_DAY;
-        // Four hundred years have the same days again.
+        // The Gregorian calendar repeats every 400 years.
         let mut year = 1970 + day / 146_097 * 400;
         day %= 146_097;
         while day >= days_of(year) {
@@ -88,7 +88,7 @@ fn days_of_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// The first and the last second.
+/// The first and the last valid second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Validity {
     from: Date,
@@ -96,14 +96,14 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// That of a certificate in DER, if it can be read.
+    /// The validity period of a DER-encoded certificate, if it can be parsed.
     pub(crate) fn of(certificate: &[u8]) -> Option<Validity> {
         let signed = element(certificate)?.content;
         let mut rest = element(signed)?.content;
         if rest.first() == Some(&VERSION) {
             rest = element(rest)?.rest;
         }
-        // The serial number, the algorithm of the signature, the issuer.
+        // Skips the serial number, the signature algorithm and the issuer.
         for _ in 0..3 {
             rest = element(rest)?.rest;
         }
@@ -115,7 +115,7 @@ impl Validity {
         })
     }
 
-    /// Why nobody takes it `now`.
+    /// Why the certificate is not valid at `now`; `None` if it is.
     pub(crate) fn doubt(&self, now: Date) -> Option<String> {
         let Validity { from, until } = self;
         let is_valid = (*from..=*until).contains(&now);
@@ -123,7 +123,7 @@ impl Validity {
     }
 }
 
-/// The first element of some DER, and what comes after it.
+/// The first element of a DER sequence, and the rest after it.
 struct Element<'a> {
     tag: u8,
     content: &'a [u8],
@@ -177,7 +177,7 @@ mod tests {
         ] {
             assert_eq!(Date::from_unix(unix_s).to_string(), date);
         }
-        // Nobody's date, and no harm.
+        // An absurd date must not panic.
         let _ = Date::from_unix(u64::MAX).to_string();
     }
 

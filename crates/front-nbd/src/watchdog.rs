@@ -1,6 +1,6 @@
-//! What time does to a connection: it ends when its client does not finish the handshake, does not take its replies,
-//! or does not send the rest of what it has begun. A client with nothing to say may be silent for ever; whether it
-//! is still there the system finds out.
+//! The time limits of a connection: it ends when its client does not finish the handshake, does not take its replies,
+//! or does not finish sending a request. Between requests a client may be silent forever; TCP keepalive detects
+//! whether it is still there.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use engine::{Duration, time};
 
 use crate::connection::Connection;
 
-/// How often the watchdog looks.
+/// How often the watchdog checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches the connection until it ends.

@@ -1,8 +1,8 @@
-//! The bytes of a connection: as they are on the wire or, from NBD_OPT_STARTTLS on, as TLS protects them.
+//! The byte stream of a connection: plaintext at first, and TLS from NBD_OPT_STARTTLS on.
 //!
-//! rustls is a machine as ours are: bytes in, bytes out. The reader deciphers what it receives, the writer enciphers what it
-//! sends, and each does so in pieces, so that what is held for a connection has a bound and other connections have
-//! their turns in between.
+//! rustls is a sans-I/O machine like ours: bytes in, bytes out. The reader decrypts what it receives and the writer
+//! encrypts what it sends, both in pieces, so that the memory held for a connection is bounded and other connections
+//! get to run in between.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -18,9 +18,9 @@ use rustls::ServerConnection;
 
 use crate::tls::Tls;
 
-/// What is received at once to be deciphered.
+/// Ciphertext received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// What is enciphered and sent at once.
+/// Plaintext encrypted and sent at once.
 const SEND_BYTES: usize = 256 << 10;
 
 pub(crate) struct Wire {
@@ -28,12 +28,12 @@ pub(crate) struct Wire {
     session: OnceCell<Session>,
 }
 
-/// TLS on a connection.
+/// The TLS session of a connection.
 struct Session {
     machine: RefCell<ServerConnection>,
-    /// Received and not deciphered yet. It is away while more is being received.
+    /// Received ciphertext, not decrypted yet. Taken out while more is being received.
     received: RefCell<Received>,
-    /// Memory for what has been enciphered.
+    /// Recycled memory for encrypted data.
     sealed: Cell<Gather>,
 }
 
@@ -51,13 +51,13 @@ impl Wire {
         }
     }
 
-    /// Ends both directions, as [`TcpStream::shutdown`].
+    /// Shuts down both directions, like [`TcpStream::shutdown`].
     pub(crate) fn shutdown(&self) {
         self.stream.shutdown();
     }
 
-    /// Does the handshake of TLS as its server. Nothing else may be sent or received meanwhile; what comes after is
-    /// under its protection.
+    /// Performs the TLS handshake as the server. Nothing else may be sent or received during it; everything after it
+    /// is encrypted.
     pub(crate) async fn start_tls(&self, tls: &Tls) -> io::Result<()> {
         let machine = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
         let session = Session {
@@ -67,7 +67,7 @@ impl Wire {
         };
         while session.machine.borrow().is_handshaking() {
             let taken = session.receive(&self.stream).await;
-            // Also when it failed: the client is told why.
+            // Sent even on failure, so that the client gets the alert that says why.
             let sent = self.send_sealed(&session).await;
             match taken? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
@@ -78,7 +78,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends all of `gather`, as [`TcpStream::send_all`].
+    /// Sends all of `gather`, like [`TcpStream::send_all`].
     pub(crate) async fn send_all(&self, mut gather: Gather) -> (io::Result<()>, Gather) {
         let Some(session) = self.session.get() else {
             return self.stream.send_all(gather).await;
@@ -97,16 +97,16 @@ impl Wire {
         (Ok(()), gather)
     }
 
-    /// Tells the client that nothing more comes, so that it need not suspect that somebody has cut it off.
+    /// Sends close_notify, so that the client can tell a clean end from a truncation attack.
     pub(crate) async fn say_goodbye(&self) {
         if let Some(session) = self.session.get() {
             session.machine.borrow_mut().send_close_notify();
-            // Whether it still listens does not matter.
+            // It does not matter whether the client still receives it.
             let _ = self.send_sealed(session).await;
         }
     }
 
-    /// Sends what has been enciphered.
+    /// Sends the pending encrypted data.
     async fn send_sealed(&self, session: &Session) -> io::Result<()> {
         let mut sealed = session.sealed.take();
         session.seal(&mut sealed)?;
@@ -130,7 +130,7 @@ impl Receive for Wire {
                 }
             }
             match session.receive(&self.stream).await {
-                // Requests are whole or not begun: an end without a farewell takes nothing from anybody.
+                // Requests are never acted on until complete, so an end without close_notify loses nothing.
                 Ok(0) => return (Ok(0), buf),
                 Ok(_) => {}
                 Err(error) => return (Err(error), buf),
@@ -140,7 +140,7 @@ impl Receive for Wire {
 }
 
 impl Session {
-    /// Receives, and deciphers some of it. Gives how many bytes came; none: the client closed.
+    /// Receives ciphertext and decrypts some of it. Returns how many bytes arrived; 0 if the client closed.
     async fn receive(&self, stream: &TcpStream) -> io::Result<usize> {
         let away = Received::nothing(Buf::new(0));
         let mut received = self.received.replace(away);
@@ -153,13 +153,13 @@ impl Session {
         received.end = *result.as_ref().unwrap_or(&0);
         self.received.replace(received);
         let len = result?;
-        // A handshake has nothing to read; what follows it in the same bytes stays.
+        // The handshake yields no plaintext; any data received after it stays for later.
         while self.machine.borrow().is_handshaking() && self.digest()? {}
         Ok(len)
     }
 
-    /// Fills `into` with what has been deciphered, as far as it goes. Nothing yet: [`ErrorKind::WouldBlock`]; zero
-    /// bytes: the client has said that nothing more comes.
+    /// Fills `into` with decrypted data as far as possible. [`ErrorKind::WouldBlock`] if there is none yet; 0 bytes
+    /// if the client has sent close_notify.
     fn decipher(&self, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < into.len() {
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// Has the machine take some of what was received. False: there is nothing left.
+    /// Feeds some of the received ciphertext to the machine; false if there is none left.
     fn digest(&self) -> io::Result<bool> {
         let mut received = self.received.borrow_mut();
         if received.is_empty() {
@@ -196,10 +196,10 @@ impl Session {
         Ok(true)
     }
 
-    /// Has the machine encipher the front of `gather`: how many bytes.
+    /// Has the machine encrypt data from the front of `gather`; returns how many bytes.
     fn take_in(&self, gather: &Gather) -> io::Result<usize> {
         let mut machine = self.machine.borrow_mut();
-        // What it holds is bounded here.
+        // No limit needed: the amount is bounded here.
         machine.set_buffer_limit(None);
         let mut taken = 0;
         for chunk in gather.chunks() {
@@ -213,7 +213,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Adds to `sealed` what is ready to be sent.
+    /// Appends to `sealed` the encrypted data that is ready to be sent.
     fn seal(&self, sealed: &mut Gather) -> io::Result<()> {
         let mut machine = self.machine.borrow_mut();
         while machine.wants_write() {
@@ -241,7 +241,7 @@ impl Received {
     }
 }
 
-/// Where rustls writes to.
+/// The sink rustls writes to.
 struct Sink<'a>(&'a mut Gather);
 
 impl Write for Sink<'_> {

@@ -1,5 +1,5 @@
-//! The sending side of a connection: gathers every reply that is ready into one send, heads copied, data by
-//! reference, and keeps what pays for the data until they are on their way.
+//! The sending side of a connection: gathers all replies that are ready into one send, with heads copied and data by
+//! reference, and keeps the data's permits until it has been sent.
 
 use std::rc::Rc;
 
@@ -10,8 +10,8 @@ use crate::{
     service::LUN,
 };
 
-/// A send takes further replies until it has so many bytes or pieces. The first after a pause takes fewer, each
-/// further one twice as many: the client begins with its next requests while the rest of a burst is being sent.
+/// A send gathers replies up to a limit of bytes or pieces. The byte limit starts low after a pause and doubles with
+/// each send, so that the client can start on its next requests while the rest of a burst is being sent.
 const FIRST_SEND_BYTES: usize = 64 << 10;
 const SEND_BYTES: usize = 1 << 20;
 const SEND_PIECES: usize = 960;
@@ -56,7 +56,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
     }
 }
 
-/// Counts requests whose replies have been sent just now.
+/// Counts the requests whose replies have just been sent.
 fn count(connection: &Connection, sent: &[Outgoing]) {
     let Some(nexus) = connection.nexus() else {
         return;

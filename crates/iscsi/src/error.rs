@@ -1,12 +1,12 @@
-//! What can go wrong: refusals a driver gets from a call, and why a connection ended.
+//! The errors that calls return, and the reasons why connections end.
 
 use crate::status::LoginStatus;
 
-/// An error of this crate: something the peer sent, or a call the machine cannot follow.
+/// An error of this crate: a protocol violation by the peer, or a call that is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A data segment beyond what we declared (RFC 7143 §13.12).
+    /// A data segment longer than we declared (RFC 7143 §13.12).
     #[error(
         "the peer announced a data segment of {len} bytes in a PDU with opcode {opcode:#04x}, \
          but at most {max} are accepted"
@@ -16,15 +16,15 @@ pub enum Error {
         opcode: u8,
         /// Announced length in bytes.
         len: u32,
-        /// The bound in bytes.
+        /// The limit in bytes.
         max: u32,
     },
-    /// Additional header segments longer than any known use (RFC 7143 §11.2.1.5).
+    /// Additional header segments longer than any known use requires (RFC 7143 §11.2.1.5).
     #[error("the peer announced {len} bytes of additional headers; at most {max} are accepted")]
     AhsTooLong {
         /// Announced length in bytes.
         len: u32,
-        /// The bound in bytes.
+        /// The limit in bytes.
         max: u32,
     },
     /// The header digest does not match (RFC 7143 §7.7).
@@ -34,7 +34,7 @@ pub enum Error {
     HeaderDigest {
         /// As received.
         received: u32,
-        /// Over the bytes received.
+        /// Computed over the bytes received.
         computed: u32,
     },
     /// The data digest does not match (RFC 7143 §7.7).
@@ -42,18 +42,18 @@ pub enum Error {
     DataDigest {
         /// As received.
         received: u32,
-        /// Over the bytes received.
+        /// Computed over the bytes received.
         computed: u32,
     },
-    /// An opcode that this role does not take.
+    /// An opcode that this role does not accept.
     #[error("the peer sent a PDU with opcode {opcode:#04x}, which is not allowed {phase}")]
     UnexpectedOpcode {
         /// The opcode, six bits.
         opcode: u8,
-        /// When it came.
+        /// The phase in which it came.
         phase: &'static str,
     },
-    /// A header field whose value breaks the protocol.
+    /// A header field whose value violates the protocol.
     #[error("the peer sent {field} {value:#x} in a {pdu} PDU: {why}")]
     Field {
         /// The PDU's name.
@@ -65,7 +65,7 @@ pub enum Error {
         /// What was expected.
         why: &'static str,
     },
-    /// A number that must follow another one does not.
+    /// A sequence number that is not the expected one.
     #[error("the peer sent {field} {received} in a {pdu} PDU where {expected} was due")]
     Sequence {
         /// The PDU's name.
@@ -74,10 +74,10 @@ pub enum Error {
         field: &'static str,
         /// As received.
         received: u32,
-        /// What was due.
+        /// The expected number.
         expected: u32,
     },
-    /// Text that is not `key=value` pairs as RFC 7143 §6.1 has them.
+    /// Text that does not consist of `key=value` pairs as defined in RFC 7143 §6.1.
     #[error("the peer sent malformed negotiation text: {0}")]
     Text(String),
     /// A key whose value is not acceptable or is missing.
@@ -90,56 +90,56 @@ pub enum Error {
         /// What was expected.
         why: &'static str,
     },
-    /// CHAP failed, or is configured in a way that cannot work.
+    /// CHAP failed, or its configuration cannot work.
     #[error("authentication: {0}")]
     Authentication(&'static str),
-    /// More than a configured bound allows.
+    /// A configured limit was exceeded.
     #[error("the peer exceeded the limit of {max} {what}")]
     Limit {
         /// What is limited.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         max: usize,
     },
-    /// The data handed to `receive` does not fit the header: a fault of the driver.
+    /// The data handed to `receive` does not match the header: a bug in the driver.
     #[error("receive() was given {given} data bytes for a PDU whose header says {announced}")]
     DataMismatch {
-        /// What the driver gave (inline bytes only, where they are needed).
+        /// Bytes the driver supplied (inline bytes only, where they are needed).
         given: u32,
-        /// What the header says.
+        /// Length announced by the header.
         announced: u32,
     },
-    /// The task has ended, or was never there.
+    /// The task has ended, or never existed.
     #[error("there is no such task: it has ended")]
     NoSuchTask,
     /// The command window or the task table is full; try again after the next `Done`.
     #[error("the command window is closed: wait until a command has completed")]
     WindowClosed,
-    /// The call does not fit the connection's phase or the task's kind.
+    /// The call is not allowed in the connection's phase or for the task's kind.
     #[error("this call is not possible now: {0}")]
     WrongState(&'static str),
-    /// A value that the wire format cannot carry.
+    /// A value that cannot be encoded on the wire.
     #[error("{what} is {value}, but must be {expected}")]
     Argument {
-        /// Which argument.
+        /// The argument's name.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed values.
         expected: &'static str,
     },
 }
 
-/// Why a connection ended. After it a machine takes nothing more; the driver sends what
-/// `poll_transmit` still gives (a last answer or Reject) and closes the socket.
+/// Why a connection ended. The machine accepts nothing after this; the driver sends what `poll_transmit` still
+/// returns (a last answer or a Reject) and closes the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// After the logout exchange.
+    /// A logout exchange completed.
     Logout,
-    /// The login was refused, by us (target) or by the peer (initiator).
+    /// The login was refused, by this end (target) or by the peer (initiator).
     LoginRefused {
-        /// What the Login Response says.
+        /// The status of the Login Response.
         status: LoginStatus,
         /// Where to go instead (TargetAddress), for the redirection statuses.
         target_address: Option<String>,
@@ -148,6 +148,6 @@ pub enum CloseReason {
     PingTimeout,
     /// The peer announced that it drops the connection or session (Async Message).
     DroppedByPeer,
-    /// The peer broke the protocol, or the driver handed over something impossible.
+    /// The peer violated the protocol, or the driver passed invalid data.
     Protocol(Error),
 }

@@ -1,7 +1,7 @@
-//! Framing: where one PDU ends and the next begins in a TCP stream (RFC 7143 §11.2). The 48
-//! bytes of the Basic Header Segment say it all, so a PDU that is too long is refused before any
-//! of its data is received, and a driver can receive a large data segment straight into its own
-//! aligned buffer. Digests (§13.1, CRC32C) are found and checked here; who computes them over
+//! Framing: finds where one PDU ends and the next begins in a TCP stream (RFC 7143 §11.2). The 48 bytes of the Basic
+//! Header Segment determine all lengths, so an oversized PDU is refused before any of its data is received, and a
+//! driver can receive a large data segment straight into its own aligned buffer. Digests (§13.1, CRC32C) are located
+//! and checked here; the driver decides who computes them and over which chunks.
 //! which chunks is the driver's choice.
 
 use std::ops::Range;
@@ -9,11 +9,11 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::pdu::{BHS_LEN, Bhs, opcode};
 
-/// The longest additional header segment taken: an extended CDB of 260 bytes (SPC-4's longest)
-/// and a bidirectional read length.
+/// The longest additional header segments accepted: an extended CDB of 260 bytes (SPC-4's longest) and a
+/// bidirectional read length.
 pub const AHS_LEN_MAX: u32 = 272;
 
-/// Which digests PDUs carry in one direction (RFC 7143 §13.1).
+/// The digests that PDUs carry in one direction (RFC 7143 §13.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// Four bytes after the header segments.
@@ -22,41 +22,41 @@ pub struct Digests {
     pub data: bool,
 }
 
-/// What a receiver accepts at this moment; asked of the machine before each frame.
+/// What a receiver accepts at the moment; query the machine before each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// Digests that PDUs carry now.
+    /// The digests that PDUs currently carry.
     pub digests: Digests,
     /// Our MaxRecvDataSegmentLength in bytes (RFC 7143 §13.12), 8192 during login.
     pub data_segment_len_max: u32,
-    /// Bound for data segments that are handed over inline (login, text, ping, sense, reject).
+    /// Limit for data segments that are delivered inline (login, text, ping, sense, reject).
     pub inline_len_max: u32,
 }
 
-/// Where the parts of the PDU at the front of a buffer lie, in bytes from its first one.
+/// The layout of the PDU at the front of a buffer, as byte offsets from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Length of all header segments, without digest: 48 plus additional header segments.
+    /// Length of all header segments, without digest: 48 plus the additional header segments.
     pub header_len: usize,
-    /// Where the data segment starts: after the headers and their digest. This many bytes must
-    /// be at hand to call [`Frame::verify_header`] and `receive`.
+    /// Offset of the data segment: after the headers and their digest. This many bytes must have arrived before
+    /// calling [`Frame::verify_header`] and `receive`.
     pub data_offset: usize,
     /// Length of the data segment without padding.
     pub data_len: usize,
-    /// Where the data digest starts, if there is one (after data and padding).
+    /// Offset of the data digest (after data and padding), if there is one.
     pub data_digest_offset: Option<usize>,
-    /// Length of the whole PDU: where the next one starts.
+    /// Length of the whole PDU, which is the offset of the next one.
     pub total_len: usize,
-    /// Whether the data is a command's payload (SCSI Command, Data-Out, Data-In), which may be
-    /// handed over as [`RxData::Length`](crate::RxData::Length); otherwise it goes in inline.
+    /// Whether the data is a command's payload (SCSI Command, Data-Out, Data-In), which may be delivered as
+    /// [`RxData::Length`](crate::RxData::Length); other data is delivered inline.
     pub payload: bool,
 }
 
-/// Looks at the front of a receive buffer. `None` means that fewer than 48 bytes are there; a
-/// [`Frame`] is returned as soon as they are, whether or not the rest has arrived.
+/// Parses the front of a receive buffer. `None` if fewer than 48 bytes have arrived. Otherwise returns a [`Frame`],
+/// whether or not the rest of the PDU has arrived.
 ///
 /// # Errors
-/// [`Error::AhsTooLong`] and [`Error::DataSegmentTooLong`]: the connection cannot be read on.
+/// [`Error::AhsTooLong`] and [`Error::DataSegmentTooLong`]: the stream cannot be read any further.
 pub fn frame(buf: &[u8], limits: &FrameLimits) -> Result<Option<Frame>, Error> {
     let Some(bytes) = buf.first_chunk::<BHS_LEN>() else {
         return Ok(None);
@@ -102,12 +102,12 @@ pub fn frame(buf: &[u8], limits: &FrameLimits) -> Result<Option<Frame>, Error> {
 }
 
 impl Frame {
-    /// Where the additional header segments lie; empty for most PDUs.
+    /// The range of the additional header segments; empty for most PDUs.
     pub fn ahs(&self) -> Range<usize> {
         BHS_LEN..self.header_len
     }
 
-    /// Where the data segment lies, without padding.
+    /// The range of the data segment, without padding.
     pub fn data(&self) -> Range<usize> {
         self.data_offset..self.data_offset + self.data_len
     }
@@ -116,8 +116,7 @@ impl Frame {
     /// its first [`Frame::data_offset`] bytes.
     ///
     /// # Errors
-    /// [`Error::HeaderDigest`]: the length of the PDU itself is in doubt, so the connection ends
-    /// (RFC 7143 §7.7).
+    /// [`Error::HeaderDigest`]: even the PDU's length is unreliable, so the connection ends (RFC 7143 §7.7).
     pub fn verify_header(&self, buf: &[u8]) -> Result<(), Error> {
         if self.data_offset == self.header_len {
             return Ok(());
@@ -149,18 +148,17 @@ impl Frame {
     }
 }
 
-/// Zero bytes that follow a data segment of `len` bytes: up to the next multiple of four.
+/// The number of zero bytes after a data segment of `len` bytes, up to a multiple of four.
 pub fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// A CRC32C as it stands on the wire: the least significant byte first (RFC 7143 §13.1, as the
-/// examples of its appendix have it).
+/// A CRC32C in wire order: least significant byte first (RFC 7143 §13.1, and the examples in its appendix).
 pub fn digest_bytes(crc: u32) -> [u8; 4] {
     crc.to_le_bytes()
 }
 
-/// The data digest over data that lies in several chunks; padding is added by itself.
+/// The data digest of data in several chunks; adds the padding by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataDigest {
     crc: u32,
@@ -168,13 +166,13 @@ pub struct DataDigest {
 }
 
 impl DataDigest {
-    /// Takes the next chunk of the data segment.
+    /// Adds the next chunk of the data segment.
     pub fn update(&mut self, chunk: &[u8]) {
         self.crc = crc32c::crc32c_append(self.crc, chunk);
         self.len += chunk.len();
     }
 
-    /// The digest of all chunks and the padding after them, as it goes on the wire.
+    /// The digest of all chunks and the padding after them, in wire order.
     pub fn finish(self) -> [u8; 4] {
         digest_bytes(crc32c::crc32c_append(
             self.crc,
@@ -182,7 +180,7 @@ impl DataDigest {
         ))
     }
 
-    /// Compares with the four bytes received.
+    /// Compares the digest with the four bytes received.
     ///
     /// # Errors
     /// [`Error::DataDigest`]: at ErrorRecoveryLevel 0 the driver closes the connection.

@@ -1,4 +1,4 @@
-//! Framing: lengths, bounds with only 48 bytes at hand, digests.
+//! Framing: lengths, limits that apply with only 48 bytes received, and digests.
 
 use super::*;
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ fn the_crc_is_that_of_the_standard() {
     assert_eq!(digest(&[0xff; 32]), [0x43, 0xab, 0xa8, 0x62]);
     let counting: Vec<u8> = (0..32).collect();
     assert_eq!(digest(&counting), [0x4e, 0x79, 0xdd, 0x46]);
-    // Padding counts.
+    // The digest covers the padding.
     assert_eq!(digest(&[1, 2, 3]), digest(&[1, 2, 3, 0]));
 }
 

@@ -1,14 +1,13 @@
-//! The iSCSI protocol of RFC 7143, pure: bytes and time go in, bytes and events come out.
-//! No sockets, no clock, no threads; drivers own those.
+//! The iSCSI protocol of RFC 7143 without I/O: bytes and time go in, bytes and events come out. Sockets, clocks and
+//! threads belong to the driver.
 //!
-//! [`TargetConnection`] and [`InitiatorConnection`] are the two ends of one connection. A driver
-//! frames what it receives ([`frame::frame`]), hands each PDU to `receive`, drains `poll_event`
-//! before the next PDU, and sends whatever `poll_transmit` gives. The machines deal in lengths
-//! and offsets: the payload of commands stays with the driver, in the buffer it keeps for each
-//! [`TaskId`]. Time is a `u64` of nanoseconds from any fixed origin.
+//! [`TargetConnection`] and [`InitiatorConnection`] are the two ends of one connection. A driver frames what it
+//! receives ([`frame::frame`]), hands each PDU to `receive`, drains `poll_event` before the next PDU, and sends
+//! whatever `poll_transmit` returns. The machines deal in lengths and offsets: the payload of commands stays with the
+//! driver, in the buffer it keeps for each [`TaskId`]. Time is a `u64` of nanoseconds from any fixed origin.
 //!
-//! A session has one connection (MaxConnections=1) and no recovery within it
-//! (ErrorRecoveryLevel=0): what cannot be answered with a Reject ends the connection.
+//! A session has one connection (MaxConnections=1) and no recovery within it (ErrorRecoveryLevel=0): an error that a
+//! Reject cannot resolve ends the connection.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,5 +1,5 @@
-//! The LUN field of a header: eight bytes that the protocol carries unchanged. What they address is
-//! the SCSI layer's to say (SAM-5 4.7), also that they address nothing.
+//! The LUN field of a header: eight bytes that the protocol carries unchanged. The SCSI layer decides what they
+//! address, if anything (SAM-5 4.7).
 
 /// The LUN field of a PDU (RFC 7143 §11.2.1.7), its eight bytes as a big-endian number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

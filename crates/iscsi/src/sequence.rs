@@ -1,20 +1,20 @@
-//! Serial number arithmetic and the command window (RFC 7143 §4.2.2.1): 32-bit numbers that wrap
-//! around, compared by the sign of their difference.
+//! Serial number arithmetic and the command window (RFC 7143 §4.2.2.1): 32-bit numbers that wrap around and are
+//! compared by the sign of their difference.
 
 /// Whether `a` comes before `b`.
 pub(crate) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// What a target does with a non-immediate command of some CmdSN.
+/// How a target treats a non-immediate command with a given CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It is the next one.
+    /// It is the next expected command.
     Next,
-    /// Outside of the window, or taken before: silently ignored.
+    /// Outside the window, or a duplicate: silently ignored.
     Ignored,
-    /// Inside of the window, but others before it are missing. On the only connection of a
-    /// session they cannot come any more.
+    /// Inside the window, but earlier commands are missing. On the only connection of a session they can no longer
+    /// arrive.
     Gap,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Admission {
 pub(crate) struct CommandWindow {
     expected: u32,
     max: u32,
-    /// How many commands may be open at once.
+    /// Maximum number of open commands.
     width: u32,
 }
 
@@ -37,14 +37,14 @@ impl CommandWindow {
         }
     }
 
-    /// Lets `by` more commands be open at once.
+    /// Raises the maximum number of open commands by `by`.
     pub(crate) fn widen(&mut self, by: u16) {
         self.width += u32::from(by);
         self.max = self.max.wrapping_add(by.into());
         self.check();
     }
 
-    /// Whether no further command fits in.
+    /// Whether the window has no room for another command.
     pub(crate) fn is_full(&self) -> bool {
         before(self.max, self.expected)
     }
@@ -59,7 +59,7 @@ impl CommandWindow {
         self.max
     }
 
-    /// Takes a non-immediate command; counts on if it is the next one.
+    /// Checks a non-immediate command, and advances ExpCmdSN if it is the next one.
     pub(crate) fn admit(&mut self, cmd_sn: u32) -> Admission {
         if before(cmd_sn, self.expected) || before(self.max, cmd_sn) {
             return Admission::Ignored;
@@ -71,13 +71,13 @@ impl CommandWindow {
         Admission::Next
     }
 
-    /// A non-immediate command has ended: one more may come.
+    /// Opens the window by one, because a non-immediate command has ended.
     pub(crate) fn release(&mut self) {
         self.max = self.max.wrapping_add(1);
         self.check();
     }
 
-    /// MaxCmdSN is never below ExpCmdSN - 1 (RFC 7143 §4.2.2.1), and nothing is released that was not
+    /// The invariants: MaxCmdSN is never below ExpCmdSN - 1 (RFC 7143 §4.2.2.1), and nothing is released that was not
     /// admitted.
     fn check(&self) {
         let room = self.max.wrapping_add(1).wrapping_sub(self.expected);

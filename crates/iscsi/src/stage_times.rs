@@ -1,47 +1,47 @@
-//! Where the time went that a target had a command: durations that it sends along with the command's
-//! status, once both ends have agreed by a key of their own (RFC 7143 §13.22) that an initiator may ask
-//! for that. It asks command by command, with a bit of the SCSI Command that is reserved without the key. No
-//! clock is ever sent, so neither end needs to know the other's.
+//! Stage times: where a target spent its time on a command. The target sends the durations along with the command's
+//! status, provided that both ends have agreed on this with a private key (RFC 7143 §13.22). The initiator asks per
+//! command, with a bit of the SCSI Command that is otherwise reserved. Only durations are sent, never clock values,
+//! so the clocks need not agree.
 //!
 //! The durations are in bytes 8 to 15 of the PDU that carries the status, a SCSI Response (§11.4) or a Data-In with
-//! the S bit (§11.7): bytes that are reserved there without the key. Four words of 16 bits, as
-//! [`StageTimes`] has them in order. The upper five bits of a word are an exponent, the other eleven a
-//! number of nanoseconds that it shifts to the left: exact below 2 µs, to one part in a thousand up to
-//! more than an hour. Each word means some duration, whatever a peer sends.
+//! the S bit (§11.7); these bytes are otherwise reserved. They are four 16-bit words, in the order of [`StageTimes`].
+//! The upper five bits of a word are an exponent, by which the lower eleven bits, a number of nanoseconds, are
+//! shifted left: exact below 2 µs, and accurate to one part in a thousand up to more than an hour. Every bit pattern
+//! is a valid duration, whatever a peer sends.
 
 use crate::pdu::{BHS_LEN, Bhs, STATUS, opcode};
 
-/// Where the words are in a header.
+/// The position of the words in a header.
 const PLACE: std::ops::Range<usize> = 8..16;
-/// Bits of a word that are the number of nanoseconds.
+/// Number of mantissa bits in a word.
 const NUMBER_BITS: u32 = 11;
-/// What was not measured.
+/// The word for a duration that was not measured.
 const UNKNOWN: u16 = u16::MAX;
-/// The longest duration that a word can say, and all that are longer.
+/// The word for the longest duration, which also stands for all longer ones.
 const LONGEST: u16 = UNKNOWN - 1;
 
-/// How long a target had a command, in nanoseconds. The time for which it waited for the command's data is
-/// in none of them: that is the network's, and the initiator's.
+/// How long a target spent on a command, in nanoseconds. The time spent waiting for the command's data is not
+/// included: it belongs to the network and the initiator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTimes {
-    /// It waited for memory and for commands that went before.
+    /// Time spent waiting for memory and for earlier commands.
     pub queue_ns: u64,
-    /// The volume worked for it.
+    /// Time the volume worked on it.
     pub volume_ns: u64,
-    /// In that time a medium worked for it; `None` where that was not measured.
+    /// The part of `volume_ns` in which a medium worked on it; `None` if not measured.
     pub medium_ns: Option<u64>,
-    /// Its answer waited to be sent.
+    /// Time its answer waited to be sent.
     pub reply_ns: u64,
 }
 
 impl StageTimes {
-    /// How long the target had it in all, in nanoseconds.
+    /// The total time at the target, in nanoseconds.
     pub fn total_ns(&self) -> u64 {
         let behind = self.volume_ns.saturating_add(self.reply_ns);
         self.queue_ns.saturating_add(behind)
     }
 
-    /// Those in a header that carries a command's status.
+    /// Reads the stage times from a header that carries a command's status.
     pub(crate) fn of_header(header: &[u8; BHS_LEN]) -> StageTimes {
         let [queue, volume, medium, reply] = [0, 1, 2, 3].map(|index| {
             let at = PLACE.start + 2 * index;
@@ -55,7 +55,7 @@ impl StageTimes {
         }
     }
 
-    /// Puts them into a header, if it carries a command's status.
+    /// Writes the stage times into a header, if it carries a command's status.
     pub(crate) fn put(&self, header: &mut [u8; BHS_LEN]) {
         let bhs = Bhs::of(header);
         let carries_status = match bhs.opcode() {
@@ -78,7 +78,7 @@ impl StageTimes {
     }
 }
 
-/// The longest duration that a word can say and that is not longer than this.
+/// The word for the longest representable duration that is not longer than `ns`.
 fn word_of(ns: u64) -> u16 {
     let bits = u64::BITS - ns.leading_zeros();
     let exponent = bits.saturating_sub(NUMBER_BITS);
@@ -158,7 +158,7 @@ mod tests {
             let said = ns_of(word_of(ns));
             prop_assert!(said <= ns);
             prop_assert!(said >= ns.min(longest) - ns.min(longest) / 1024);
-            // What takes longer never looks shorter.
+            // Encoding is monotonic: a longer duration never decodes to a shorter one.
             prop_assert!(ns_of(word_of(ns.saturating_add(u64::from(more)))) >= said);
         }
 

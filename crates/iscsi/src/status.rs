@@ -9,7 +9,7 @@ impl LoginStatus {
     pub const SUCCESS: LoginStatus = LoginStatus(0x0000);
     /// The target has moved for now; TargetAddress says where.
     pub const MOVED_TEMPORARILY: LoginStatus = LoginStatus(0x0101);
-    /// The target has moved for good; TargetAddress says where.
+    /// The target has moved permanently; TargetAddress says where.
     pub const MOVED_PERMANENTLY: LoginStatus = LoginStatus(0x0102);
     /// The initiator broke the protocol.
     pub const INITIATOR_ERROR: LoginStatus = LoginStatus(0x0200);
@@ -19,11 +19,11 @@ impl LoginStatus {
     pub const AUTHORIZATION_FAILURE: LoginStatus = LoginStatus(0x0202);
     /// There is no such target here.
     pub const NOT_FOUND: LoginStatus = LoginStatus(0x0203);
-    /// The target was removed for good.
+    /// The target was removed permanently.
     pub const TARGET_REMOVED: LoginStatus = LoginStatus(0x0204);
     /// No common protocol version.
     pub const UNSUPPORTED_VERSION: LoginStatus = LoginStatus(0x0205);
-    /// The session takes no further connection.
+    /// The session accepts no more connections.
     pub const TOO_MANY_CONNECTIONS: LoginStatus = LoginStatus(0x0206);
     /// InitiatorName or TargetName is missing.
     pub const MISSING_PARAMETER: LoginStatus = LoginStatus(0x0207);
@@ -33,7 +33,7 @@ impl LoginStatus {
     pub const SESSION_TYPE_NOT_SUPPORTED: LoginStatus = LoginStatus(0x0209);
     /// The TSIH names no session.
     pub const SESSION_DOES_NOT_EXIST: LoginStatus = LoginStatus(0x020a);
-    /// Another PDU than a Login Request came.
+    /// A PDU other than a Login Request arrived.
     pub const INVALID_DURING_LOGIN: LoginStatus = LoginStatus(0x020b);
     /// The target failed.
     pub const TARGET_ERROR: LoginStatus = LoginStatus(0x0300);

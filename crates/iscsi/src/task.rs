@@ -1,10 +1,10 @@
-//! Task identities and the slab that holds tasks. A [`TaskId`] names a slot and the generation
-//! of its use, so that an answer for a task that has ended is recognised and refused.
+//! Task IDs, and the slab that holds tasks. A [`TaskId`] consists of a slot and a generation, so that an answer for a
+//! task that has ended is recognised and refused.
 
 use crate::error::Error;
 
-/// Names one task of one connection from its command to its end. Never reused in practice: a
-/// slot's next use has another generation.
+/// Identifies one task of a connection from its command to its end. Effectively never reused, because each use of a
+/// slot has a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId {
     slot: u16,
@@ -12,32 +12,31 @@ pub struct TaskId {
 }
 
 impl TaskId {
-    /// The name that a slot's task of that generation has. Machines give their own; this is for the
-    /// tests of those who keep tables of them.
+    /// The ID of a slot's task in a generation. Machines assign their own IDs; this is for tests of code that keeps
+    /// tables of them.
     pub const fn new(slot: u16, generation: u32) -> TaskId {
         TaskId { slot, generation }
     }
 
-    /// The slot, below the number of tasks the configuration allows: an index for a driver's
-    /// table. A slot is used again as soon as [`Transmit::ends`](crate::Transmit::ends) (target)
-    /// or `Done` (initiator) was handed out.
+    /// The slot, below the number of tasks the configuration allows: an index for a driver's table. A slot is reused
+    /// as soon as [`Transmit::ends`](crate::Transmit::ends) (target) or `Done` (initiator) was handed out.
     pub fn slot(self) -> usize {
         usize::from(self.slot)
     }
 
-    /// How often the slot was used before.
+    /// How many times the slot was used before.
     pub fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The Initiator Task Tag that our initiator gives this task. Slots stay below 0xffff, so
-    /// this is never the reserved tag 0xffffffff.
+    /// The Initiator Task Tag that our initiator assigns to this task. Slots stay below 0xffff, so it is never the
+    /// reserved tag 0xffffffff.
     pub(crate) fn tag(self) -> u32 {
         self.generation << 16 | u32::from(self.slot)
     }
 }
 
-/// Which way a command's data flows, seen from the initiator.
+/// The direction of a command's data, as seen from the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// No data.
@@ -46,23 +45,22 @@ pub enum Direction {
     Read,
     /// From the initiator to the target.
     Write,
-    /// Both (SCSI bidirectional command).
+    /// In both directions (SCSI bidirectional command).
     Bidirectional,
 }
 
 /// The data segment of a received PDU.
 #[derive(Clone, Copy, Debug)]
 pub enum RxData<'a> {
-    /// The segment itself, without padding. Needed where
-    /// [`Frame::payload`](crate::frame::Frame::payload) is false.
+    /// The segment itself, without padding. Required where [`Frame::payload`](crate::frame::Frame::payload) is false.
     Inline(&'a [u8]),
-    /// Only its length in bytes; the payload stays with the driver (it may still be on its way),
-    /// which places it where the events say and drops what no event asks for.
+    /// Only its length in bytes. The driver keeps the payload (which may still be in transit), places it where the
+    /// events say, and drops what no event asks for.
     Length(u32),
 }
 
 impl<'a> RxData<'a> {
-    /// The bytes, for PDUs whose data the machine itself reads.
+    /// The bytes, for PDUs whose data the machine itself parses.
     pub(crate) fn inline(self) -> Result<&'a [u8], Error> {
         match self {
             RxData::Inline(bytes) => Ok(bytes),
@@ -88,7 +86,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A bounded slab: slots are made when first needed and then used again, last freed first.
+/// A bounded slab: slots are created on demand and reused, last freed first.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -110,7 +108,7 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is no room for another value.
+    /// Whether it is full.
     pub(crate) fn is_full(&self) -> bool {
         self.len() == self.capacity
     }
@@ -138,7 +136,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// All that it holds.
+    /// Iterates over all values with their IDs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &T)> {
         let slots = (0..).zip(&self.slots);
         slots.filter_map(|(slot, entry)| {

@@ -1,5 +1,5 @@
-//! Text of login and text PDUs (RFC 7143 §6.1): `key=value` pairs, each ended by a zero byte,
-//! which may go on over several PDUs (C bit). Collecting them is bounded.
+//! The text of login and text PDUs (RFC 7143 §6.1): null-terminated `key=value` pairs, which may continue over
+//! several PDUs (C bit). The amount collected is bounded.
 
 use crate::error::Error;
 
@@ -29,13 +29,13 @@ pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
     Ok(pieces().filter_map(|piece| piece.split_once('=')).collect())
 }
 
-/// Whether this may be an iSCSI name: 1 to 223 bytes without white space and control characters
-/// (RFC 7143 §4.2.7.1, RFC 3722 §6). Drivers put names into logs, lists and files.
+/// Whether `name` can be an iSCSI name: 1 to 223 bytes without white space or control characters (RFC 7143 §4.2.7.1,
+/// RFC 3722 §6). Checked because drivers put names into logs, lists and files.
 pub(crate) fn is_name(name: &str) -> bool {
     is_word(name, NAME_LEN_MAX)
 }
 
-/// Whether this may be a TargetAddress.
+/// Whether `address` can be a TargetAddress.
 fn is_address(address: &str) -> bool {
     is_word(address, ADDRESS_LEN_MAX)
 }
@@ -45,13 +45,12 @@ fn is_word(text: &str, len_max: usize) -> bool {
     (1..=len_max).contains(&text.len()) && !text.contains(forbidden)
 }
 
-/// An iSCSI name in the form in which names are compared: they mean the same in upper and lower case
-/// (RFC 7143 §4.2.7.2, RFC 3722 §3.2).
+/// An iSCSI name in the form used for comparison: names are case-insensitive (RFC 7143 §4.2.7.2, RFC 3722 §3.2).
 pub fn folded_name(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// What fits into a message about text from the peer.
+/// Text from the peer, truncated for a message.
 pub(crate) fn truncated(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -78,7 +77,7 @@ pub(crate) fn push(text: &mut Vec<u8>, key: &str, value: &str) {
     text.push(0);
 }
 
-/// Text that arrives in several PDUs, up to a bound over all of them.
+/// Text that arrives in several PDUs, with a limit on the total.
 #[derive(Debug)]
 pub(crate) struct TextBuffer {
     bytes: Vec<u8>,
@@ -106,7 +105,7 @@ impl TextBuffer {
         Ok(())
     }
 
-    /// What was collected since the last time; still counts against the bound.
+    /// Takes the text collected since the last call; it still counts against the limit.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.taken += self.bytes.len();
         std::mem::take(&mut self.bytes)
@@ -135,7 +134,8 @@ pub(crate) fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
     text
 }
 
-/// Reads an answer to SendTargets. Its names and addresses go into lists, logs and configurations.
+/// Parses an answer to SendTargets. Names and addresses are validated because they go into lists, logs and
+/// configurations.
 pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
     let mut targets: Vec<TargetRecord> = Vec::new();
     let refused = |key, value, why| Error::Key {

@@ -1,5 +1,5 @@
-//! What a machine wants sent: a header, where its data lies, and which digests go with it.
-//! The driver gathers these parts, adds padding and digests, and sends them in order.
+//! A PDU to be sent: its header, the location of its data, and the digests it carries. The driver gathers these
+//! parts, adds padding and digests, and sends PDUs in order.
 
 use crate::frame::{Digests, digest_bytes, padding};
 use crate::pdu::Numbers;
@@ -10,44 +10,44 @@ use zerocopy::transmute_ref;
 /// One PDU to send. Order on the wire: `header`, header digest, data, padding, data digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The Basic Header Segment; its DataSegmentLength is already that of `data`.
+    /// The Basic Header Segment; DataSegmentLength is already set.
     pub header: [u8; 48],
     /// The data segment.
     pub data: TransmitData,
     /// The digests that this PDU carries.
     pub digests: Digests,
-    /// Target only: this PDU ends the task. The machine has forgotten it and may give its slot
-    /// to the next command; its buffers are free once the PDU is sent.
+    /// Target only: this PDU ends the task. The machine has forgotten the task and may reuse its slot for the next
+    /// command; the task's buffers are free once the PDU has been sent.
     pub ends: Option<TaskId>,
 }
 
-/// Where a data segment comes from.
+/// The location of a data segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransmitData {
-    /// There is none.
+    /// There is no data.
     None,
     /// These bytes, at most a few KiB.
     Inline(Vec<u8>),
     /// A part of the task's data, which the driver holds.
     Task {
-        /// Whose data.
+        /// The task.
         task: TaskId,
-        /// First byte, from the start of the command's data.
+        /// Offset from the start of the command's data, in bytes.
         offset: u32,
-        /// How many bytes, more than 0.
+        /// Length in bytes, above 0.
         len: u32,
     },
 }
 
 impl Transmit {
-    /// The StatSN in the header; of no meaning in a Data-In PDU without status.
+    /// The StatSN in the header; meaningless in a Data-In PDU without status.
     pub fn stat_sn(&self) -> u32 {
         let numbers: &Numbers = transmute_ref!(&self.header);
         numbers.stat_sn.get()
     }
 
-    /// Sends these along, if it carries the status of a command. Only for one that
-    /// [asks](crate::CommandRequest::asks_stage_times).
+    /// Adds the stage times if the PDU carries a command's status. Only for commands that
+    /// [ask for them](crate::CommandRequest::asks_stage_times).
     pub fn tell_stage_times(&mut self, times: &StageTimes) {
         times.put(&mut self.header);
     }
@@ -61,7 +61,7 @@ impl Transmit {
         }
     }
 
-    /// Zero bytes that follow the data segment, 0 to 3.
+    /// The number of zero bytes after the data segment, 0 to 3.
     pub fn padding(&self) -> usize {
         padding(self.data_len())
     }
@@ -73,12 +73,12 @@ impl Transmit {
             .then(|| digest_bytes(crc32c::crc32c(&self.header)))
     }
 
-    /// Whether a data digest ([`DataDigest`](crate::frame::DataDigest)) follows data and padding.
+    /// Whether a data digest ([`DataDigest`](crate::frame::DataDigest)) follows the data and its padding.
     pub fn has_data_digest(&self) -> bool {
         self.digests.data && self.data_len() > 0
     }
 
-    /// Bytes on the wire, all parts together.
+    /// Total length on the wire, in bytes.
     pub fn wire_len(&self) -> usize {
         let header_digest = if self.digests.header { 4 } else { 0 };
         let data_digest = if self.has_data_digest() { 4 } else { 0 };

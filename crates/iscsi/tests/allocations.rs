@@ -1,5 +1,5 @@
-//! In the steady state an I/O allocates nothing, in either machine: tables and queues have grown
-//! to what the session needs and are used again.
+//! In the steady state an I/O allocates nothing in either machine: tables and queues have grown to the size the
+//! session needs, and are reused.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -37,7 +37,7 @@ fn data_of(transmit: &Transmit) -> RxData<'_> {
     }
 }
 
-/// Carries PDUs both ways until nothing moves; answers logins and executes commands at once.
+/// Carries PDUs in both directions until nothing moves; answers logins and executes commands immediately.
 fn run(initiator: &mut InitiatorConnection, target: &mut TargetConnection) -> usize {
     let mut done = 0;
     loop {

@@ -1,49 +1,49 @@
-//! What a reply says when a request failed, and what ends a connection.
+//! The error codes of replies, and the violations that end a connection.
 
-/// The errors that a reply may have; the numbers are the specification's and those of no system.
+/// The errors that a reply can carry. The numbers are those of the specification, independent of any system's errno.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// The export takes no writes, or somebody else has it reserved.
+    /// The export is read-only, or reserved by another client.
     Permission = 1,
     /// The medium failed.
     Io = 5,
-    /// There is no memory.
+    /// Out of memory.
     Memory = 12,
-    /// The request makes no sense here.
+    /// The request is invalid for this export.
     Invalid = 22,
-    /// There is no space.
+    /// Out of space.
     NoSpace = 28,
-    /// It is too long.
+    /// The request is too long.
     Overflow = 75,
-    /// It is not supported.
+    /// The request is not supported.
     Unsupported = 95,
-    /// The server is about to end, or cannot reach the disk.
+    /// The server is shutting down, or cannot reach the disk.
     Shutdown = 108,
 }
 
-/// Why a connection cannot go on: the client has broken the protocol, or asks for what only a hard disconnect refuses.
+/// Why a connection must end: a protocol violation, or a request that only disconnecting can refuse.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// It sets flags that nobody has defined.
+    /// The client sets undefined flags.
     #[error("the client sets unknown flags: {0:#x}")]
     ClientFlags(u32),
-    /// An option that does not begin as one.
+    /// An option does not begin with its magic number.
     #[error("an option begins with {0:#018x}: this is no NBD client")]
     OptionMagic(u64),
-    /// A request that does not begin as one.
+    /// A request does not begin with its magic number.
     #[error("a request begins with {0:#010x}: the client has lost its place in the stream")]
     RequestMagic(u32),
-    /// It goes on and on.
+    /// The client keeps sending options.
     #[error("more than {0} options before the transmission")]
     TooManyOptions(u32),
-    /// NBD_OPT_EXPORT_NAME has no answer for this.
+    /// NBD_OPT_EXPORT_NAME for an unknown export: the option has no error reply.
     #[error("there is no export called {0:?}; the one that is served is called {1:?}")]
     NoSuchExport(String, String),
-    /// NBD_OPT_EXPORT_NAME has no answer for this either.
+    /// NBD_OPT_EXPORT_NAME before TLS: the option has no error reply.
     #[error("the client asks for the export without TLS, which is needed here")]
     WithoutTls,
-    /// More than is thrown away for the sake of a good reply.
+    /// More data follows than is worth discarding to send a proper error reply.
     #[error("{0} bytes follow, which is more than any client needs to send at once")]
     TooLong(u32),
 }

@@ -1,4 +1,4 @@
-//! What is served: one disk, under one name.
+//! The export: one disk, served under one name.
 
 use crate::wire::transmission;
 
@@ -7,9 +7,9 @@ use crate::wire::transmission;
 pub struct BlockSizes {
     /// Offsets and lengths are multiples of this; a power of two, at most 65,536.
     pub minimum: u32,
-    /// What suits the disk; a power of two from 512 on, not below `minimum`.
+    /// The preferred I/O size; a power of two, at least 512 and at least `minimum`.
     pub preferred: u32,
-    /// The longest read or write.
+    /// The maximum length of a read or write.
     pub payload_max: u32,
 }
 
@@ -29,12 +29,12 @@ pub struct Export {
 }
 
 impl Export {
-    /// Whether a client that asks for `name` means this one.
+    /// Whether a client that asks for `name` means this export.
     pub(crate) fn is_called(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The transmission flags. A flush covers what came over any connection, so clients may use several.
+    /// The transmission flags, with NBD_FLAG_CAN_MULTI_CONN: a flush covers writes over all connections.
     pub(crate) fn flags(&self, is_structured: bool) -> u16 {
         let mut flags = transmission::HAS_FLAGS
             | transmission::SEND_FLUSH

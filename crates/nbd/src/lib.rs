@@ -6,9 +6,9 @@
 //!            handshake, then requests                                                    bytes before the payload
 //! ```
 //!
-//! [`Server`] takes a client from its first byte to its last. The driver gives it what it has received, does what the
-//! [`Event`]s say, and answers each [`Request`] once, in any order. Payload does not come here: that of a write follows
-//! its request on the wire and the driver receives it where it belongs, that of a read follows its [`Reply`].
+//! [`Server`] handles a client from its first byte to its last. The driver feeds it what was received, carries out
+//! its [`Event`]s, and answers each [`Request`] once, in any order. Payload bypasses it: the data of a write follows
+//! its request on the wire, and the driver receives it where it belongs; the data of a read follows its [`Reply`].
 //!
 //! "The specification" is the document `doc/proto.md` of the NetworkBlockDevice project; names such as `NBD_OPT_GO`
 //! are its own.

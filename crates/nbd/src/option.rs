@@ -1,4 +1,4 @@
-//! The options of the handshake: their data, and the replies to them.
+//! The options of the handshake: parsing their data, and building the replies to them.
 
 use zerocopy::IntoBytes;
 
@@ -8,11 +8,11 @@ use crate::{
     wire::{OPTION_REPLY_MAGIC, OptionReplyHeader, STRING_MAX_BYTES, context, info, option_reply},
 };
 
-/// What is wrong with the data of an option, for people.
+/// What is wrong with an option's data, in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Adds a reply to `option`.
+/// Appends a reply to `option`.
 pub(crate) fn push_reply(replies: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     let header = OptionReplyHeader {
         magic: OPTION_REPLY_MAGIC.into(),
@@ -24,12 +24,12 @@ pub(crate) fn push_reply(replies: &mut Vec<u8>, option: u32, kind: u32, data: &[
     replies.extend_from_slice(data);
 }
 
-/// Adds a reply that refuses `option`, for which `message` tells people the reason.
+/// Appends an error reply to `option`; `message` is the reason for people to read.
 pub(crate) fn push_refusal(replies: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
     push_reply(replies, option, kind, shortened(message).as_bytes());
 }
 
-/// Data of an option, taken from the front.
+/// The data of an option, consumed from the front.
 struct Data<'a>(&'a [u8]);
 
 impl<'a> Data<'a> {
@@ -89,7 +89,7 @@ impl<'a> InfoRequest<'a> {
             match data.u16()? {
                 info::BLOCK_SIZE => request.wants_block_size = true,
                 info::NAME => request.wants_name = true,
-                // What nobody here knows is not told.
+                // Unknown kinds of information are ignored.
                 _ => {}
             }
         }
@@ -97,7 +97,7 @@ impl<'a> InfoRequest<'a> {
         Ok(request)
     }
 
-    /// Adds what it asks for about `export`.
+    /// Appends the information about `export` that the client asked for.
     pub(crate) fn push_replies(
         &self,
         replies: &mut Vec<u8>,
@@ -132,11 +132,11 @@ impl<'a> InfoRequest<'a> {
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct ContextRequest<'a> {
     pub(crate) name: &'a [u8],
-    /// There were no queries.
+    /// Whether there were no queries.
     pub(crate) is_empty: bool,
-    /// A query names `base:allocation`.
+    /// Whether a query names `base:allocation`.
     pub(crate) names_allocation: bool,
-    /// A query is for all of `base:`.
+    /// Whether a query asks for everything in `base:`.
     pub(crate) names_base: bool,
 }
 
@@ -151,7 +151,7 @@ impl<'a> ContextRequest<'a> {
             names_allocation: false,
             names_base: false,
         };
-        // Each takes four bytes at least, so that their number is bounded by the data's length.
+        // Each query takes at least four bytes, so the data's length bounds the loop.
         for _ in 0..queries {
             let query = data.string()?;
             request.names_allocation |= query == context::ALLOCATION.as_bytes();

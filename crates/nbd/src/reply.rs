@@ -1,5 +1,5 @@
-//! Replies: what goes before their payload. With structured replies negotiated a read and an error have chunks, and
-//! all else has a simple reply, which is shorter.
+//! The part of a reply that precedes its payload. With structured replies negotiated, reads and errors are sent as
+//! chunks; all other replies stay simple, which is shorter.
 
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -12,17 +12,17 @@ use crate::{
     },
 };
 
-/// The bytes of a reply without its payload.
+/// The bytes of a reply, without its payload.
 pub type Reply = SmallVec<[u8; 32]>;
 
-/// How a part of the export is stored (`base:allocation`).
+/// The allocation status of a range of the export (`base:allocation`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// How long it is, in bytes; above zero.
+    /// Length in bytes, above zero.
     pub len_bytes: u32,
-    /// It takes no space.
+    /// Whether the range takes no space.
     pub is_hole: bool,
-    /// It reads as zeroes.
+    /// Whether the range reads as zeroes.
     pub is_zero: bool,
 }
 
@@ -34,7 +34,7 @@ impl Extent {
     }
 }
 
-/// A reply without chunks. `None`: it is done.
+/// A simple reply; `error` is `None` for success.
 pub(crate) fn simple(cookie: u64, error: Option<ErrorCode>) -> Reply {
     let header = SimpleReplyHeader {
         magic: SIMPLE_REPLY_MAGIC.into(),
@@ -44,7 +44,7 @@ pub(crate) fn simple(cookie: u64, error: Option<ErrorCode>) -> Reply {
     Reply::from_slice(header.as_bytes())
 }
 
-/// The only chunk of a reply, up to what it has of type `kind`: `len` bytes.
+/// The start of a reply's only chunk, of type `kind`; `len` bytes of chunk payload follow.
 fn chunk(cookie: u64, kind: u16, len: u32) -> Reply {
     let header = ChunkHeader {
         magic: STRUCTURED_REPLY_MAGIC.into(),
@@ -56,7 +56,7 @@ fn chunk(cookie: u64, kind: u16, len: u32) -> Reply {
     Reply::from_slice(header.as_bytes())
 }
 
-/// `len` bytes of data from byte `at` of the export follow.
+/// A data chunk, which `len` bytes from offset `at` of the export follow.
 pub(crate) fn data(cookie: u64, at: u64, len: u32) -> Reply {
     let offset = at.to_be_bytes();
     let mut reply = chunk(cookie, chunk::OFFSET_DATA, len + offset.len() as u32);
@@ -64,7 +64,7 @@ pub(crate) fn data(cookie: u64, at: u64, len: u32) -> Reply {
     reply
 }
 
-/// It failed, as `message` tells people.
+/// An error chunk; `message` explains the error to people.
 pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> Reply {
     let message = shortened(message).as_bytes();
     let mut reply = chunk(cookie, chunk::ERROR, 6 + message.len() as u32);
@@ -74,7 +74,7 @@ pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> Reply {
     reply
 }
 
-/// How the export is stored, part by part.
+/// A block status chunk, one descriptor per extent.
 pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Reply {
     let mut reply = chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * extents.len() as u32);
     reply.extend_from_slice(&context::ALLOCATION_ID.to_be_bytes());
@@ -85,7 +85,7 @@ pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Reply {
     reply
 }
 
-/// As much of `message` as a string may have.
+/// `message`, cut to the maximum length of a string.
 pub(crate) fn shortened(message: &str) -> &str {
     let mut end = message.len().min(STRING_MAX_BYTES);
     while !message.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! Requests: what they ask for, whether the export can do that, and how they are answered.
+//! Requests: parsing them, checking them against the export, and answering them.
 
 use crate::{
     error::{ErrorCode, Violation},
@@ -7,54 +7,54 @@ use crate::{
     wire::{REQUEST_MAGIC, RequestHeader, command, command_flag},
 };
 
-/// What a request asks for. The ranges are in whole blocks, above zero, and within the export.
+/// What a request asks for. Ranges consist of whole blocks, are not empty, and lie within the export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// `len` bytes at byte `at`.
+    /// Read `len` bytes at byte `at`.
     Read {
-        /// Where.
+        /// Offset, in bytes.
         at: u64,
-        /// How many.
+        /// Length, in bytes.
         len: u32,
     },
-    /// To write the `len` bytes that follow at byte `at`.
+    /// Write the `len` bytes that follow, at byte `at`.
     Write {
-        /// Where.
+        /// Offset, in bytes.
         at: u64,
-        /// How many.
+        /// Length, in bytes.
         len: u32,
-        /// To persistent media, before it is answered.
+        /// Whether the data must be on persistent media before the answer (FUA).
         fua: bool,
     },
-    /// To make durable what was answered.
+    /// Make all answered writes durable.
     Flush,
-    /// To forget `len` bytes at byte `at`.
+    /// Discard `len` bytes at byte `at`.
     Trim {
-        /// Where.
+        /// Offset, in bytes.
         at: u64,
-        /// How many.
+        /// Length, in bytes.
         len: u32,
-        /// Durably, before it is answered.
+        /// Whether the change must be durable before the answer (FUA).
         fua: bool,
     },
-    /// To make `len` bytes at byte `at` zeroes.
+    /// Make `len` bytes at byte `at` read as zeroes.
     WriteZeroes {
-        /// Where.
+        /// Offset, in bytes.
         at: u64,
-        /// How many.
+        /// Length, in bytes.
         len: u32,
-        /// Durably, before it is answered.
+        /// Whether the change must be durable before the answer (FUA).
         fua: bool,
-        /// Their space may be freed.
+        /// Whether the space may be freed.
         may_discard: bool,
     },
-    /// How `len` bytes at byte `at` are stored.
+    /// Report the allocation status of `len` bytes at byte `at`.
     BlockStatus {
-        /// Where.
+        /// Offset, in bytes.
         at: u64,
-        /// How many.
+        /// Length, in bytes.
         len: u32,
-        /// One extent is enough.
+        /// Whether a single extent is enough.
         one: bool,
     },
 }
@@ -69,12 +69,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// What it asks for.
+    /// What the request asks for.
     pub fn command(&self) -> Command {
         self.command
     }
 
-    /// It is done: the answer to all but a read and a block status.
+    /// A success reply, for every command except a read or a block status.
     pub fn done(self) -> Reply {
         debug_assert!(!matches!(
             self.command,
@@ -83,7 +83,7 @@ impl Request {
         reply::simple(self.cookie, None)
     }
 
-    /// The answer to a read; all the data that it asked for follow.
+    /// The reply to a read; all the data it asked for must follow.
     pub fn data(self) -> Reply {
         let Command::Read { at, len } = self.command else {
             panic!("{:?} is answered with data", self.command);
@@ -94,13 +94,13 @@ impl Request {
         }
     }
 
-    /// The answer to a block status: at least one extent, the first of which begins where it asked for.
+    /// The reply to a block status: at least one extent, the first of which begins at the requested offset.
     pub fn extents(self, extents: &[Extent]) -> Reply {
         assert!(matches!(self.command, Command::BlockStatus { .. }) && !extents.is_empty());
         reply::block_status(self.cookie, extents)
     }
 
-    /// It failed; `message` tells people why, where the client takes one.
+    /// An error reply; `message` explains the error to people, if the client supports that.
     pub fn fail(self, error: ErrorCode, message: &str) -> Reply {
         failed(self.cookie, self.is_structured, error, message)
     }
@@ -113,31 +113,31 @@ fn failed(cookie: u64, is_structured: bool, error: ErrorCode, message: &str) -> 
     }
 }
 
-/// What was negotiated before the transmission.
+/// What was negotiated in the handshake.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
-    /// Structured replies.
+    /// Structured replies were negotiated.
     pub(crate) is_structured: bool,
     /// `base:allocation` was selected.
     pub(crate) has_allocation: bool,
 }
 
-/// What a request header means.
+/// The meaning of a request header.
 #[derive(Debug)]
 pub(crate) enum Meaning {
-    /// Something for the driver to do.
+    /// A request for the driver to perform.
     Do(Request),
-    /// Its answer is clear already; so many bytes of data follow it.
+    /// The request has already been answered; this many bytes of its data are to be discarded.
     Answered(Reply, u32),
-    /// The client leaves.
+    /// The client disconnects.
     Disconnect,
 }
 
-/// The most that is received and thrown away so that a request gets a good reply: what the specification says is no
-/// attack.
+/// The most data that is received and discarded so that a request gets a proper error reply: the amount that the
+/// specification suggests is no attack.
 pub(crate) const SKIP_MAX_BYTES: u32 = 32 << 20;
 
-/// Reads a request.
+/// Parses a request header.
 pub(crate) fn parse(
     header: &RequestHeader,
     export: &Export,
@@ -176,7 +176,7 @@ fn invalid(message: impl Into<String>) -> Refusal {
     (ErrorCode::Invalid, message.into())
 }
 
-/// What is to be done; `None`: nothing, and that is well.
+/// The command to perform; `None` if there is nothing to do and the request succeeds.
 fn command_of(
     header: &RequestHeader,
     export: &Export,
@@ -184,7 +184,7 @@ fn command_of(
 ) -> Result<Option<Command>, Refusal> {
     let (kind, flags) = (header.kind.get(), header.flags.get());
     let (at, len) = (header.offset.get(), header.len.get());
-    // FUA is allowed everywhere, where it means nothing as well.
+    // FUA is allowed with every command, even where it has no meaning.
     let allowed = match kind {
         command::READ if agreed.is_structured => command_flag::DF,
         command::WRITE_ZEROES => command_flag::NO_HOLE,
@@ -204,7 +204,7 @@ fn command_of(
     }
     let is_data = matches!(kind, command::READ | command::WRITE);
     if is_data && len > export.block.payload_max {
-        // The specification has this error for reads with chunks alone.
+        // The specification defines this error only for reads with structured replies.
         let error = match kind == command::READ && agreed.is_structured {
             true => ErrorCode::Overflow,
             false => ErrorCode::Invalid,
@@ -246,7 +246,7 @@ fn command_of(
             one: flags & command_flag::REQ_ONE != 0,
         },
         command::BLOCK_STATUS => return Err(invalid("no metadata context was selected")),
-        // CACHE: what is read ahead of a database is its own concern.
+        // NBD_CMD_CACHE: read-ahead is left to the database.
         _ => return Ok(None),
     }))
 }

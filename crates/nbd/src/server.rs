@@ -1,4 +1,4 @@
-//! One connection as the server sees it: the handshake with its options, then the transmission with its requests.
+//! The server's side of one connection: the handshake with its options, then the transmission with its requests.
 
 use std::collections::VecDeque;
 
@@ -15,42 +15,42 @@ use crate::{
     },
 };
 
-/// The longest data of an option that are looked at, in bytes: some names, and many queries.
+/// The longest option data that is parsed, in bytes: room for some names and many queries.
 pub const OPTION_MAX_BYTES: usize = 16 << 10;
-/// Options that a client may send before the transmission.
+/// The maximum number of options that a client may send before the transmission.
 pub const OPTIONS_MAX: u32 = 64;
 /// The most that [`Server::receive`] ever needs at once, in bytes.
 pub const RECEIVE_MAX_BYTES: usize = size_of::<OptionHeader>() + OPTION_MAX_BYTES;
 
-/// What follows the reply to NBD_OPT_EXPORT_NAME unless the client does without.
+/// The padding after the reply to NBD_OPT_EXPORT_NAME, unless the client negotiated NBD_FLAG_C_NO_ZEROES.
 const PADDING: [u8; 124] = [0; 124];
 
-/// What the driver is to do, in the order in which they come.
+/// What the driver must do, in order.
 #[derive(Debug)]
 pub enum Event {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Receive so many bytes and throw them away.
+    /// Receive this many bytes and discard them.
     Skip(u32),
-    /// The client wanted the export, with NBD_OPT_INFO or NBD_OPT_GO, before TLS is on, and was refused; said once.
+    /// NBD_OPT_INFO or NBD_OPT_GO for the export was refused because TLS was not on. Reported once.
     AskedWithoutTls,
-    /// When all is sent, begin with TLS as its server. Nothing that was received before that may count as received
-    /// under its protection.
+    /// Once everything has been sent, start TLS as its server. Bytes received before that must not be treated as if
+    /// they had arrived under TLS.
     StartTls,
     /// The handshake is over: the client has chosen the export.
     Transmission,
-    /// Do this and answer it. The data of a write follow.
+    /// Perform this request and answer it. The data of a write follows on the wire.
     Request(Request),
-    /// The client leaves: answer what is open, then close.
+    /// The client disconnects: answer the open requests, then close.
     End,
 }
 
 /// What became of the bytes given to [`Server::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// So many from the front were taken, and there may be events.
+    /// This many bytes from the front were consumed, and there may be events.
     Took(usize),
-    /// None were taken: there have to be at least so many, which are at most [`RECEIVE_MAX_BYTES`].
+    /// Nothing was consumed: at least this many bytes are needed, at most [`RECEIVE_MAX_BYTES`].
     Needs(usize),
 }
 
@@ -66,11 +66,11 @@ enum Phase {
 #[derive(Debug)]
 pub struct Server {
     export: Export,
-    /// TLS can be had, and then nothing goes without.
+    /// Whether TLS is offered, and therefore mandatory.
     has_tls: bool,
-    /// It is on.
+    /// Whether TLS is on.
     is_secure: bool,
-    /// The client wanted the export before TLS was on.
+    /// Whether the client asked for the export before TLS was on.
     has_asked_without_tls: bool,
     phase: Phase,
     client_flags: u16,
@@ -80,7 +80,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to serve `export` to a client. With TLS it insists on that.
+    /// Starts serving `export` to a client. With `has_tls`, TLS is mandatory.
     pub fn new(export: Export, has_tls: bool) -> Server {
         let mut greeting = Vec::new();
         greeting.extend_from_slice(&INIT_MAGIC.to_be_bytes());
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// What is to be done next.
+    /// The next event to handle.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -110,11 +110,11 @@ impl Server {
         self.phase == Phase::Transmission
     }
 
-    /// Takes the next message from the front of `bytes`, which is all that was received and not taken yet. What events
-    /// say is to be done before the next call.
+    /// Consumes the next message from the front of `bytes`, which holds everything received but not yet consumed. All
+    /// events must be handled before the next call.
     ///
     /// # Errors
-    /// [`Violation`]: the connection has to be closed.
+    /// [`Violation`]: the connection must be closed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
         debug_assert!(self.events.is_empty(), "what was said before is done");
         match self.phase {
@@ -215,7 +215,7 @@ impl Server {
             }
             option::SET_META_CONTEXT | option::LIST_META_CONTEXT => {
                 if option == option::SET_META_CONTEXT {
-                    // Also when this fails.
+                    // Even if this request fails: a new one replaces the previous selection.
                     self.agreed.has_allocation = false;
                 }
                 match ContextRequest::parse(data) {
@@ -245,13 +245,13 @@ impl Server {
             return self.refuse(option, option_reply::POLICY, "there is no TLS here");
         }
         self.is_secure = true;
-        // Whoever could write into the stream before has not decided anything.
+        // Discards everything negotiated before TLS, which an attacker could have injected.
         self.agreed = Agreed::default();
         self.accept(option);
         self.events.push_back(Event::StartTls);
     }
 
-    /// NBD_OPT_EXPORT_NAME, which has no replies but this one.
+    /// Handles NBD_OPT_EXPORT_NAME, which has no error reply.
     fn choose(&mut self, name: &[u8]) -> Result<(), Violation> {
         if !self.export.is_called(name) {
             let name = &name[..name.len().min(STRING_MAX_BYTES)];

@@ -1,30 +1,30 @@
-//! The numbers and headers of the protocol, as the specification has them. All numbers are big-endian.
+//! The constants and headers of the protocol, as defined by the specification. All numbers are big-endian.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     byteorder::big_endian::{U16, U32, U64},
 };
 
-/// How a server begins: "NBDMAGIC".
+/// Magic number of the server's greeting: "NBDMAGIC".
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// How options begin, and what makes the handshake a newstyle one: "IHAVEOPT".
+/// Magic number of options, which also marks the handshake as newstyle: "IHAVEOPT".
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// How replies to options begin.
+/// Magic number of replies to options.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// How requests begin.
+/// Magic number of requests.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// How simple replies begin.
+/// Magic number of simple replies.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// How the chunks of a structured reply begin.
+/// Magic number of structured reply chunks.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// The longest string, in bytes.
+/// The maximum length of a string, in bytes.
 pub const STRING_MAX_BYTES: usize = 4096;
 
-/// Handshake flags of the server; those of the client have the same numbers.
+/// Handshake flags of the server; the client's flags have the same values.
 pub mod handshake {
-    /// `NBD_FLAG_FIXED_NEWSTYLE`: options other than the export's name have replies.
+    /// `NBD_FLAG_FIXED_NEWSTYLE`: options other than NBD_OPT_EXPORT_NAME get replies.
     pub const FIXED_NEWSTYLE: u16 = 1;
-    /// `NBD_FLAG_NO_ZEROES`: the reply to the export's name goes without 124 bytes of padding.
+    /// `NBD_FLAG_NO_ZEROES`: the reply to NBD_OPT_EXPORT_NAME omits 124 bytes of padding.
     pub const NO_ZEROES: u16 = 2;
 }
 
@@ -84,7 +84,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: the capabilities of an export.
 pub mod transmission {
     /// `NBD_FLAG_HAS_FLAGS`
     pub const HAS_FLAGS: u16 = 1;
@@ -140,7 +140,7 @@ pub mod command_flag {
 
 /// Flags and types of the chunks of structured replies.
 pub mod chunk {
-    /// `NBD_REPLY_FLAG_DONE`: the last one.
+    /// `NBD_REPLY_FLAG_DONE`: the last chunk.
     pub const DONE: u16 = 1;
     /// `NBD_REPLY_TYPE_OFFSET_DATA`
     pub const OFFSET_DATA: u16 = 1;
@@ -150,13 +150,13 @@ pub mod chunk {
     pub const ERROR: u16 = 1 << 15 | 1;
 }
 
-/// The one metadata context that there is.
+/// The only metadata context supported.
 pub mod context {
-    /// Whether blocks take space.
+    /// Reports whether blocks take space.
     pub const ALLOCATION: &str = "base:allocation";
-    /// Its namespace alone, which selects nothing and lists all.
+    /// The namespace alone, which selects nothing and lists everything.
     pub const BASE: &str = "base:";
-    /// Its number here.
+    /// The ID this server assigns to it.
     pub const ALLOCATION_ID: u32 = 1;
     /// `NBD_STATE_HOLE`
     pub const HOLE: u32 = 1;
@@ -164,33 +164,33 @@ pub mod context {
     pub const ZERO: u32 = 2;
 }
 
-/// What comes before the data of an option.
+/// The header of an option; its data follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct OptionHeader {
     /// [`OPTION_MAGIC`]
     pub magic: U64,
-    /// Which: [`option`].
+    /// Option number: [`option`].
     pub option: U32,
-    /// Bytes of data.
+    /// Length of the data, in bytes.
     pub len: U32,
 }
 
-/// What comes before the data of a reply to an option.
+/// The header of a reply to an option; its data follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct OptionReplyHeader {
     /// [`OPTION_REPLY_MAGIC`]
     pub magic: U64,
-    /// The option that it is for.
+    /// The option it answers.
     pub option: U32,
-    /// Its type: [`option_reply`].
+    /// Reply type: [`option_reply`].
     pub kind: U32,
-    /// Bytes of data.
+    /// Length of the data, in bytes.
     pub len: U32,
 }
 
-/// A request; the data of a write follow.
+/// The header of a request; the data of a write follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RequestHeader {
@@ -200,15 +200,15 @@ pub struct RequestHeader {
     pub flags: U16,
     /// [`command`]
     pub kind: U16,
-    /// What the client knows it by.
+    /// The client's identifier for the request, echoed in its replies.
     pub cookie: U64,
-    /// Where, in bytes.
+    /// Offset, in bytes.
     pub offset: U64,
-    /// How long, in bytes.
+    /// Length, in bytes.
     pub len: U32,
 }
 
-/// A simple reply; the data of a read follow.
+/// The header of a simple reply; the data of a read follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SimpleReplyHeader {
@@ -216,11 +216,11 @@ pub struct SimpleReplyHeader {
     pub magic: U32,
     /// An [`ErrorCode`](crate::ErrorCode), or 0.
     pub error: U32,
-    /// The request's.
+    /// The request's cookie.
     pub cookie: U64,
 }
 
-/// A chunk of a structured reply; what it has follows.
+/// The header of a structured reply chunk; its payload follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ChunkHeader {
@@ -230,8 +230,8 @@ pub struct ChunkHeader {
     pub flags: U16,
     /// [`chunk`]
     pub kind: U16,
-    /// The request's.
+    /// The request's cookie.
     pub cookie: U64,
-    /// Bytes that follow.
+    /// Length of the payload, in bytes.
     pub len: U32,
 }

@@ -1,26 +1,26 @@
-//! What a command does to the unit as seen by reservations (SPC-4 5.12, SBC-3 4.17), and whether
-//! they let it through.
+//! The access checks of reservations (SPC-4 5.12, SBC-3 4.17): how each command accesses the unit, and whether
+//! reservations allow that.
 
 use crate::attention::NexusId;
 use crate::shared::Rights;
 
-/// The kinds of commands that reservations tell apart.
+/// The kinds of access that reservations distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Passes every reservation (INQUIRY, RELEASE).
+    /// Allowed under every reservation (INQUIRY, RELEASE).
     Always,
-    /// Asks about the unit: passes persistent reservations, not a RESERVE (6) of another.
+    /// Queries the unit: allowed under persistent reservations, but not under another nexus's RESERVE (6).
     Ask,
     /// Reads the medium.
     Read,
-    /// Changes the medium or the unit, or asks what only users of the unit may ask.
+    /// Changes the medium or the unit, or queries what only its users may query.
     Change,
-    /// Looks after reservations by itself, except for a RESERVE (6): PERSISTENT RESERVE, RESERVE.
+    /// Checks persistent reservations itself, but not a RESERVE (6): PERSISTENT RESERVE, RESERVE.
     Own,
 }
 
 impl Rights {
-    /// Whether reservations let `nexus` do this.
+    /// Whether the reservations allow `nexus` this access.
     pub(crate) fn allow(&self, nexus: NexusId, access: Access) -> bool {
         if access == Access::Always {
             return true;

@@ -1,5 +1,4 @@
-//! What a transport has to do for a command: the answers of [`LogicalUnit::begin`] and
-//! [`LogicalUnit::resume`].
+//! What a transport must do for a command: the results of [`LogicalUnit::begin`] and [`LogicalUnit::resume`].
 //!
 //! [`LogicalUnit::begin`]: crate::LogicalUnit::begin
 //! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
@@ -19,7 +18,7 @@ use crate::sense::{Asc, Sense, SenseKey};
 pub enum Status {
     /// The command completed without error.
     Good = 0x00,
-    /// The command failed or a unit attention is reported; sense data says why.
+    /// The command failed, or a unit attention is reported; the sense data says why.
     CheckCondition = 0x02,
     /// The requested operation is satisfied (PRE-FETCH).
     ConditionMet = 0x04,
@@ -49,7 +48,7 @@ impl Ending {
         status: Status::Good,
         sense: None,
     };
-    /// BUSY: the initiator will try again.
+    /// BUSY: the initiator should retry.
     pub const BUSY: Ending = Ending {
         status: Status::Busy,
         sense: None,
@@ -61,7 +60,7 @@ impl Ending {
         sense: None,
     };
 
-    /// CHECK CONDITION with this sense.
+    /// CHECK CONDITION with this sense data.
     pub fn check(sense: Sense) -> Ending {
         Ending {
             status: Status::CheckCondition,
@@ -81,33 +80,30 @@ impl From<Sense> for Ending {
 pub enum Action {
     /// The command has ended and transfers no data.
     End(Ending),
-    /// Send these bytes as data-in, then GOOD. They are already cut to the CDB's allocation
-    /// length; what the transport itself allows less or more of is its residual.
+    /// Send these bytes as data-in, then GOOD. They are already truncated to the CDB's allocation length; any
+    /// difference from the transport's expected length is a residual.
     Reply(Vec<u8>),
-    /// The target's LUNs are asked for; they are the transport's to know. Turn it into a reply
-    /// with [`ReportLuns::reply`].
+    /// Report the target's LUNs, which only the transport knows. Turn it into a reply with [`ReportLuns::reply`].
     ReportLuns(ReportLuns),
-    /// Do this with the medium, then ask [`LogicalUnit::complete`](crate::LogicalUnit::complete)
-    /// for the ending.
+    /// Perform this on the medium, then get the ending from [`LogicalUnit::complete`](crate::LogicalUnit::complete).
     Medium(MediumOp),
-    /// Collect a parameter list from data-out, then go on with
-    /// [`LogicalUnit::resume`](crate::LogicalUnit::resume).
+    /// Receive a parameter list as data-out, then continue with [`LogicalUnit::resume`](crate::LogicalUnit::resume).
     Parameters(ParameterList),
-    /// Copy between units, say how it went with [`Copy::ended`], then send the ending: GOOD, or
+    /// Copy between units, report the result with [`Copy::ended`], then send the ending: GOOD, or
     /// [`CopyError::ending`](crate::CopyError::ending).
     Copy(Copy),
-    /// A sanitize has begun: keep the unit's state, do it, say how it ended with
-    /// [`Overwrite::ended`], keep the state again, then send its ending.
+    /// A sanitize has begun: persist the unit's state, perform the sanitize, report its result with
+    /// [`Overwrite::ended`], persist the state again, then send the ending.
     Overwrite(Overwrite),
-    /// Do [`Eject::flush`] with the medium, then send the ending that [`Eject::flushed`] gives.
+    /// Perform [`Eject::flush`] on the medium, then send the ending that [`Eject::flushed`] returns.
     Eject(Eject),
-    /// [Prepare](Change::prepare) a change of the unit's state, keep what that gives, commit it, abort
-    /// what that gives, then end the command with GOOD.
+    /// [Prepare](Change::prepare) a change of the unit's state, persist the result, commit it, abort the commands it
+    /// names, then end the command with GOOD.
     Change(Change),
 }
 
 impl Action {
-    /// Whether it tells of a unit attention.
+    /// Whether it reports a unit attention.
     pub fn is_attention(&self) -> bool {
         let Action::End(ending) = self else {
             return false;
@@ -116,8 +112,8 @@ impl Action {
         key == Some(SenseKey::UnitAttention)
     }
 
-    /// Bytes the device server sends to the initiator when nothing fails, for the transport's
-    /// residual count. 0 for REPORT LUNS until it is a reply.
+    /// Bytes sent to the initiator on success, for the transport's residual count. 0 for REPORT LUNS until it has
+    /// become a reply.
     pub fn data_in_len_bytes(&self) -> u64 {
         match self {
             Action::Reply(data) => data.len() as u64,
@@ -132,7 +128,7 @@ impl Action {
         }
     }
 
-    /// Bytes the device server wants from the initiator: a write's payload or a parameter list.
+    /// Bytes needed from the initiator: a write's payload or a parameter list.
     pub fn data_out_len_bytes(&self) -> u64 {
         match self {
             Action::Medium(op) => op.data_out_len_bytes(),
@@ -147,12 +143,11 @@ impl Action {
         }
     }
 
-    /// Whether a transport that offers `offered_bytes` of data-out (iSCSI: the Expected Data
-    /// Transfer Length of a command with the W bit, else 0) can satisfy the command. Ask before
-    /// doing anything. More than is wanted is a residual, except for the one block of WRITE SAME
-    /// and VERIFY and the two halves of COMPARE AND WRITE. Too little room for data-in is no
-    /// error, and neither is a plain write of fewer whole blocks than the CDB says: those are
-    /// written, the rest is a residual. Half a block is never written.
+    /// Checks whether `offered_bytes` of data-out from the transport (iSCSI: the Expected Data Transfer Length of a
+    /// command with the W bit, else 0) are enough for the command. Call it before doing anything. Surplus data is a
+    /// residual, except for the single block of WRITE SAME and VERIFY and the two halves of COMPARE AND WRITE. Too
+    /// little room for data-in is not an error, nor is a plain write of fewer whole blocks than the CDB says: those
+    /// blocks are written, and the rest is a residual. Partial blocks are never written.
     ///
     /// # Errors
     /// The sense data to end the command with.
@@ -173,13 +168,13 @@ impl Action {
     }
 }
 
-/// The length of the transport's data-out does not fit the CDB's.
+/// The transport's data-out length does not match the CDB.
 const WRONG_DATA_OUT_LEN: Sense = Sense::new(
     SenseKey::IllegalRequest,
     Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
 );
 
-/// The same for COMPARE AND WRITE, whose number of blocks stands in byte 13.
+/// The same for COMPARE AND WRITE, whose NUMBER OF LOGICAL BLOCKS is in byte 13.
 const WRONG_COMPARE_AND_WRITE_LEN: Sense = Sense::invalid_cdb_field(13, None);
 
 impl From<Result<Action, Sense>> for Action {
@@ -188,8 +183,7 @@ impl From<Result<Action, Sense>> for Action {
     }
 }
 
-/// A command that waits for its parameter list (UNMAP's ranges, WRITE SAME's block). Never more
-/// than 64 KiB.
+/// A command waiting for its parameter list (UNMAP's ranges, WRITE SAME's block). At most 64 KiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterList {
     pub(crate) command: Command,
@@ -198,12 +192,12 @@ pub struct ParameterList {
 }
 
 impl ParameterList {
-    /// Bytes of data-out to collect before [`LogicalUnit::resume`](crate::LogicalUnit::resume).
+    /// Bytes of data-out to receive before [`LogicalUnit::resume`](crate::LogicalUnit::resume).
     pub fn len_bytes(&self) -> u32 {
         self.len_bytes
     }
 
-    /// As [`Action::check_offered`], for this list.
+    /// Like [`Action::check_offered`], for this list.
     ///
     /// # Errors
     /// The sense data to end the command with.

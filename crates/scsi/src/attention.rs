@@ -1,40 +1,39 @@
-//! Unit attention conditions (SAM-5 5.14), which a nexus is told before its next command is served. Each
-//! condition is established at most once for a nexus, and reported once; the number of nexuses that are
-//! remembered is bounded.
+//! Unit attention conditions (SAM-5 5.14), which a nexus is told of before its next command is served. Each condition
+//! is pending at most once per nexus, and is reported once. The number of nexuses remembered is bounded.
 
 use crate::sense::{Asc, Sense, SenseKey};
 use std::collections::BTreeMap;
 
-/// An I_T nexus: one initiator port at one target port, in iSCSI one session. The transport
-/// numbers them and does not use a number again while anything remembers it.
+/// An I_T nexus: one initiator port at one target port; in iSCSI, one session. The transport assigns the numbers and
+/// does not reuse one while anything still remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u64);
 
-/// A unit attention condition; the first named is told first (SAM-5 5.14: resets precede).
+/// A unit attention condition. Earlier variants are reported first (SAM-5 5.14: resets take precedence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Attention {
-    /// Power on, or a reset: told to every new nexus.
+    /// Power on, or a reset; reported to every new nexus.
     PowerOnOrReset,
     /// A LOGICAL UNIT RESET or TARGET WARM RESET.
     BusDeviceReset,
-    /// The nexus was lost and established again.
+    /// The nexus was lost and reestablished.
     NexusLoss,
     /// Another nexus cleared this one's commands (CLEAR TASK SET).
     CommandsCleared,
-    /// The medium was put back.
+    /// The medium was reloaded.
     MediumMayHaveChanged,
-    /// A PREEMPT took this nexus's registration.
+    /// A PREEMPT removed this nexus's registration.
     RegistrationsPreempted,
-    /// A CLEAR took the reservation and all registrations.
+    /// A CLEAR removed the reservation and all registrations.
     ReservationsPreempted,
-    /// A reservation that let this nexus in is gone.
+    /// A reservation that this nexus was registered under was released.
     ReservationsReleased,
-    /// The disk grew or shrank.
+    /// The disk's capacity changed.
     CapacityChanged,
     /// Mode parameters changed.
     ModeParametersChanged,
-    /// The target's LUNs changed.
+    /// The target's list of LUNs changed.
     ReportedLunsChanged,
 }
 
@@ -57,7 +56,7 @@ impl Attention {
         1 << self as u8
     }
 
-    /// How it is told.
+    /// The sense data that reports it.
     pub fn sense(self) -> Sense {
         let asc = match self {
             Attention::PowerOnOrReset => Asc::POWER_ON_OR_RESET,
@@ -76,21 +75,21 @@ impl Attention {
     }
 }
 
-/// The conditions that wait, by nexus: a bit each, so a repeated condition waits once.
+/// The pending conditions by nexus: one bit each, so a repeated condition is pending once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attentions {
     waiting: BTreeMap<NexusId, u16>,
 }
 
-/// A nexus that cannot be remembered because too many are.
+/// The nexus cannot be remembered, because too many already are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooManyNexuses;
 
 impl Attentions {
-    /// Nexuses remembered at most.
+    /// Maximum number of nexuses remembered.
     pub(crate) const NEXUSES_MAX: usize = 4096;
 
-    /// Makes sure that `nexus` is remembered; a new one finds [`Attention::PowerOnOrReset`].
+    /// Ensures that `nexus` is remembered; a new one starts with [`Attention::PowerOnOrReset`].
     pub(crate) fn know(&mut self, nexus: NexusId) -> Result<(), TooManyNexuses> {
         if !self.waiting.contains_key(&nexus) {
             if self.waiting.len() >= Attentions::NEXUSES_MAX {
@@ -102,7 +101,7 @@ impl Attentions {
         Ok(())
     }
 
-    /// Makes known a nexus that a port that has heard of the power-on has established again: it finds
+    /// Adds a reestablished nexus whose port has already received the power-on report: it starts with
     /// [`Attention::NexusLoss`] instead.
     pub(crate) fn know_again(&mut self, nexus: NexusId) {
         if self.waiting.len() < Attentions::NEXUSES_MAX {
@@ -110,12 +109,12 @@ impl Attentions {
         }
     }
 
-    /// Drops a nexus that ended.
+    /// Forgets a nexus that ended.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.waiting.remove(&nexus);
     }
 
-    /// Takes the condition that `nexus` is told next.
+    /// Clears and returns the condition to report to `nexus` next.
     pub(crate) fn take(&mut self, nexus: NexusId) -> Option<Attention> {
         let waiting = self
             .waiting
@@ -128,21 +127,21 @@ impl Attentions {
         Some(first)
     }
 
-    /// Takes back one condition: the nexus has learnt it another way.
+    /// Clears one condition, which the nexus has learned of in another way.
     pub(crate) fn withdraw(&mut self, nexus: NexusId, attention: Attention) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
             *waiting &= !attention.bit();
         }
     }
 
-    /// Tells one nexus, if it is known. One that is not yet will be told of the power-on.
+    /// Establishes a condition for one nexus, if it is known. An unknown nexus will be told of the power-on anyway.
     pub(crate) fn post_to(&mut self, attention: Attention, nexus: NexusId) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
             *waiting |= attention.bit();
         }
     }
 
-    /// Tells every nexus but `except`.
+    /// Establishes a condition for every known nexus except `except`.
     pub(crate) fn post(&mut self, attention: Attention, except: Option<NexusId>) {
         for (nexus, waiting) in &mut self.waiting {
             if Some(*nexus) != except {

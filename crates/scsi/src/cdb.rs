@@ -1,5 +1,5 @@
-//! A command descriptor block as bytes, with the accessors that decoders share. It is padded to
-//! 16 bytes, so that reading a field cannot fail; the table of opcodes refuses short ones first.
+//! A command descriptor block with accessors for the decoders. It is padded to 16 bytes so that reading a field
+//! cannot fail; CDBs that are too short have been refused by the opcode table.
 
 use crate::sense::Sense;
 
@@ -39,8 +39,8 @@ impl Cdb {
         self.0[at] >> bit & 1 != 0
     }
 
-    /// Refuses the command if any bit of `mask` in byte `at` is set: a field that this disk
-    /// supports only as zero. The sense data points at the field's highest bit.
+    /// Refuses the command if any bit of `mask` in byte `at` is set, because this disk supports the field only as
+    /// zero. The sense data points at the field's highest bit.
     pub(crate) fn must_be_zero(&self, at: usize, mask: u8) -> Result<(), Sense> {
         if self.0[at] & mask == 0 {
             Ok(())

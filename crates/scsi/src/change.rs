@@ -1,10 +1,9 @@
-//! A change of a unit's state that outlives its command and perhaps a restart: PERSISTENT RESERVE OUT,
-//! MODE SELECT, the exit from a failed sanitize.
+//! Changes of a unit's state that outlive their command and perhaps a restart: PERSISTENT RESERVE OUT, MODE SELECT,
+//! and the exit from a failed sanitize.
 //!
-//! It takes effect only when it is durable: a command that ends with an error has changed nothing, and no
-//! initiator sees a reservation that a power cut takes back. So there are two steps, and the transport
-//! writes between them: [`Change::prepare`] gives what has to be written, [`Prepared::commit`] makes the
-//! change.
+//! A change takes effect only once it is durable: a command that fails has changed nothing, and no initiator sees a
+//! reservation that a power cut could undo. So there are two steps, with the transport's write in between:
+//! [`Change::prepare`] returns what must be written, and [`Prepared::commit`] makes the change.
 
 use crate::action::Ending;
 use crate::attention::{Attention, NexusId};
@@ -15,8 +14,8 @@ use crate::sense::{Asc, Sense, SenseKey};
 use crate::shared::State;
 use crate::unit::LogicalUnit;
 
-/// A change that is asked for. From its preparation to its commit no other one of the same logical
-/// unit may be under way, on any lane: each is prepared for the state that it finds.
+/// A requested change. Between its preparation and its commit, no other change of the same logical unit may be in
+/// progress on any lane, because each is prepared against the current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub(crate) nexus: NexusId,
@@ -30,7 +29,7 @@ pub(crate) enum What {
     LeaveFailure,
 }
 
-/// A change that can be made.
+/// A change that is ready to be committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     nexus: NexusId,
@@ -52,19 +51,19 @@ enum After {
     LeaveFailure,
 }
 
-/// What a change has done that reaches further than its command.
+/// The effects of a change beyond its own command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Whose commands to abort, without an answer, and wait for the end of their I/O on every lane,
-    /// before the command is answered with GOOD.
+    /// Nexuses whose commands must be aborted without an answer. Before the command is answered with GOOD, wait for
+    /// their I/O to end on every lane.
     pub abort: Vec<NexusId>,
 }
 
 impl Change {
-    /// What it makes of the unit as it is now. Nothing changes yet.
+    /// Works out the change against the unit's current state, without changing anything.
     ///
     /// # Errors
-    /// How its command ends if it cannot be made.
+    /// How the command ends if the change is not possible.
     pub fn prepare(&self, unit: &LogicalUnit) -> Result<Prepared, Ending> {
         let state = unit.shared().look();
         let mut mode = state.mode.clone();
@@ -88,13 +87,13 @@ impl Change {
                 if save {
                     mode.saved = values;
                 }
-                // Also of what is saved already: to keep it may have failed the last time.
+                // Write it even if unchanged: the previous attempt to persist it may have failed.
                 (After::Mode { values, save }, save)
             }
             What::LeaveFailure => {
                 crate::commands::sanitize::may_leave(sanitize)?;
                 sanitize = None;
-                // Also without a failure, for the same reason.
+                // Even without a failure, for the same reason.
                 (After::LeaveFailure, true)
             }
         };
@@ -111,7 +110,7 @@ impl Change {
 }
 
 impl Prepared {
-    /// The ending when what has to be kept could not be.
+    /// The ending if the change could not be persisted.
     pub fn not_kept() -> Ending {
         Ending::check(Sense::new(
             SenseKey::HardwareError,
@@ -119,19 +118,19 @@ impl Prepared {
         ))
     }
 
-    /// What must be on persistent media before the commit, as [`SharedUnit::save`] gives it
-    /// afterwards; `None` when that has not changed.
+    /// What must be on persistent media before the commit: the text that [`SharedUnit::save`] will return afterwards;
+    /// `None` if that has not changed.
     ///
     /// [`SharedUnit::save`]: crate::SharedUnit::save
     pub fn to_keep(&self) -> Option<Option<String>> {
         self.keep.clone()
     }
 
-    /// Makes the change; every copy of the unit knows of it from its next command on.
+    /// Makes the change; every view of the unit sees it from its next command on.
     ///
     /// # Errors
-    /// How its command ends if something else has come between, which PERSISTENT RESERVE OUT finds
-    /// of RESERVE (6). What was kept is then to be kept again as it is.
+    /// How the command ends if the unit changed in the meantime, as when a RESERVE (6) came before a PERSISTENT
+    /// RESERVE OUT could commit. The unit's current state must then be persisted again.
     pub fn commit(self, unit: &LogicalUnit) -> Result<Changed, Ending> {
         let nexus = self.nexus;
         unit.shared().change(|state| match self.after {
@@ -188,7 +187,7 @@ impl Prepared {
     }
 }
 
-/// The unit may have been given to one by RESERVE (6) while the list came or something was kept.
+/// Fails if another nexus got the unit by RESERVE (6) while the parameter list arrived or the change was persisted.
 fn not_reserved(state: &State) -> Result<(), Ending> {
     match state.reserved_by {
         Some(_) => Err(Ending::CONFLICT),

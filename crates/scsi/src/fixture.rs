@@ -1,4 +1,4 @@
-//! What the tests share: disks, a nexus whose unit attention was reported, and CDBs.
+//! Shared test fixtures: disks, a nexus with no pending unit attention, and CDBs.
 
 use crate::{
     Action, Asc, Change, Changed, Discard, Ending, Identity, LogicalUnit, MediumOp, NexusId, Sense,
@@ -30,7 +30,7 @@ pub(crate) fn thick() -> Shape {
     Shape::new(512, LEN_BLOCKS)
 }
 
-/// A disk that can all that a disk may.
+/// A disk with every optional capability.
 pub(crate) fn thin() -> Shape {
     let discard = Discard {
         granularity_blocks: 8,
@@ -93,8 +93,8 @@ pub(crate) fn sense(action: Action) -> Sense {
     }
 }
 
-/// Two views of one disk, as two lanes have them; [`NEXUS`] is on the first, [`OTHER`] on the
-/// second, and both have heard of the power-on.
+/// Two views of one disk, as on two lanes; [`NEXUS`] uses the first and [`OTHER`] the second, and both have received
+/// the power-on report.
 pub(crate) fn two_views(shape: Shape) -> (LogicalUnit, LogicalUnit) {
     let mut first = LogicalUnit::new(identity(), shape.clone()).unwrap();
     let mut second = LogicalUnit::sharing(identity(), shape, first.shared().clone()).unwrap();
@@ -105,7 +105,7 @@ pub(crate) fn two_views(shape: Shape) -> (LogicalUnit, LogicalUnit) {
     (first, second)
 }
 
-/// Runs a command with its parameter list to its ending.
+/// Runs a command with its parameter list to completion.
 pub(crate) fn settle(unit: &mut LogicalUnit, nexus: NexusId, cdb: &[u8], data: &[u8]) -> Ending {
     let action = match unit.begin(nexus, cdb) {
         Action::Parameters(list) => unit.resume(list, data),
@@ -118,7 +118,7 @@ pub(crate) fn settle(unit: &mut LogicalUnit, nexus: NexusId, cdb: &[u8], data: &
     }
 }
 
-/// Makes a change as if all that is to be kept were kept.
+/// Makes a change as if everything to be persisted had been persisted.
 pub(crate) fn made(unit: &LogicalUnit, change: &Change) -> Result<Changed, Ending> {
     let prepared = change.prepare(unit)?;
     let to_keep = prepared.to_keep();
@@ -142,7 +142,7 @@ pub(crate) fn write_protected(action: Action) -> bool {
     sense.key == SenseKey::DataProtect && sense.asc == Asc::WRITE_PROTECTED
 }
 
-/// A 10-byte CDB with its flags in byte 1.
+/// A 10-byte CDB with flags in byte 1.
 pub(crate) fn cdb_10(opcode: u8, flags: u8, lba: u32, blocks: u16) -> Vec<u8> {
     let mut cdb = vec![opcode, flags];
     cdb.extend(lba.to_be_bytes());
@@ -152,7 +152,7 @@ pub(crate) fn cdb_10(opcode: u8, flags: u8, lba: u32, blocks: u16) -> Vec<u8> {
     cdb
 }
 
-/// A 12-byte CDB with its flags in byte 1.
+/// A 12-byte CDB with flags in byte 1.
 pub(crate) fn cdb_12(opcode: u8, flags: u8, lba: u32, blocks: u32) -> Vec<u8> {
     let mut cdb = vec![opcode, flags];
     cdb.extend(lba.to_be_bytes());
@@ -161,7 +161,7 @@ pub(crate) fn cdb_12(opcode: u8, flags: u8, lba: u32, blocks: u32) -> Vec<u8> {
     cdb
 }
 
-/// A 16-byte CDB with its flags (or service action) in byte 1.
+/// A 16-byte CDB with flags (or the service action) in byte 1.
 pub(crate) fn cdb_16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> Vec<u8> {
     let mut cdb = vec![opcode, flags];
     cdb.extend(lba.to_be_bytes());

@@ -1,7 +1,7 @@
-//! What a logical unit says about itself: names for people and names that never change.
+//! How a logical unit identifies itself: names for people, and names that never change.
 
-/// The names of a logical unit. All of it must stay the same for the life of the volume, on
-/// every path, or initiators take it for another disk.
+/// The names of a logical unit. They must stay the same for the life of the volume and on every path, or initiators
+/// take it for a different disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// T10 vendor identification, 8 characters: `SANSTONE`.
@@ -14,11 +14,11 @@ pub struct Identity {
     pub serial: String,
     /// The volume's UUID; the NAA name derives from it.
     pub uuid: [u8; 16],
-    /// The target port that this logical unit is reached through.
+    /// The target port through which this logical unit is reached.
     pub port: TargetPort,
 }
 
-/// A target port as VPD page 83h names it (SPC-4, device identification VPD page).
+/// A target port as identified in VPD page 83h (SPC-4, device identification VPD page).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetPort {
     /// iSCSI target name, for example `iqn.2026-11.io.sanstone:t0`.
@@ -32,9 +32,8 @@ pub struct TargetPort {
 }
 
 impl Identity {
-    /// The 16-byte NAA name (SPC-4, NAA IEEE registered extended, 6h). Sanstone has no IEEE company
-    /// id, so the id is a locally administered one, which belongs to nobody, and the 100 bits after
-    /// it are the UUID's last.
+    /// The 16-byte NAA name (SPC-4, NAA IEEE registered extended, 6h). Sanstone has no IEEE company ID, so a locally
+    /// administered one is used, which is assigned to nobody; the remaining 100 bits are the last bits of the UUID.
     pub fn naa(&self) -> [u8; 16] {
         const NAA_REGISTERED_EXTENDED: u128 = 6;
         const LOCAL_COMPANY_ID: u128 = 0x02_53_53;
@@ -44,8 +43,8 @@ impl Identity {
     }
 }
 
-/// `text` as a field of `N` bytes: printable ASCII, left-aligned, padded with spaces, cut at `N`
-/// (SPC-4, ASCII data field requirements). Anything unprintable becomes a space.
+/// `text` as an ASCII field of `N` bytes: left-aligned, padded with spaces, truncated at `N` (SPC-4, ASCII data field
+/// requirements). Unprintable characters become spaces.
 pub(crate) fn ascii_field<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (place, byte) in field.iter_mut().zip(text.bytes()) {

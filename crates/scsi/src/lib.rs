@@ -1,9 +1,8 @@
-//! A SCSI disk (SAM-5, SPC-4, SBC-3), pure: a CDB goes in, what to do with the medium or a
-//! finished reply comes out. Transports and storage live elsewhere. Sections are cited by their
-//! numbers in SPC-4 revision 37 and SBC-3 revision 36.
+//! A SCSI disk (SAM-5, SPC-4, SBC-3) without I/O: a CDB goes in; a medium operation or a finished reply comes out.
+//! Transports and storage live elsewhere. Section numbers refer to SPC-4 revision 37 and SBC-3 revision 36.
 //!
-//! A transport finds the [`LogicalUnit`] that a LUN addresses (or uses [`absent`] when there is
-//! none) and hands it each command:
+//! A transport looks up the [`LogicalUnit`] that a LUN addresses (or uses [`absent`] if there is none) and hands it
+//! each command:
 //!
 //! ```text
 //!   begin(nexus, cdb) ──► Action; action.check_offered(bytes of data-out that the transport has)
@@ -20,11 +19,11 @@
 //!   Action::Change(change)       prepare it, keep that, commit it, abort what that says, then GOOD
 //! ```
 //!
-//! A volume that is served by several threads or targets has a [`LogicalUnit`] for each; they
-//! share a [`SharedUnit`], the home of reservations, mode parameters and unit attentions.
+//! A volume served by several threads or targets has one [`LogicalUnit`] for each. They share a [`SharedUnit`], which
+//! holds reservations, mode parameters and unit attentions.
 //!
-//! Each command is one file in `commands/` with its fields, its decoder and its meaning, and one
-//! row in the table of `opcodes.rs`; adding a command is adding these and a variant to `Command`.
+//! Each command is one file in `commands/`, with its fields, its decoder and its semantics, and one row in the table
+//! of `opcodes.rs`. To add a command, add these and a variant of `Command`.
 #![forbid(unsafe_code)]
 
 pub mod absent;

@@ -1,15 +1,14 @@
-//! Logical unit numbers (SAM-5 4.7): the 8-byte field of a PDU and the number that people use.
+//! Logical unit numbers (SAM-5 4.7): converts between the 8-byte field of a PDU and plain numbers.
 //!
-//! Only single-level LUNs are known: a number below 256 is written in the peripheral device
-//! method (what every initiator understands), below 16384 in the flat space method, below 2^24
-//! in the extended flat method. All three are read, and a longer form of a small number is the
-//! same LUN.
+//! Only single-level LUNs are supported: a number below 256 is encoded in the peripheral device method (which every
+//! initiator understands), below 16384 in the flat space method, and below 2^24 in the extended flat method. All
+//! three are decoded, and a longer form of a small number is the same LUN.
 
 /// A logical unit number: 0 ..= [`Lun::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lun(u32);
 
-/// A LUN field or number that addresses nothing here.
+/// A LUN field or number that cannot address a logical unit here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LunError {
     /// The number does not fit the extended flat method.
@@ -42,16 +41,16 @@ impl Lun {
         }
     }
 
-    /// Its number.
+    /// The LUN as a number.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// Reads the LUN field of a PDU (RFC 7143 §11.2.1.7, SAM-5 4.7).
+    /// Decodes the LUN field of a PDU (RFC 7143 §11.2.1.7, SAM-5 4.7).
     ///
     /// # Errors
-    /// [`LunError::Method`] when the field addresses a bus, a second level, a well-known logical
-    /// unit or anything else that is not a plain logical unit of this device.
+    /// [`LunError::Method`] if the field addresses a bus, a second level, a well-known logical unit, or anything else
+    /// that is not a plain logical unit of this device.
     pub fn decode(field: [u8; 8]) -> Result<Lun, LunError> {
         let [a, b, c, d, rest @ ..] = field;
         let number = match (a >> 6, a & 0x3F) {
@@ -70,7 +69,7 @@ impl Lun {
         }
     }
 
-    /// The field for a PDU or for REPORT LUNS, in the shortest method that holds the number.
+    /// Encodes the LUN for a PDU or REPORT LUNS, in the shortest method that holds the number.
     pub fn encode(self) -> [u8; 8] {
         let [_, a, b, c] = self.0.to_be_bytes();
         match self.0 {

@@ -1,7 +1,7 @@
-//! Operations on the medium that commands ask for, and how their failures are told.
+//! The medium operations that commands ask for, and how their failures map to sense data.
 
-/// A run of logical blocks inside the medium: never reaches past its end, and its byte offset
-/// and length never overflow.
+/// A run of logical blocks within the medium. It never extends past the end of the medium, and its byte offset and
+/// length never overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First logical block address.
@@ -13,7 +13,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Distance of the first byte from the start of the medium.
+    /// Byte offset from the start of the medium.
     pub fn offset_bytes(&self) -> u64 {
         self.lba * u64::from(self.block_size_bytes)
     }
@@ -24,8 +24,8 @@ impl Extent {
     }
 }
 
-/// What to do with the medium. Extents have been checked against capacity, limits, write
-/// protection and discard support, and are never empty: commands for 0 blocks end at once.
+/// An operation on the medium. Extents have been checked against capacity, limits, write protection and discard
+/// support. They are never empty: commands for 0 blocks end at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MediumOp {
     /// Read `extent` and send it as data-in. With `fua` the data must come from, or first reach,
@@ -36,24 +36,24 @@ pub enum MediumOp {
         /// Force unit access.
         fua: bool,
     },
-    /// Take data-out as long as `extent` and write it there; with `fua` it is on the non-volatile
-    /// medium before the command ends (SBC-3 5.33).
+    /// Take data-out as long as `extent` and write it there; with `fua` it must be on the non-volatile medium before
+    /// the command ends (SBC-3 5.33).
     Write {
         /// Where to write.
         extent: Extent,
         /// Force unit access.
         fua: bool,
     },
-    /// Take data-out as long as `extent`, write it to the non-volatile medium, and check that it
-    /// can be read; with `compare` also that it reads as it was sent (SBC-3 5.36).
+    /// Take data-out as long as `extent`, write it to the non-volatile medium, and verify that it can be read; with
+    /// `compare`, also that it reads back unchanged (SBC-3 5.36).
     WriteVerify {
         /// Where to write.
         extent: Extent,
         /// Whether to compare the bytes (BYTCHK = 1).
         compare: bool,
     },
-    /// Take data-out twice as long as `extent`; if the medium holds the first half, write the
-    /// second (SBC-3 5.2). Nothing else may touch `extent` in between. A difference is
+    /// Take data-out twice as long as `extent`; if the medium matches the first half, write the second (SBC-3 5.2).
+    /// Compare and write must be atomic with respect to other operations on `extent`. A mismatch is
     /// [`MediumErrorKind::Miscompare`].
     CompareAndWrite {
         /// What to compare and write.
@@ -61,71 +61,69 @@ pub enum MediumOp {
         /// Force unit access.
         fua: bool,
     },
-    /// Take data-out as long as `extent` and write it OR-ed with what is there (SBC-3 5.6).
-    /// Nothing else may touch `extent` in between.
+    /// Take data-out as long as `extent`, and write it OR-ed with the current contents (SBC-3 5.6). The update must
+    /// be atomic with respect to other operations on `extent`.
     OrWrite {
         /// What to change.
         extent: Extent,
         /// Force unit access.
         fua: bool,
     },
-    /// As `Write`, but all of it or nothing, also through a power cut and as others see it
-    /// (SBC-4, WRITE ATOMIC).
+    /// Like `Write`, but all or nothing, both across a power cut and as seen by other commands (SBC-4, WRITE ATOMIC).
     WriteAtomic {
         /// Where to write.
         extent: Extent,
         /// Force unit access.
         fua: bool,
     },
-    /// Ask whether the first block of `extent` takes space and how many after it are alike, and
-    /// send the first `len_bytes` of [`lba_status`](crate::lba_status) (SBC-3 5.4).
+    /// Determine whether the first block of `extent` is mapped and how many of the following ones share its state,
+    /// and send the first `len_bytes` of [`lba_status`](crate::lba_status) (SBC-3 5.4).
     LbaStatus {
         /// Where to look.
         extent: Extent,
-        /// What the initiator wants of the answer.
+        /// How many bytes of the answer the initiator wants.
         len_bytes: u32,
     },
-    /// Make what was written to `extent` durable (SBC-3 5.26). A volume that flushes only as a
-    /// whole does that.
+    /// Make everything written to `extent` durable (SBC-3 5.26). A volume that can only flush as a whole does that.
     Flush {
         /// What to flush; an initiator usually asks for the whole medium.
         extent: Extent,
     },
-    /// Check that `extent` can be read; no data is transferred (SBC-3 5.29, BYTCHK = 0).
+    /// Verify that `extent` can be read; no data is transferred (SBC-3 5.29, BYTCHK = 0).
     Verify {
-        /// What to check.
+        /// What to verify.
         extent: Extent,
     },
-    /// Take data-out as long as `extent` and compare it with the medium (BYTCHK = 1). A
-    /// difference is [`MediumErrorKind::Miscompare`].
+    /// Take data-out as long as `extent` and compare it with the medium (BYTCHK = 1). A mismatch is
+    /// [`MediumErrorKind::Miscompare`].
     Compare {
         /// What to compare with.
         extent: Extent,
     },
-    /// Compare every block of `extent` with `block` (BYTCHK = 3). The data-out has been taken.
+    /// Compare every block of `extent` with `block` (BYTCHK = 3). The data-out has already been received.
     CompareSame {
         /// What to compare with.
         extent: Extent,
         /// One logical block.
         block: Vec<u8>,
     },
-    /// Write `block` to every block of `extent` (SBC-3 5.43). The data-out has been taken.
+    /// Write `block` to every block of `extent` (SBC-3 5.43). The data-out has already been received.
     WriteSame {
         /// Where to write.
         extent: Extent,
         /// One logical block.
         block: Vec<u8>,
     },
-    /// Make `extent` read as zeroes (WRITE SAME of a zero block): where `unmap` is set by giving
-    /// its space back if that can be done, else so that the space stays allocated.
+    /// Make `extent` read as zeroes (WRITE SAME with a zero block). With `unmap`, deallocate the space if possible;
+    /// otherwise the space stays allocated.
     Zero {
         /// Where to write.
         extent: Extent,
-        /// Whether space may be given back.
+        /// Whether the space may be deallocated.
         unmap: bool,
     },
-    /// Give back the space of these extents, as far as the volume can; where discarded blocks
-    /// read as zeroes (`zeroes_after_discard`) every block must read so afterwards (SBC-3 5.28).
+    /// Deallocate these extents, as far as the volume can. If discarded blocks read as zeroes
+    /// (`zeroes_after_discard`), every block must do so afterwards (SBC-3 5.28).
     Unmap {
         /// In the initiator's order; they may overlap.
         extents: Vec<Extent>,
@@ -142,7 +140,7 @@ impl MediumOp {
         }
     }
 
-    /// Bytes this operation still takes from the initiator.
+    /// Bytes this operation still needs from the initiator.
     pub fn data_out_len_bytes(&self) -> u64 {
         match self {
             MediumOp::Write { extent, .. }
@@ -157,8 +155,8 @@ impl MediumOp {
 }
 
 impl MediumOp {
-    /// The blocks from the first to the last that this operation reads or changes; `None` where
-    /// it touches no data (a flush).
+    /// The range from the first to the last block that this operation reads or changes; `None` if it touches no data
+    /// (a flush).
     pub fn span(&self) -> Option<Extent> {
         match self {
             MediumOp::Read { extent, .. }
@@ -185,7 +183,7 @@ impl MediumOp {
         }
     }
 
-    /// Whether it changes the medium, or asks for changes to be made durable.
+    /// Whether it changes the medium or makes changes durable.
     pub fn changes(&self) -> bool {
         !matches!(
             self,
@@ -197,7 +195,7 @@ impl MediumOp {
         )
     }
 
-    /// Whether nothing else may touch its blocks from its beginning to its end.
+    /// Whether it needs exclusive access to its blocks from start to end.
     pub fn is_exclusive(&self) -> bool {
         matches!(
             self,
@@ -215,25 +213,25 @@ pub enum MediumErrorKind {
     Read,
     /// Blocks could not be written: MEDIUM ERROR, WRITE ERROR.
     Write,
-    /// A flush failed; what was written before may be lost. MEDIUM ERROR, WRITE ERROR, so that no
-    /// initiator takes it for an unsupported command.
+    /// A flush failed, so earlier writes may be lost. MEDIUM ERROR, WRITE ERROR: no initiator mistakes that for an
+    /// unsupported command.
     Flush,
-    /// The storage below failed as a whole (a dead child, a leaf that must be reopened):
-    /// HARDWARE ERROR, INTERNAL TARGET FAILURE.
+    /// The storage below failed as a whole (a dead child, a leaf that must be reopened): HARDWARE ERROR, INTERNAL
+    /// TARGET FAILURE.
     Failed,
-    /// The storage cannot be reached or used now and may be later: NOT READY, CAUSE NOT REPORTABLE.
+    /// The storage is temporarily unreachable or unusable: NOT READY, CAUSE NOT REPORTABLE.
     NotReady,
     /// The storage is read-only: DATA PROTECT, WRITE PROTECTED.
     WriteProtected,
     /// A thin volume has no room for the write: DATA PROTECT, SPACE ALLOCATION FAILED WRITE
     /// PROTECT.
     OutOfSpace,
-    /// The data differ, first at this byte of the data-out: MISCOMPARE.
+    /// The data does not match; the first difference is at this byte of the data-out: MISCOMPARE.
     Miscompare {
-        /// Distance from the first byte of the data-out, or of the extent for BYTCHK = 3.
+        /// Offset from the start of the data-out, or of the extent for BYTCHK = 3.
         offset_bytes: u64,
     },
-    /// The operation was given up before it took effect: ABORTED COMMAND; the initiator retries.
+    /// The operation was abandoned before it took effect: ABORTED COMMAND; the initiator retries.
     Aborted,
 }
 

@@ -1,30 +1,30 @@
-//! Mode parameters that initiators can change (SPC-4 7.5.8): of the control page D_SENSE, QERR, SWP
-//! and TAS. They are common to all nexuses; saved ones survive resets and restarts.
+//! The mode parameters that initiators can change (SPC-4 7.5.8): D_SENSE, QERR, SWP and TAS of the control page. They
+//! are shared by all nexuses; saved values survive resets and restarts.
 
 /// The changeable bits of the control page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Control {
-    /// Sense data in descriptor format (byte 2).
+    /// D_SENSE: sense data in descriptor format (byte 2).
     pub(crate) descriptor_sense: bool,
-    /// What an error does to other commands (byte 3).
+    /// QERR: how an error affects other commands (byte 3).
     pub(crate) queue_error: QueueError,
-    /// Software write protect (byte 4).
+    /// SWP: software write protect (byte 4).
     pub(crate) write_protect: bool,
-    /// Who loses a command to another nexus is sent TASK ABORTED for it (byte 5).
+    /// TAS: whether a command aborted by another nexus ends with TASK ABORTED (byte 5).
     pub(crate) task_aborted_status: bool,
 }
 
-/// QERR: which commands of a task set are aborted when one of them ends with CHECK CONDITION. The
-/// discriminant is the field's value; 10b is reserved.
+/// QERR: which commands of the task set are aborted when one of them ends with CHECK CONDITION. The discriminant is
+/// the field's value; 10b is reserved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QueueError {
     /// None.
     #[default]
     GoOn = 0b00,
-    /// All, of whatever nexus.
+    /// All commands, of any nexus.
     AbortAll = 0b01,
-    /// Those of the nexus that had the error.
+    /// The commands of the nexus that got the error.
     AbortOwn = 0b11,
 }
 
@@ -35,7 +35,7 @@ impl QueueError {
     }
 }
 
-/// Current and saved values.
+/// Current and saved mode parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModeParameters {
     pub(crate) current: Control,
@@ -43,7 +43,7 @@ pub(crate) struct ModeParameters {
 }
 
 impl ModeParameters {
-    /// A reset brings back the saved values.
+    /// Restores the saved values, as on a reset.
     pub(crate) fn reset(&mut self) {
         self.current = self.saved;
     }
@@ -63,7 +63,7 @@ impl ModeParameters {
         format!("control {sense} {protect} {} {told}\n", queue_error as u8)
     }
 
-    /// A line of two values is of a version that had no more.
+    /// Restores the saved values. A line with only two values was written by an older version.
     pub(crate) fn restore(&mut self, text: &str) {
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();

@@ -1,5 +1,4 @@
-//! Operation codes by their names (SPC-4 6, SBC-4 5), for both ends of a SCSI command: the table of this disk
-//! and whoever sends commands to another.
+//! Operation codes by name (SPC-4 6, SBC-4 5), for this disk's command table and for initiators that send commands.
 
 #![expect(missing_docs, reason = "the names are those of the standards")]
 

@@ -1,6 +1,6 @@
-//! The table of commands: operation code, service action, which CDB bits are looked at, and the
-//! decoder. It finds the decoder of a CDB, refuses what no command can have, and is what REPORT
-//! SUPPORTED OPERATION CODES reports.
+//! The table of commands: operation code, service action, the CDB bits that are evaluated, and the decoder. It
+//! dispatches CDBs to decoders, rejects unknown commands and invalid bits, and is the source of REPORT SUPPORTED
+//! OPERATION CODES.
 
 use crate::cdb::Cdb;
 use crate::commands::Command;
@@ -15,16 +15,16 @@ use crate::opcode;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::Shape;
 
-/// One command of this disk.
+/// One command supported by this disk.
 pub(crate) struct Row {
     pub(crate) opcode: u8,
-    /// For opcodes that have service actions (in the low five bits of byte 1).
+    /// Set for opcodes with service actions (in the low five bits of byte 1).
     pub(crate) service_action: Option<u8>,
-    /// The CDB USAGE DATA of SPC-4 6.35 after the opcode: a bit is set if more than its zero
-    /// means something. One longer than this is the CDB.
+    /// The CDB USAGE DATA of SPC-4 6.35, without the opcode: a bit is set if it is evaluated. The CDB is one byte
+    /// longer than this.
     pub(crate) usage: &'static [u8],
     pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,
-    /// Whether a disk of this shape has it.
+    /// Whether a disk of this shape supports it.
     supported: fn(&Shape) -> bool,
 }
 
@@ -60,7 +60,7 @@ const fn discard(row: Row) -> Row {
     }
 }
 
-/// Every command, by operation code; the service actions of one stand together.
+/// Every command, by operation code; the service actions of an opcode are adjacent.
 pub(crate) static TABLE: &[Row] = &[
     row(
         opcode::TEST_UNIT_READY,
@@ -417,7 +417,7 @@ pub(crate) static TABLE: &[Row] = &[
     ),
 ];
 
-/// CDB shapes that many commands share.
+/// CDB layouts that many commands share.
 mod usage {
     pub(super) const NONE_6: &[u8] = &[0, 0, 0, 0, 0];
 
@@ -444,7 +444,7 @@ mod usage {
         0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, 0, 0,
     ];
 
-    /// Flags, a 4-byte LBA, a group number that is not looked at, a 2-byte length.
+    /// Flags, a 4-byte LBA, a group number (ignored), a 2-byte length.
     pub(super) const fn io_10(flags: u8) -> [u8; 9] {
         [flags, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0]
     }
@@ -462,7 +462,7 @@ mod usage {
     }
 }
 
-/// For each opcode its first row in the table, or [`NO_ROW`]: one look-up per command.
+/// The index of each opcode's first row in the table, or [`NO_ROW`]: one lookup per command.
 static FIRST_ROW: [u8; 256] = {
     let mut index = [NO_ROW; 256];
     let mut at = TABLE.len();
@@ -475,13 +475,13 @@ static FIRST_ROW: [u8; 256] = {
 const NO_ROW: u8 = 0xFF;
 
 impl Row {
-    /// Whether a disk of this shape has the command.
+    /// Whether a disk of this shape supports the command.
     pub(crate) fn supported_by(&self, shape: &Shape) -> bool {
         (self.supported)(shape)
     }
 }
 
-/// The rows of an opcode: none, one, or one for each service action.
+/// The rows of an opcode: none, one, or one per service action.
 pub(crate) fn rows_of(opcode: u8) -> &'static [Row] {
     let first = FIRST_ROW[usize::from(opcode)];
     if first == NO_ROW {
@@ -499,12 +499,11 @@ pub(crate) const UNKNOWN: Sense = Sense::new(
 );
 
 impl Command {
-    /// Reads a CDB. Trailing bytes (iSCSI always carries 16) are not looked at.
+    /// Decodes a CDB. Trailing bytes (iSCSI always carries 16) are ignored.
     ///
     /// # Errors
-    /// ILLEGAL REQUEST: the command or service action is unknown, the CDB is too short for it, a
-    /// field has a value that this disk does not support, or NACA is set (SAM-5 5.2: only a
-    /// device that reports NORMACA may take it).
+    /// ILLEGAL REQUEST: the command or service action is unknown, the CDB is too short for it, a field has an
+    /// unsupported value, or NACA is set (SAM-5 5.2: only devices that report NORMACA accept it).
     pub(crate) fn decode(bytes: &[u8]) -> Result<Command, Sense> {
         let cdb = Cdb::new(bytes);
         let rows = rows_of(cdb.u8(0));

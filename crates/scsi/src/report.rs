@@ -1,22 +1,22 @@
-//! A logical unit as an administrator looks at it: who is registered with it, who holds it, and what
-//! keeps it from being used.
+//! A snapshot of a logical unit for administrators: who is registered with it, who holds it, and what prevents its
+//! use.
 
 use crate::commands::sanitize::Progress;
 use crate::reservations::{Kind, NexusName};
 use crate::shared::SharedUnit;
 
-/// What initiators have made of a logical unit.
+/// A logical unit's state, as initiators have left it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitReport {
-    /// Registrations for persistent reservations, in the order they were made.
+    /// Persistent reservation registrations, in the order in which they were made.
     pub registrations: Vec<RegistrationReport>,
     /// The persistent reservation.
     pub reservation: Option<ReservationReport>,
     /// The initiator port that holds the unit by RESERVE (6).
     pub reserved_by: Option<String>,
-    /// Whether its medium was ejected.
+    /// Whether the medium is ejected.
     pub is_ejected: bool,
-    /// A sanitize that runs or has failed.
+    /// A sanitize that is running or has failed.
     pub sanitize: Option<SanitizeReport>,
 }
 
@@ -34,18 +34,18 @@ pub struct RegistrationReport {
 /// The persistent reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReservationReport {
-    /// Its type, in the words of SPC-4 6.15.3.4.
+    /// Its type, as named in SPC-4 6.15.3.4.
     pub kind: &'static str,
-    /// The initiator port that holds it; `None`: all registrants do.
+    /// The initiator port that holds it; `None` if all registrants do.
     pub holder: Option<String>,
 }
 
-/// How far a sanitize is.
+/// The state of a sanitize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SanitizeReport {
-    /// It runs, and so much is done.
+    /// It is running.
     Running {
-        /// 0 to 100.
+        /// Progress, 0 to 100.
         percent: u8,
     },
     /// It failed.
@@ -53,7 +53,7 @@ pub enum SanitizeReport {
 }
 
 impl SharedUnit {
-    /// What initiators have made of the unit until now.
+    /// The unit's current state.
     pub fn report(&self) -> UnitReport {
         let state = self.look();
         let registrations = state.reservations.registrations().iter();

@@ -1,18 +1,18 @@
-//! Persistent reservations (SPC-4 5.12): who is registered with which key, who holds the unit and
-//! how, and what each service action of PERSISTENT RESERVE OUT does to that.
+//! Persistent reservations (SPC-4 5.12): which nexus is registered with which key, who holds the reservation and of
+//! what type, and how each service action of PERSISTENT RESERVE OUT changes this.
 //!
-//! A registration belongs to an I_T nexus by name (initiator port and target port), not to a
-//! session, so that it survives logouts and, with APTPL, restarts.
+//! A registration belongs to an I_T nexus by name (initiator port and target port), not to a session, so it survives
+//! logouts and, with APTPL, restarts.
 
 use std::fmt::Write as _;
 
-/// Registrations remembered at most; more are refused for want of resources.
+/// Maximum number of registrations; beyond it, registering fails for lack of resources.
 const REGISTRATIONS_MAX: usize = 1024;
 
-/// An I_T nexus by its ports' names.
+/// An I_T nexus, identified by the names of its ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NexusName {
-    /// The initiator port: `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). No white space.
+    /// The initiator port: `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). Contains no white space.
     pub(crate) initiator_port: String,
     /// Relative target port identifier.
     pub(crate) target_port: u16,
@@ -53,7 +53,7 @@ impl Kind {
         )
     }
 
-    /// Every registrant holds it.
+    /// Whether every registrant holds the reservation.
     pub(crate) fn is_all_registrants(self) -> bool {
         matches!(
             self,
@@ -61,7 +61,7 @@ impl Kind {
         )
     }
 
-    /// Every registrant may do what it forbids to others.
+    /// Whether every registrant is exempt from the reservation's restrictions.
     fn lets_registrants(self) -> bool {
         !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
     }
@@ -71,25 +71,25 @@ impl Kind {
 pub(crate) struct Registration {
     pub(crate) name: NexusName,
     pub(crate) key: u64,
-    /// Made with ALL_TG_PT.
+    /// Whether it was made with ALL_TG_PT.
     pub(crate) all_ports: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reservation {
     kind: Kind,
-    /// Who made it; for the all-registrants types it is all of them.
+    /// Who made the reservation; with the all-registrants types, every registrant is a holder.
     holder: NexusName,
 }
 
-/// Registrations and the reservation.
+/// The registrations and the reservation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
     generation: u32,
-    /// In the order they were made.
+    /// In the order in which they were made.
     registrations: Vec<Registration>,
     reservation: Option<Reservation>,
-    /// Activate persist through power loss, as the last REGISTER said.
+    /// Activate persist through power loss, as set by the last REGISTER.
     aptpl: bool,
 }
 
@@ -108,14 +108,14 @@ pub(crate) enum Refusal {
     Resources,
 }
 
-/// Whom a service action concerns beside the nexus that asked.
+/// The nexuses that a service action affects, besides the one that requested it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Lost their registration to a PREEMPT.
     pub(crate) registrations_preempted: Vec<NexusName>,
     /// Lost their reservation and registration to a CLEAR.
     pub(crate) reservations_preempted: Vec<NexusName>,
-    /// May be interested that the reservation is gone.
+    /// Must be told that the reservation was released.
     pub(crate) reservations_released: Vec<NexusName>,
 }
 
@@ -141,12 +141,12 @@ impl Reservations {
         self.reservation.as_ref().map(|r| r.kind)
     }
 
-    /// The reservation's type, and who made it.
+    /// The reservation's type and the nexus that made it.
     pub(crate) fn reservation(&self) -> Option<(Kind, &NexusName)> {
         self.reservation.as_ref().map(|r| (r.kind, &r.holder))
     }
 
-    /// The reservation's key as READ RESERVATION tells it: 0 if all registrants hold it.
+    /// The reservation's key as reported by READ RESERVATION: 0 if all registrants hold it.
     pub(crate) fn held_key(&self) -> u64 {
         match &self.reservation {
             Some(r) if !r.kind.is_all_registrants() => self.key_of(&r.holder).unwrap_or(0),
@@ -154,8 +154,8 @@ impl Reservations {
         }
     }
 
-    /// Of the all-registrants types the holders are those who are registered now, whoever made the
-    /// reservation (SPC-4 5.12.10).
+    /// Whether the nexus holds the reservation. With the all-registrants types, every current registrant does,
+    /// whoever made the reservation (SPC-4 5.12.10).
     pub(crate) fn is_holder(&self, name: &NexusName) -> bool {
         self.reservation
             .as_ref()
@@ -165,15 +165,15 @@ impl Reservations {
             })
     }
 
-    /// Whether the reservation lets this nexus do everything.
+    /// Whether the reservation allows this nexus everything.
     pub(crate) fn may(&self, name: &NexusName) -> bool {
         self.reservation.as_ref().is_none_or(|r| {
             self.is_holder(name) || r.kind.lets_registrants() && self.key_of(name).is_some()
         })
     }
 
-    /// REGISTER (with the key that must be there now) and REGISTER AND IGNORE EXISTING KEY (with
-    /// `None`), for `names`, of which the first is the nexus that asks (SPC-4 5.12.7).
+    /// REGISTER (with the existing key that must match) and REGISTER AND IGNORE EXISTING KEY (with `None`), for
+    /// `names`, of which the first is the requesting nexus (SPC-4 5.12.7).
     pub(crate) fn register(
         &mut self,
         names: &[NexusName],
@@ -189,7 +189,7 @@ impl Reservations {
         }
         let mut effects = Effects::default();
         if key == 0 {
-            // Of who is not registered it is nothing, whatever its APTPL says (SPC-4 5.12.7).
+            // From an unregistered nexus this is a no-op, whatever its APTPL says (SPC-4 5.12.7).
             if before.is_some() {
                 effects = self.unregister(own);
                 self.generation = self.generation.wrapping_add(1);
@@ -218,8 +218,8 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// What every service action leaves: few enough registrations, each with a key,
-    /// and a reservation only where somebody registered holds it.
+    /// The invariants after every service action: a bounded number of registrations, each with a key, and a
+    /// reservation only while a registrant holds it.
     fn check(&self) {
         debug_assert!(self.registrations.len() <= REGISTRATIONS_MAX);
         debug_assert!(
@@ -232,7 +232,7 @@ impl Reservations {
         debug_assert!(self.registrations.iter().all(|r| r.key != 0));
     }
 
-    /// Takes a registration out, and the reservation with its (last) holder.
+    /// Removes a registration, and the reservation with its (last) holder.
     fn unregister(&mut self, name: &NexusName) -> Effects {
         let was_holder = self.is_holder(name);
         self.registrations.retain(|r| r.name != *name);
@@ -280,7 +280,7 @@ impl Reservations {
         }
     }
 
-    /// RELEASE (SPC-4 5.12.11.2). Of what one does not hold it is done already.
+    /// RELEASE (SPC-4 5.12.11.2). A nexus that does not hold the reservation succeeds without effect.
     pub(crate) fn release(
         &mut self,
         name: &NexusName,
@@ -315,7 +315,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// PREEMPT, and the same part of PREEMPT AND ABORT (SPC-4 5.12.11.4, 5.12.11.5).
+    /// PREEMPT, and the common part of PREEMPT AND ABORT (SPC-4 5.12.11.4, 5.12.11.5).
     pub(crate) fn preempt(
         &mut self,
         name: &NexusName,
@@ -352,7 +352,7 @@ impl Reservations {
             .filter(|r| is_victim(r) && r.name != *name)
             .map(|r| r.name.clone())
             .collect();
-        // Who preempts the key that it has itself stays registered only if it takes over.
+        // A nexus that preempts its own key stays registered only if it takes over the reservation.
         let keeps_own = takes_over
             || !self
                 .registrations
@@ -379,7 +379,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// REGISTER AND MOVE (SPC-4 5.12.8): the reservation goes to `to`, registered with `new_key`.
+    /// REGISTER AND MOVE (SPC-4 5.12.8): moves the reservation to `to`, registered with `new_key`.
     pub(crate) fn move_to(
         &mut self,
         name: &NexusName,
@@ -425,7 +425,7 @@ impl Reservations {
         Ok(Effects::default())
     }
 
-    /// A line for each registration, and one for the reservation, if APTPL says to keep them.
+    /// One line per registration and one for the reservation, if APTPL says to keep them.
     pub(crate) fn save(&self) -> String {
         let mut text = String::new();
         if !self.aptpl {

@@ -1,5 +1,5 @@
-//! Sense data (SPC-4 4.5): why a command ended with CHECK CONDITION, and its two wire formats, for the
-//! target that sends it and the initiator that [receives](Received) it.
+//! Sense data (SPC-4 4.5): why a command ended with CHECK CONDITION. Includes the two wire formats, for the target
+//! that sends it and the initiator that [receives](Received) it.
 
 mod codes;
 mod received;
@@ -17,38 +17,38 @@ pub enum SenseKey {
     RecoveredError = 0x1,
     /// The logical unit cannot be accessed now.
     NotReady = 0x2,
-    /// The medium, or its data, is flawed.
+    /// The medium or its data is defective.
     MediumError = 0x3,
     /// The device failed.
     HardwareError = 0x4,
     /// The CDB or its parameters are wrong or not supported.
     IllegalRequest = 0x5,
-    /// Something happened that the initiator has to know first.
+    /// Something happened that the initiator must know about first.
     UnitAttention = 0x6,
-    /// The blocks are protected from the access.
+    /// The blocks are protected against this access.
     DataProtect = 0x7,
-    /// Blank medium, or (with WRITE SAME and thin units) none mapped.
+    /// Blank medium; with WRITE SAME on thin units, unmapped blocks.
     BlankCheck = 0x8,
-    /// What the vendor defines.
+    /// Defined by the vendor.
     VendorSpecific = 0x9,
     /// A copy command failed.
     CopyAborted = 0xA,
-    /// The device gave the command up; it may be sent again.
+    /// The device aborted the command; the initiator may retry.
     AbortedCommand = 0xB,
-    /// No key of SPC-4.
+    /// Not defined by SPC-4.
     Reserved = 0xC,
-    /// Data were left in a buffer at the end of the medium.
+    /// Data was left in a buffer at the end of the medium.
     VolumeOverflow = 0xD,
-    /// The data sent differ from the medium.
+    /// The data sent does not match the medium.
     Miscompare = 0xE,
-    /// Completed, with something to tell.
+    /// Completed, with additional information.
     Completed = 0xF,
 }
 
 /// The two formats of sense data (SPC-4 4.5); the control mode page's D_SENSE bit chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenseFormat {
-    /// Response code 70h: what every initiator reads.
+    /// Response code 70h: understood by every initiator.
     Fixed,
     /// Response code 72h: holds 64-bit LBAs.
     Descriptor,
@@ -57,37 +57,37 @@ pub enum SenseFormat {
 /// Sense-key specific data (SPC-4 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySpecific {
-    /// Which field is wrong (ILLEGAL REQUEST): of the CDB or of the parameter list.
+    /// The field in error (ILLEGAL REQUEST), in the CDB or in the parameter list.
     FieldPointer {
-        /// Whether the field lies in the CDB (C/D bit) or in the parameter list.
+        /// Whether the field is in the CDB (C/D bit) or in the parameter list.
         in_cdb: bool,
         /// First byte of the field.
         byte: u16,
-        /// The field's most significant bit in that byte, where it is less than a byte.
+        /// The field's most significant bit in that byte, if it is smaller than a byte.
         bit: Option<u8>,
     },
-    /// How far an operation has come, in 65536ths (NOT READY, NO SENSE).
+    /// Progress of an operation, in 65536ths (NOT READY, NO SENSE).
     Progress(u16),
 }
 
-/// The reason of a CHECK CONDITION.
+/// The reason for a CHECK CONDITION.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sense {
-    /// The class of the reason.
+    /// The class of the error.
     pub key: SenseKey,
-    /// The reason.
+    /// The specific error.
     pub asc: Asc,
-    /// Usually the LBA of the first block concerned; for a miscompare the byte offset.
+    /// Usually the LBA of the first block affected; for a miscompare, the byte offset.
     pub information: Option<u64>,
-    /// More about it, as the key defines.
+    /// Further details, as defined by the sense key.
     pub specific: Option<KeySpecific>,
 }
 
 impl Sense {
-    /// Nothing to report: what REQUEST SENSE answers when all is well.
+    /// Nothing to report: the answer of REQUEST SENSE when all is well.
     pub const NONE: Sense = Sense::new(SenseKey::NoSense, Asc::NO_ADDITIONAL_SENSE);
 
-    /// A key and a code, no more.
+    /// Sense data with a key and a code only.
     pub const fn new(key: SenseKey, asc: Asc) -> Sense {
         Sense {
             key,
@@ -123,14 +123,14 @@ impl Sense {
         sense
     }
 
-    /// The same, with INFORMATION.
+    /// This sense data with INFORMATION set.
     pub const fn with_information(mut self, information: u64) -> Sense {
         self.information = Some(information);
         self
     }
 
-    /// The sense data's bytes, current (not deferred), in the given format: 18 bytes in fixed
-    /// format, 8 and its descriptors in descriptor format.
+    /// Encodes current (not deferred) sense data in the given format: 18 bytes in fixed format, 8 bytes plus
+    /// descriptors in descriptor format.
     pub fn encode(&self, format: SenseFormat) -> Vec<u8> {
         match format {
             SenseFormat::Fixed => self.encode_fixed().to_vec(),
@@ -138,8 +138,7 @@ impl Sense {
         }
     }
 
-    /// SPC-4, fixed format sense data. INFORMATION holds 32 bits; a value that does not fit is left
-    /// out and VALID stays 0.
+    /// SPC-4, fixed format sense data. INFORMATION holds 32 bits; a larger value is omitted, and VALID stays 0.
     fn encode_fixed(&self) -> [u8; 18] {
         let mut data = [0; 18];
         data[0] = 0x70;
@@ -157,8 +156,8 @@ impl Sense {
         data
     }
 
-    /// SPC-4, descriptor format sense data, with an information descriptor (00h) and a sense-key
-    /// specific descriptor (02h) where there is something to say.
+    /// SPC-4, descriptor format sense data, with an information descriptor (00h) and a sense-key specific descriptor
+    /// (02h) where they apply.
     fn encode_descriptor(&self) -> Vec<u8> {
         let mut data = vec![
             0x72,
@@ -184,7 +183,7 @@ impl Sense {
 }
 
 impl KeySpecific {
-    /// Bytes 15 to 17 of the fixed format: SKSV and the field.
+    /// Bytes 15 to 17 of the fixed format: SKSV and the sense-key specific field.
     fn encode(self) -> [u8; 3] {
         match self {
             KeySpecific::FieldPointer { in_cdb, byte, bit } => {

@@ -1,68 +1,68 @@
-//! The size and abilities of a logical unit. The caller derives them from the volume below; they are checked
+//! The size and capabilities of a logical unit. The caller derives them from the volume below. They are validated
 //! once, so that the commands can rely on them.
 
 use crate::medium::Extent;
 use crate::sense::{Asc, Sense, SenseKey};
 
-/// Size and abilities of a logical unit.
+/// Size and capabilities of a logical unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Logical block size: 512 or 4096 bytes.
     pub block_size_bytes: u32,
-    /// Physical block size: a power of two times the logical one; what writes should align to.
+    /// Physical block size in bytes: a power of two times the logical one. Writes should be aligned to it.
     pub physical_block_bytes: u32,
     /// Number of logical blocks, at least 1.
     pub len_blocks: u64,
-    /// Whether acknowledged writes may be lost at a power cut until flushed (WCE). Derived from
-    /// the volume; no initiator can change it.
+    /// Whether acknowledged writes may be lost in a power cut until flushed (WCE). Derived from the volume;
+    /// initiators cannot change it.
     pub write_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether initiators may eject the medium and put it back.
+    /// Whether initiators may eject and reload the medium.
     pub removable: bool,
-    /// What discard can do, or `None` if the volume is fully provisioned and stays so.
+    /// How the volume discards blocks; `None` if it is permanently fully provisioned.
     pub discard: Option<Discard>,
-    /// Longest READ, WRITE or VERIFY in blocks, at least 1: longer ones are refused.
+    /// Longest READ, WRITE or VERIFY in blocks, at least 1; longer ones are refused.
     pub transfer_blocks_max: u32,
-    /// Transfer length that performs best, in blocks; 0 says nothing about it.
+    /// Transfer length that performs best, in blocks; 0 if unknown.
     pub transfer_blocks_optimal: u32,
-    /// Granularity of good transfers, in blocks (a stripe unit, say); 0 says nothing about it.
+    /// Granularity of efficient transfers, in blocks (a stripe unit, for example); 0 if unknown.
     pub transfer_blocks_granularity: u16,
-    /// Longest COMPARE AND WRITE in blocks; 0 if there is none.
+    /// Longest COMPARE AND WRITE in blocks; 0 if it is not supported.
     pub compare_write_blocks_max: u8,
-    /// Longest WRITE ATOMIC in blocks, at most `transfer_blocks_max`; 0 if there is none, because
-    /// a power cut could tear a write.
+    /// Longest WRITE ATOMIC in blocks, at most `transfer_blocks_max`; 0 if it is not supported, because a power cut
+    /// could tear a write.
     pub atomic_blocks_max: u32,
-    /// What first block and length of a WRITE ATOMIC must be multiples of, in blocks, at least 1.
+    /// The first block and the length of a WRITE ATOMIC must be multiples of this, in blocks, at least 1.
     pub atomic_blocks_unit: u32,
-    /// Longest WRITE SAME in blocks, at least 1: longer ones are refused. (libiscsi's suite takes
-    /// 65,536 or more for a promise that one WRITE is taken of as many blocks.)
+    /// Longest WRITE SAME in blocks, at least 1; longer ones are refused. (libiscsi's suite takes 65,536 or more to
+    /// mean that a single WRITE of as many blocks is accepted.)
     pub write_same_blocks_max: u64,
 }
 
 /// How a volume discards (unmaps) blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discard {
-    /// The unit that space is given back in, in logical blocks, at least 1.
+    /// Granularity of deallocation, in logical blocks, at least 1.
     pub granularity_blocks: u32,
-    /// The first block that is aligned to the granularity; less than it.
+    /// The first block aligned to the granularity; less than the granularity.
     pub alignment_blocks: u32,
     /// Whether discarded blocks are guaranteed to read as zeroes (LBPRZ).
     pub zeroes_after_discard: bool,
-    /// Most blocks that one UNMAP command may name, at least 1. (libiscsi's suite finds more than
-    /// 2^20 excessive, except `u32::MAX`, which says that there is no limit.)
+    /// Maximum number of blocks in one UNMAP command, at least 1. (libiscsi's suite considers more than 2^20
+    /// excessive, except `u32::MAX`, which means no limit.)
     pub unmap_blocks_max: u32,
-    /// Most ranges that one UNMAP command may name: 1 to 4095.
+    /// Maximum number of ranges in one UNMAP command: 1 to 4095.
     pub unmap_ranges_max: u16,
 }
 
 /// A [`Shape`] that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// Not a block size that disks have.
+    /// Not a valid logical block size.
     #[error("a logical block of {0} bytes is not possible: use 512 or 4096")]
     BlockSize(u32),
-    /// The physical block does not hold a power of two of logical blocks.
+    /// The physical block is not a power of two of logical blocks.
     #[error(
         "a physical block of {physical} bytes over logical blocks of {logical} is not possible: \
          use {logical} times a power of two up to 32768"
@@ -76,7 +76,7 @@ pub enum ShapeError {
     /// No blocks, or more than 2^63 bytes of them.
     #[error("a disk of {0} blocks is not possible: use at least one and at most 2^63 bytes")]
     Length(u64),
-    /// A limit that leaves nothing allowed, or more than its field on the wire holds.
+    /// A limit that allows nothing, or does not fit its field on the wire.
     #[error("{name} cannot be {value}: use {least} to {most}")]
     Limit {
         /// The field's name.
@@ -113,7 +113,7 @@ impl Shape {
         }
     }
 
-    /// Whether a disk can have this shape.
+    /// Checks whether a disk can have this shape.
     ///
     /// # Errors
     /// The first [`ShapeError`] found.
@@ -122,7 +122,7 @@ impl Shape {
         if logical != 512 && logical != 4096 {
             return Err(ShapeError::BlockSize(logical));
         }
-        // The exponent has four bits, and physical blocks above 16 MiB would be a mistake anyway.
+        // The exponent field has four bits, and physical blocks above 16 MiB would be a mistake anyway.
         let ratio = physical / logical;
         if physical % logical != 0 || !ratio.is_power_of_two() || ratio > 1 << 15 {
             return Err(ShapeError::PhysicalBlock { physical, logical });
@@ -158,7 +158,7 @@ impl Shape {
         if let Some(discard) = &self.discard {
             let granularity = u64::from(discard.granularity_blocks);
             limit("granularity_blocks", granularity, 1, u32::MAX.into())?;
-            // The alignment's field has 31 bits.
+            // The alignment field has 31 bits.
             let alignment_max = (granularity - 1).min((1 << 31) - 1);
             limit(
                 "alignment_blocks",
@@ -172,19 +172,19 @@ impl Shape {
                 1,
                 u32::MAX.into(),
             )?;
-            // UNMAP's parameter list holds no more than 4095 descriptors.
+            // UNMAP's parameter list holds at most 4095 descriptors.
             limit("unmap_ranges_max", discard.unmap_ranges_max.into(), 1, 4095)?;
         }
         Ok(())
     }
 
-    /// log2 of the logical blocks in a physical one.
+    /// log2 of the number of logical blocks per physical block.
     pub(crate) fn physical_block_exponent(&self) -> u8 {
         (self.physical_block_bytes / self.block_size_bytes).trailing_zeros() as u8
     }
 
-    /// `blocks` from `lba` on, if they exist. A start past the last block is out of range even
-    /// for 0 blocks (libiscsi checks it).
+    /// The extent of `blocks` from `lba`, if it exists. An LBA past the last block is out of range even for 0 blocks
+    /// (libiscsi checks this).
     pub(crate) fn extent(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
         if lba < self.len_blocks && blocks <= self.len_blocks - lba {
             Ok(Extent {
@@ -198,7 +198,7 @@ impl Shape {
         }
     }
 
-    /// As [`Shape::extent`], with 0 blocks meaning all that follow.
+    /// Like [`Shape::extent`], with 0 blocks meaning all that follow.
     pub(crate) fn extent_or_rest(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
         match blocks {
             0 => self.extent(lba, self.len_blocks.saturating_sub(lba)),
@@ -206,7 +206,7 @@ impl Shape {
         }
     }
 
-    /// Refuses what writes, on a disk that does not take writes.
+    /// Refuses a write to a read-only disk.
     pub(crate) fn check_writable(&self) -> Result<(), Sense> {
         if self.read_only {
             Err(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED))

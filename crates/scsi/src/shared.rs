@@ -1,10 +1,9 @@
-//! What all copies of a logical unit have in common: one for each lane and each target port that a
-//! volume is served through.
+//! The state that all views of a logical unit share. There is one view for each lane and each target port through
+//! which a volume is served.
 //!
-//! It exists once, behind a lock that no plain I/O takes. Each copy of the unit keeps an extract (its
-//! [`Rights`]) with the version of the state that it was made from, and compares versions before every
-//! command. A change raises the version before its command is answered: once the initiator knows of the
-//! change, no command is judged by the old state.
+//! The state exists once, behind a lock that plain I/O never takes. Each view keeps an extract (its [`Rights`]) with
+//! the version of the state it was made from, and compares versions before every command. A change raises the version
+//! before its command is answered, so once the initiator knows of the change, no command is judged by the old state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +15,7 @@ use crate::commands::sanitize::Progress;
 use crate::mode::ModeParameters;
 use crate::reservations::{NexusName, Reservations};
 
-/// The common state of a logical unit.
+/// The shared state of a logical unit.
 #[derive(Debug, Default)]
 pub struct SharedUnit {
     version: AtomicU64,
@@ -29,57 +28,57 @@ pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
-    /// Nexuses that were told of the power-on, logged in or not; the latest is the last.
+    /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_heard: VecDeque<NexusName>,
-    /// Relative identifiers of the target ports that it is reached through.
+    /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
-    /// Who holds the unit by RESERVE (6).
+    /// The holder of the unit by RESERVE (6).
     pub(crate) reserved_by: Option<NexusId>,
-    /// Who prevents the medium's removal.
+    /// The nexuses that prevent the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
     pub(crate) sanitize: Option<Progress>,
-    /// Results of EXTENDED COPY, the oldest first.
+    /// Results of EXTENDED COPY, oldest first.
     pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
-    /// The number of logical blocks, once there is a copy.
+    /// The number of logical blocks, once there is a view.
     pub(crate) len_blocks: Option<u64>,
 }
 
-/// A copy's extract of the state.
+/// A view's extract of the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rights {
     version: u64,
     pub(crate) reserved_by: Option<NexusId>,
-    /// The persistent reservation's type and who may do what it forbids to others.
+    /// The persistent reservation's type, and the nexuses exempt from its restrictions.
     pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
     pub(crate) ejected: bool,
-    /// A sanitize runs or has failed.
+    /// Whether a sanitize is running or has failed.
     pub(crate) sanitizing: bool,
     pub(crate) mode: ModeParameters,
     pub(crate) len_blocks: Option<u64>,
 }
 
 impl SharedUnit {
-    /// A logical unit that nobody has reached yet.
+    /// The state of a logical unit that nobody has accessed yet.
     pub fn new() -> Arc<SharedUnit> {
         Arc::default()
     }
 
-    /// What must outlive a restart (registrations made with APTPL, saved mode pages), as text;
-    /// `None` when there is nothing.
+    /// The part of the state that must survive a restart (registrations made with APTPL, saved mode pages), as text;
+    /// `None` if there is nothing to keep.
     pub fn save(&self) -> Option<String> {
         let state = self.look();
         text(&state.reservations, &state.mode, state.sanitize)
     }
 
-    /// The number of logical blocks that its initiators know; `None` before anybody has reached it.
+    /// The number of logical blocks as initiators know it; `None` before the first access.
     pub fn len_blocks(&self) -> Option<u64> {
         self.look().len_blocks
     }
 
-    /// Takes what [`SharedUnit::save`] gave before a restart. Lines that make no sense are left out.
+    /// Restores what [`SharedUnit::save`] returned before a restart. Malformed lines are ignored.
     pub fn restore(&self, text: &str) {
         self.change(|state| {
             state.reservations.restore(text);
@@ -88,12 +87,12 @@ impl SharedUnit {
         });
     }
 
-    /// Looks without changing anything that other copies keep.
+    /// Locks the state without changing anything that views keep extracts of.
     pub(crate) fn look(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state; every copy sees it from its next command on.
+    /// Changes the state; every view sees the change from its next command on.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.look();
         let result = change(&mut state);
@@ -101,7 +100,7 @@ impl SharedUnit {
         result
     }
 
-    /// Brings a copy's extract up to date; false if it was.
+    /// Brings a view's extract up to date; false if it already was.
     #[inline]
     pub(crate) fn refresh(&self, rights: &mut Rights) -> bool {
         let is_stale = self.version.load(Ordering::Acquire) != rights.version;
@@ -111,7 +110,7 @@ impl SharedUnit {
         is_stale
     }
 
-    /// Makes a copy's extract anew.
+    /// Rebuilds a view's extract.
     #[cold]
     fn extract(&self, rights: &mut Rights) {
         let state = self.look();
@@ -127,7 +126,7 @@ impl SharedUnit {
     }
 }
 
-/// What must outlive a restart; `None` when there is nothing.
+/// The text that must survive a restart; `None` if there is nothing to keep.
 pub(crate) fn text(
     reservations: &Reservations,
     mode: &ModeParameters,
@@ -138,14 +137,14 @@ pub(crate) fn text(
 }
 
 impl State {
-    /// The most names that are remembered; a nexus that is forgotten is told of the power-on once more.
+    /// Maximum number of names remembered; a nexus that is forgotten gets the power-on report once more.
     const HEARD_MAX: usize = 1024;
 
     pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
         self.power_on_heard.contains(name)
     }
 
-    /// Remembers the name of a nexus that was told of the power-on.
+    /// Records that a nexus, by its name, has received the power-on report.
     pub(crate) fn power_on_heard(&mut self, nexus: NexusId) {
         let Some(name) = self.names.get(&nexus).cloned() else {
             return;
@@ -159,12 +158,12 @@ impl State {
         self.power_on_heard.push_back(name);
     }
 
-    /// Nobody knows of the power-on that is being told now.
+    /// Forgets who received earlier power-on reports, because a new one is being established.
     pub(crate) fn forget_power_on_heard(&mut self) {
         self.power_on_heard.clear();
     }
 
-    /// The nexuses that are logged in and whose names are `wanted`.
+    /// The logged-in nexuses whose names are `wanted`.
     pub(crate) fn nexuses(&self, wanted: impl Fn(&NexusName) -> bool) -> BTreeSet<NexusId> {
         let named = self.names.iter().filter(|(_, name)| wanted(name));
         named.map(|(nexus, _)| *nexus).collect()
@@ -175,7 +174,7 @@ impl State {
         Some((kind, self.nexuses(|name| self.reservations.may(name))))
     }
 
-    /// Tells the nexuses with these names, except the one that caused it.
+    /// Establishes a unit attention for the nexuses with these names, except the one that caused it.
     pub(crate) fn tell(&mut self, names: &[NexusName], attention: Attention, except: NexusId) {
         for nexus in self.nexuses(|name| names.contains(name)) {
             if nexus != except {
@@ -184,14 +183,14 @@ impl State {
         }
     }
 
-    /// A reset: what belongs to nexuses and not to their names is gone (SAM-5 6.3.3).
+    /// Resets the unit: drops what belongs to nexuses rather than to their names (SAM-5 6.3.3).
     pub(crate) fn reset(&mut self) {
         self.reserved_by = None;
         self.preventing.clear();
         self.mode.reset();
     }
 
-    /// A nexus that ended takes with it what was only its own.
+    /// Drops a nexus that ended, with everything that belonged to it alone.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.attentions.forget(nexus);
         self.names.remove(&nexus);

@@ -1,5 +1,5 @@
-//! A logical unit: identity, shape and the way through a command from its CDB to its ending. What
-//! initiators can change and what is remembered of each nexus lives in the [`SharedUnit`].
+//! A logical unit: its identity, its shape, and the path of a command from CDB to ending. The state that initiators
+//! can change, and what is remembered of each nexus, lives in the [`SharedUnit`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::shared::{Rights, SharedUnit, State};
 #[derive(Debug)]
 pub struct LogicalUnit {
     identity: Identity,
-    /// Its length is that of `rights`.
+    /// Its length is always that of `rights`.
     shape: Shape,
-    /// Whether it refuses writes whatever initiators set (software write protection).
+    /// Whether it refuses writes regardless of software write protection (SWP), which initiators control.
     is_read_only: bool,
     shared: Arc<SharedUnit>,
     rights: Rights,
-    /// Nexuses that are known and have no unit attention pending, as of the version of `rights`.
+    /// Known nexuses without a pending unit attention, as of the version of `rights`.
     quiet: BTreeSet<NexusId>,
 }
 
 impl LogicalUnit {
-    /// A disk of its own that no nexus has reached yet.
+    /// A disk with its own state, not yet accessed by any nexus.
     ///
     /// # Errors
     /// [`ShapeError`] if no disk can have this shape.
@@ -39,7 +39,7 @@ impl LogicalUnit {
         LogicalUnit::sharing(identity, shape, SharedUnit::new())
     }
 
-    /// A further view of the disk whose state is `shared`.
+    /// Another view of the disk whose state is `shared`.
     ///
     /// # Errors
     /// [`ShapeError`] if no disk can have this shape.
@@ -52,8 +52,8 @@ impl LogicalUnit {
         let port = identity.port.relative_port;
         shared.change(|state| {
             state.ports.insert(port);
-            // A volume that grew while its copies were made is as long as the first one says until
-            // everybody is told.
+            // A volume may grow while its views are being created; all of them use the first one's length until the
+            // growth is announced.
             state.len_blocks.get_or_insert(shape.len_blocks);
         });
         Ok(LogicalUnit {
@@ -66,53 +66,52 @@ impl LogicalUnit {
         })
     }
 
-    /// Nobody reaches the disk through this view's target port any more.
+    /// Records that the disk can no longer be reached through this view's target port.
     pub fn leave_port(&self) {
         let port = self.identity.port.relative_port;
         self.shared.change(|state| state.ports.remove(&port));
     }
 
-    /// Its names.
+    /// The disk's names.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Its size and abilities.
+    /// The disk's size and capabilities.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length now, in logical blocks, also where another view was resized meanwhile.
+    /// The current length in logical blocks, even if another view was resized.
     pub fn len_blocks(&mut self) -> u64 {
         self.refresh();
         self.shape.len_blocks
     }
 
-    /// What it has in common with other views of the same disk.
+    /// The state shared with other views of the same disk.
     pub fn shared(&self) -> &Arc<SharedUnit> {
         &self.shared
     }
 
-    /// Its mode parameters.
+    /// The mode parameters.
     pub(crate) fn mode(&self) -> &crate::mode::ModeParameters {
         &self.rights.mode
     }
 
-    /// What an error does to other commands of the task set (control mode page, QERR).
+    /// How an error affects other commands of the task set (control mode page, QERR).
     pub fn queue_error(&mut self) -> QueueError {
         self.refresh();
         self.rights.mode.current.queue_error
     }
 
-    /// Whether a command that another nexus aborts ends with TASK ABORTED (control mode page,
-    /// TAS), or without a word, and its nexus hears of it by a unit attention.
+    /// Whether a command aborted by another nexus ends with TASK ABORTED (control mode page, TAS). Otherwise it ends
+    /// silently, and its nexus gets a unit attention.
     pub fn tells_aborted(&mut self) -> bool {
         self.refresh();
         self.rights.mode.current.task_aborted_status
     }
 
-    /// The format that sense data of this disk has in a CHECK CONDITION (control mode page,
-    /// D_SENSE).
+    /// The sense data format of this disk in a CHECK CONDITION (control mode page, D_SENSE).
     pub fn sense_format(&self) -> SenseFormat {
         match self.rights.mode.current.descriptor_sense {
             true => SenseFormat::Descriptor,
@@ -120,12 +119,12 @@ impl LogicalUnit {
         }
     }
 
-    /// Gives the disk, all its copies, this number of logical blocks: it was resized. If that is
-    /// another one, gives the old one, and every nexus is told of it once, through whichever copy it
-    /// comes. Who has been told finds the new capacity: both change under one lock.
+    /// Resizes the disk, in all its views, to this many logical blocks. If that is a change, returns the old length
+    /// and establishes a unit attention for every nexus, reported once through whichever view it uses. An initiator
+    /// that has seen the attention sees the new capacity, because both change under one lock.
     ///
     /// # Errors
-    /// [`ShapeError::Length`], and it stays as it was.
+    /// [`ShapeError::Length`]; the length stays unchanged.
     pub fn resize(&mut self, len_blocks: u64) -> Result<Option<u64>, ShapeError> {
         Shape {
             len_blocks,
@@ -144,10 +143,9 @@ impl LogicalUnit {
         Ok(old)
     }
 
-    /// Has every known nexus told of `attention` once, except the one that caused it. A task
-    /// management function or another layer uses it: resets, cleared commands, a changed LUN
-    /// list. A reset also ends what belongs to nexuses: RESERVE (6), prevented removal, mode
-    /// parameters that were not saved.
+    /// Establishes the unit attention `attention` for every known nexus except the one that caused it. Used by task
+    /// management and other layers: resets, cleared commands, a changed LUN list. A reset also drops what belongs to
+    /// nexuses: RESERVE (6), prevented removal, mode parameters that were not saved.
     pub fn post(&self, attention: Attention, except: Option<NexusId>) {
         self.shared.change(|state| {
             if matches!(
@@ -163,23 +161,23 @@ impl LogicalUnit {
         });
     }
 
-    /// Has one nexus told of `attention`, once.
+    /// Establishes the unit attention `attention` for one nexus.
     pub fn tell(&self, nexus: NexusId, attention: Attention) {
         self.shared
             .change(|state| state.attentions.post_to(attention, nexus));
     }
 
-    /// Takes the unit attention pending for a nexus, for transports without sense data.
+    /// Clears and returns the pending unit attention of a nexus, for transports without sense data.
     pub fn take_attention(&self, nexus: NexusId) -> Option<Attention> {
         let mut state = self.shared.look();
         state.attentions.know(nexus).ok()?;
         self.take_from(&mut state, nexus)
     }
 
-    /// Makes a nexus known by name before its first command, so that it finds its registrations
-    /// again: `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). One that was
-    /// [told of the power-on](LogicalUnit::power_on_heard) before is told that its nexus was lost, not of a power-on: nothing
-    /// that it had cached here is gone. Gives whether it was.
+    /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
+    /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
+    /// [received the power-on report](LogicalUnit::power_on_heard) gets a nexus loss instead of another power-on,
+    /// since nothing that it had cached here is gone. Returns whether it had.
     pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> bool {
         let name = NexusName {
             initiator_port: initiator_port.to_ascii_lowercase(),
@@ -195,20 +193,20 @@ impl LogicalUnit {
         })
     }
 
-    /// Remembers that a nexus has *received* the unit attention of the power-on: until the unit
-    /// is powered on again, its port does not have to hear of it.
+    /// Records that a nexus has *received* the power-on unit attention. Its port is not told again until the unit's
+    /// next power-on.
     pub fn power_on_heard(&self, nexus: NexusId) {
         self.shared.look().power_on_heard(nexus);
     }
 
-    /// Forgets a nexus that ended. Transports must call it, or the table of nexuses fills up and
-    /// new ones get BUSY for their commands.
+    /// Forgets a nexus that ended. Transports must call this, or the nexus table fills up and commands of new nexuses
+    /// end with BUSY.
     pub fn forget(&mut self, nexus: NexusId) {
         self.quiet.remove(&nexus);
         self.shared.change(|state| state.forget(nexus));
     }
 
-    /// The name of a nexus; one that was not established has its number for one.
+    /// The name of a nexus; a nexus that was not announced is named by its number.
     pub(crate) fn name_of(&self, state: &State, nexus: NexusId) -> NexusName {
         let known = state.names.get(&nexus).cloned();
         known.unwrap_or_else(|| NexusName {
@@ -225,12 +223,12 @@ impl LogicalUnit {
         }
     }
 
-    /// Takes a command: `cdb` as received, padded or not. Nothing is transferred yet, and a
-    /// failure found here costs no data-out.
+    /// Starts a command: `cdb` as received, padded or not. No data has been transferred yet, so a failure found here
+    /// costs no data-out.
     ///
-    /// The first command of a new nexus, other than INQUIRY, REPORT LUNS and REQUEST SENSE, is
-    /// answered with a unit attention instead (SAM-5 5.14), and so is the first after a change.
-    /// With 4096 nexuses remembered a new one gets BUSY.
+    /// The first command of a new nexus, and the first after a change, is answered with a unit attention instead,
+    /// unless it is INQUIRY, REPORT LUNS or REQUEST SENSE (SAM-5 5.14). Once 4096 nexuses are remembered, new ones
+    /// get BUSY.
     pub fn begin(&mut self, nexus: NexusId, cdb: &[u8]) -> Action {
         self.refresh();
         let command = Command::decode(cdb);
@@ -244,7 +242,7 @@ impl LogicalUnit {
                 return Action::End(Ending::CONFLICT);
             }
             if self.rights.sanitizing && !command.passes_sanitize() {
-                // Another sanitize may follow a failed one; two at a time may not.
+                // A new sanitize may follow a failed one, but two may not run at once.
                 if let Some(progress) = self.shared.look().sanitize {
                     return Action::End(Ending::check(progress.sense()));
                 }
@@ -263,21 +261,21 @@ impl LogicalUnit {
         action
     }
 
-    /// Takes the unit attention pending for a nexus. That the medium may have changed concerns only ports
-    /// that can eject and load it.
+    /// Clears and returns the pending unit attention of a nexus. A possible medium change is only reported on ports
+    /// where the medium is removable.
     fn take_from(&self, state: &mut State, nexus: NexusId) -> Option<Attention> {
         std::iter::from_fn(|| state.attentions.take(nexus))
             .find(|attention| self.shape.removable || *attention != Attention::MediumMayHaveChanged)
     }
 
-    /// Whether its medium has been ejected. A port that shows the disk as one that is not removable goes
-    /// on with it: its initiators know no way to load it again.
+    /// Whether the medium counts as ejected on this port. A port that presents the disk as non-removable keeps using
+    /// it, since its initiators could not load it again.
     fn is_ejected(&self) -> bool {
         self.rights.ejected && self.shape.removable
     }
 
-    /// Reports the unit attention pending for a nexus, unless the command is one that does not wait for it
-    /// (SPC-4: INQUIRY, REPORT LUNS, REQUEST SENSE).
+    /// Reports the pending unit attention of a nexus, unless the command is exempt (SPC-4: INQUIRY, REPORT LUNS,
+    /// REQUEST SENSE).
     fn tell_first(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
         let shared = self.shared.clone();
         let mut state = shared.look();
@@ -309,8 +307,8 @@ impl LogicalUnit {
         }
     }
 
-    /// Whether a command that waited (for its data-out, say) may still be done: its nexus may
-    /// have been fenced off, or the medium be gone or protected since.
+    /// Checks whether a command that waited (say, for its data-out) may still be performed: in the meantime its nexus
+    /// may have been fenced off, or the medium ejected or write-protected.
     ///
     /// # Errors
     /// How to end it instead.
@@ -338,7 +336,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Goes on with a command whose parameter list has arrived. Never asks for another.
+    /// Continues a command whose parameter list has arrived. Never asks for another list.
     pub fn resume(&mut self, list: ParameterList, data: &[u8]) -> Action {
         self.refresh();
         let (nexus, len) = (list.nexus, list.len_bytes as usize);
@@ -351,7 +349,7 @@ impl LogicalUnit {
             .into()
     }
 
-    /// The ending of a command whose [`MediumOp`](crate::MediumOp) is done.
+    /// The ending of a command whose [`MediumOp`](crate::MediumOp) has been performed.
     pub fn complete(&self, result: Result<(), MediumError>) -> Ending {
         let Err(error) = result else {
             return Ending::GOOD;

@@ -1,4 +1,4 @@
-//! Who makes room for whom, in cases and over random histories.
+//! Which connections make room for which, in single cases and over random histories.
 
 use std::net::Ipv4Addr;
 
@@ -19,7 +19,7 @@ fn admission() -> Admission<()> {
     Admission::new(PLACES)
 }
 
-/// Who had to leave when a connection came from host `n`, and the number of the one that came.
+/// The number of the connection that arrived from host `n`, and the one it displaced.
 fn arrive(admission: &Admission<()>, n: u8) -> (u64, Option<(u64, Limit)>) {
     let (id, displaced) = admission.arrive(host(n), ());
     (
@@ -112,7 +112,7 @@ fn a_place_is_kept_for_who_had_it() {
     for id in database {
         leave(&admission, id);
     }
-    // Two of four places are kept; two are for anybody.
+    // Two of four places are reserved; the other two are for anyone.
     log_in(&admission, 2, "a");
     log_in(&admission, 3, "b");
     let (refused, _) = arrive(&admission, 4);
@@ -131,7 +131,7 @@ fn places_are_kept_for_the_longest_sessions() {
         let id = log_in(&admission, n, name);
         admission.leave(id, at(end));
     }
-    // `b` is forgotten, as two places are kept, and so is whoever comes and goes.
+    // `b` is forgotten because only two places are reserved, and so are the visitors that come and go.
     for n in 0..100 {
         let id = log_in(&admission, 9, &format!("visitor-{n}"));
         admission.leave(id, at(1));
@@ -154,7 +154,7 @@ fn who_has_a_place_keeps_it_when_there_are_fewer() {
         reserved: 0,
         ..PLACES
     });
-    // Three are there, and none is kept for the one that left.
+    // Three places are taken, and none is reserved for the session that ended.
     let (late, _) = arrive(&admission, 5);
     assert!(!enter(&admission, late, "db"));
     leave(&admission, ids[1]);
@@ -176,8 +176,8 @@ fn accepting_waits_while_too_many_are_still_leaving() {
     assert!(!admission.is_crowded());
 }
 
-/// The bounds hold over any history, and a database is never shut out by others who only connect
-/// or log in under names of their own.
+/// The limits hold over any history, and others cannot shut out a database merely by connecting or by logging in
+/// under names of their own.
 #[test]
 fn the_bounds_hold_over_random_histories() {
     for seed in 1..200u64 {

@@ -1,16 +1,16 @@
-//! Who waits for whom, and what it takes to find out.
+//! Which commands wait for which, and how much work it takes to find out.
 
 use super::*;
 use crate::open::{OpenCommand, OpenCommands, WriteParts, command_id};
 use engine::{Payload, time::Instant};
 use unit::{Permits, Times};
 
-/// Task IDs as a protocol machine gives them.
+/// Task IDs as a protocol machine assigns them.
 fn tasks(count: usize) -> Vec<TaskId> {
     (0..count).map(|slot| TaskId::new(slot as u16, 1)).collect()
 }
 
-/// Commands, and the I/Os that run for them.
+/// Commands, and the I/Os running for them.
 #[derive(Default)]
 struct Session {
     commands: OpenCommands,

@@ -1,4 +1,4 @@
-//! A server's configuration with one RAM disk, and our initiator's way to it.
+//! Test support: a server with one RAM disk, and our own initiator configured to reach it.
 
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ pub(crate) fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
     })
 }
 
-/// What is served, and how.
+/// The configuration to serve.
 pub(crate) struct Setup {
     pub(crate) units: UnitsConfig,
     pub(crate) server: ServerConfig,
 }
 
-/// A server and its units.
+/// A running server and its units.
 pub(crate) struct Served {
     pub(crate) units: Units,
     pub(crate) server: Server,
@@ -104,7 +104,7 @@ pub(crate) fn disk_at(address: SocketAddr) -> IscsiConfig {
     }
 }
 
-/// Runs `test` with a server on the same lane, and gives what it gives.
+/// Runs `test` with a server on the same lane, and returns its result.
 pub(crate) fn with_config<T>(setup: Setup, test: impl AsyncFnOnce(&Served) -> T) -> T {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();

@@ -1,5 +1,5 @@
-//! Who may log in, over real sockets: CHAP with each algorithm, its refusals and their delay, access
-//! lists, digests.
+//! Login access control over real sockets: CHAP with each algorithm, its refusals and their delay, access lists,
+//! digests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,8 +96,8 @@ fn the_wrong_one_is_refused_and_has_to_wait_before_it_tries_again() {
         refused(wrong()).await;
         let waited = time::now() - began;
         assert!(waited >= Duration::from_millis(750), "{waited:?}");
-        // The right one is let in, after its wait; and then nobody waits any more: one login of some
-        // is quick, however busy this machine is.
+        // The right secret is accepted after its delay, and from then on nobody is delayed. One of several logins
+        // must be quick, however busy this machine is.
         let login = async || {
             let disk = IscsiDisk::open(disk_with(server, one_way(SECRET)));
             disk.await.expect("a login").close().await;
@@ -135,7 +135,7 @@ fn bystanders_do_not_wait_for_the_failures_of_others() {
         }
         let waiting = named("stranger", SECRET);
         let waiting = engine::spawn(async move { IscsiDisk::open(waiting).await });
-        // Who has proved itself before, and who has nothing to prove.
+        // Initiators that have authenticated before, and those that need not, are not delayed.
         login(named("db", SECRET)).await;
         let open = IscsiConfig {
             target_name: open_name.clone(),

@@ -1,5 +1,5 @@
-//! Many commands at once: far more than the target's window, in one session, some given up while
-//! they wait for it.
+//! Deep queues: far more commands in one session than the target's window holds, some cancelled while they wait for
+//! it.
 
 use engine::{Buf, Duration, task, time};
 use volume::{Durability, Volume};

@@ -1,4 +1,4 @@
-//! A volume that became longer: our own initiator on every lane follows, with its I/O going on.
+//! A volume grows while it is served: our own initiator on every lane notices, and its I/O continues undisturbed.
 
 use std::{fs::File, path::PathBuf, rc::Rc, sync::Arc, thread, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::common::{config, disk_at};
 const BEFORE: u64 = 1 << 20;
 const AFTER: u64 = 3 << 20;
 
-/// A file that goes with the test.
+/// A file that is deleted when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -64,7 +64,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
             let file = served.clone();
             LaneFuture::new(async move { Ok(Rc::new(file.on_lane()) as SharedVolume) })
         }));
-        // Two target ports, and two lanes for each.
+        // Two target ports, each served by two lanes.
         let mut second =
             PortalGroup::only(config.server.targets[0].portal_groups[0].portals.clone());
         (second.tag, second.relative_port) = (2, 2);
@@ -80,7 +80,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         let load = disks.iter().cloned().map(|disk| {
             spawn(async move {
                 let mut rounds = 0u32;
-                // As long as it takes, and a little of the new length.
+                // Until the growth is noticed, plus a few rounds at the new length.
                 while disk.shape().len_bytes() == BEFORE || rounds % 8 != 0 {
                     let at = u64::from(rounds % 128) * 4096;
                     disk.read(at, 4096).await.expect("no I/O is disturbed");

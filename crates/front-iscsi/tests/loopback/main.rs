@@ -1,5 +1,5 @@
-//! The target and our own initiator over real sockets: what one sends the other understands, and
-//! the pair of them keeps the contract of a volume. `authentication` has who may log in.
+//! The target and our own initiator over real sockets: they understand each other, and together they keep the
+//! contract of a volume. `authentication` tests who may log in.
 
 mod authentication;
 #[path = "../common/mod.rs"]
@@ -92,7 +92,7 @@ fn a_session_that_is_logged_in_again_goes_on_where_it_was() {
             .write(0, Buf::copy_of(&[1; 512]).into(), Durability::Fua)
             .await
             .expect("a write");
-        // The same initiator port logs in again: the first session ends, and comes back when used.
+        // The same initiator port logs in again: the first session ends, and is reestablished when used.
         let second = IscsiDisk::open(disk_at(address))
             .await
             .expect("the same login");
@@ -162,7 +162,7 @@ fn a_disk_that_is_let_go_ends_its_session() {
             config.isid = iscsi::Isid::random([1, 2, 3], session);
             let disk = IscsiDisk::open(config).await;
             drop(disk.expect("the one connection is free again"));
-            // The target hears of the end in its own time.
+            // Gives the target time to notice that the connection ended.
             time::sleep(Duration::from_millis(100)).await;
         }
         server.stop().await;

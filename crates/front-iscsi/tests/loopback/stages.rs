@@ -51,7 +51,7 @@ fn the_time_of_a_command_is_where_it_was_spent() {
         assert_eq!(volume.of(Kind::Read, Stage::Transfer).len(), 0);
         assert!(report.to_string().contains("volume disk"), "{report}");
         disk.close().await;
-        // The session's end takes nothing away from the volume's times.
+        // The end of the session does not reduce the volume's totals.
         while !server.units.stage_times().initiators.is_empty() {
             time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! What an initiator's connection takes from its driver and tells it.
+//! The commands and settings that an initiator's connection takes from its driver, and the events it reports.
 
 use crate::error::CloseReason;
 use crate::lun::LunField;
@@ -18,13 +18,13 @@ pub struct Command<'a> {
     pub attribute: u8,
     /// Which way data flows; not bidirectional.
     pub direction: Direction,
-    /// Expected Data Transfer Length in bytes; 0 without data.
+    /// Expected Data Transfer Length in bytes; 0 for no data.
     pub data_len: u32,
-    /// Has the target tell where the command's time goes, if both ends have agreed that it may be asked.
+    /// Whether to ask the target for stage times, if both ends have agreed to support them.
     pub asks_stage_times: bool,
 }
 
-/// What happened; drained with `poll_event` after each `receive`, before the next one.
+/// An event. Drain events with `poll_event` after each `receive`, before the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InitiatorEvent {
@@ -32,31 +32,30 @@ pub enum InitiatorEvent {
     LoggedIn {
         /// The session's TSIH.
         tsih: u16,
-        /// The portal group that the connection has reached, if the target has said it
-        /// (RFC 7143 §13.9).
+        /// The portal group that the connection has reached, if the target has declared it (RFC 7143 §13.9).
         portal_group_tag: Option<u16>,
-        /// What was agreed on.
+        /// The negotiated parameters.
         parameters: SessionParameters,
     },
     /// This PDU's payload belongs at `offset` of the task's read data.
     DataIn {
-        /// Whose data.
+        /// The task.
         task: TaskId,
-        /// From the start of the command's data, in bytes.
+        /// Offset from the start of the command's data, in bytes.
         offset: u32,
-        /// In bytes; the whole payload.
+        /// Length in bytes: the whole payload.
         len: u32,
     },
-    /// A task ended; its identity is free.
+    /// A task ended; its ID is free again.
     Done {
-        /// Which one.
+        /// The task.
         task: TaskId,
-        /// How.
+        /// How it ended.
         result: TaskResult,
     },
-    /// The answer to a task management function. Tasks it ended were reported `Done` before.
+    /// The answer to a task management function. The tasks it ended have already been reported `Done`.
     TaskManagementDone {
-        /// The function's own identity.
+        /// The function's own task ID.
         task: TaskId,
         /// Response code (RFC 7143 §11.6.1); 255 also stands for a Reject.
         response: u8,
@@ -65,7 +64,7 @@ pub enum InitiatorEvent {
     Targets(Vec<TargetRecord>),
     /// The target answered our ping.
     Pong,
-    /// The target asks for a logout within so many seconds, or announces that it will drop.
+    /// The target asks for a logout within a given time, or announces that it will drop the connection or session.
     AsyncMessage {
         /// Event code: 0 SCSI event, 1 logout request, 2 connection drop, 3 session drop,
         /// 4 negotiation request (RFC 7143 §11.9.1).
@@ -80,8 +79,8 @@ pub enum InitiatorEvent {
         /// Reason code (RFC 7143 §11.17.1).
         reason: u8,
     },
-    /// The connection is over; always the last event. Tasks that were not `Done` are lost: a
-    /// write among them may or may not have happened.
+    /// The connection has ended; always the last event. The outcome of tasks that were not `Done` is unknown: a write
+    /// may or may not have happened.
     Closed(CloseReason),
 }
 
@@ -94,15 +93,15 @@ pub enum TaskResult {
         status: u8,
         /// Sense data without its length prefix; empty for none.
         sense: Vec<u8>,
-        /// What the target says about the length.
+        /// The residual count reported by the target.
         residual: Residual,
-        /// Bytes transferred: for a read those that arrived, less what the target calls
-        /// underflow; for a write the expected length less the underflow.
+        /// Bytes transferred: for a read, those received minus the reported underflow; for a write, the expected
+        /// length minus the underflow.
         transferred: u32,
-        /// Where its time went at the target, if that was asked and agreed.
+        /// Its stage times at the target, if they were asked for and agreed on.
         stage_times: Option<StageTimes>,
     },
-    /// The target failed to execute it: a response code other than 0 (RFC 7143 §11.4.3).
+    /// The target failed to process the command: a response code other than 0 (RFC 7143 §11.4.3).
     TargetFailure {
         /// Response code.
         response: u8,
@@ -116,41 +115,40 @@ pub enum TaskResult {
     },
 }
 
-/// Difference between expected and actual length, in bytes (RFC 7143 §11.4.5).
+/// The difference between expected and actual length, in bytes (RFC 7143 §11.4.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
     /// None.
     #[default]
     None,
-    /// So much of the expected length was not used.
+    /// This many bytes of the expected length were not used.
     Underflow(u32),
-    /// So much more would have been transferred.
+    /// This many more bytes would have been transferred.
     Overflow(u32),
 }
 
-/// Settings and bounds of one initiator connection.
+/// Settings and limits of one initiator connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitiatorConfig {
     /// InitiatorName, an iSCSI name.
     pub initiator_name: String,
     /// The target to log in to; `None` for a discovery session.
     pub target_name: Option<String>,
-    /// Initiator part of the session identifier: the same one reinstates the session.
+    /// Initiator part of the session identifier; reusing it reinstates the session.
     pub isid: crate::login::Isid,
-    /// How to prove who we are, with fresh random bytes for each connection. With it we offer
-    /// only CHAP; without it only AuthMethod=None.
+    /// How to authenticate, with fresh random bytes for each connection. If set, only CHAP is offered; otherwise only
+    /// AuthMethod=None.
     pub authentication: Option<crate::login::Authentication>,
     /// What we want to negotiate.
     pub operational: crate::params::OperationalConfig,
-    /// Tasks and task management functions open at once, 1 to 65535, whatever the target's
-    /// window allows.
+    /// Maximum number of open tasks and task management functions, 1 to 65535, even if the target's window allows
+    /// more.
     pub tasks_max: u16,
-    /// Longest data segment of a PDU handed over inline (text, sense, ping), bytes, at least
-    /// 8192.
+    /// Longest data segment of a PDU delivered inline (text, sense, ping), in bytes, at least 8192.
     pub inline_len_max: u32,
-    /// Login Responses before we give up.
+    /// Maximum number of Login Responses before the login is given up.
     pub login_pdus_max: u32,
-    /// Bytes of text in the whole login, and in one discovery answer.
+    /// Maximum length of text in the whole login, and in one discovery answer, in bytes.
     pub text_len_max: usize,
 }
 

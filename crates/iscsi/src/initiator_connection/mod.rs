@@ -1,7 +1,6 @@
-//! The initiator's end of a connection (RFC 7143). `receive` takes what the target sends,
-//! `queue` builds what goes to it, `task` holds what one command expects. Nothing that a target
-//! sends is believed beyond what was asked for; at ErrorRecoveryLevel 0 a target that breaks the
-//! protocol ends the connection.
+//! The initiator's end of a connection (RFC 7143). `receive` handles what the target sends, `queue` builds what is
+//! sent to it, and `task` tracks what a single command expects. Nothing the target sends is trusted beyond what was
+//! asked for; at ErrorRecoveryLevel 0, a protocol violation by the target ends the connection.
 
 mod event;
 mod queue;
@@ -26,9 +25,9 @@ use crate::task::{Direction, RxData, Slab, TaskId};
 use crate::text::{self, TextBuffer};
 use crate::transmit::Transmit;
 
-/// Identities beside those of commands: functions, a ping, a text exchange, a logout.
+/// Task IDs reserved for other requests than commands: functions, a ping, a text exchange, a logout.
 const OTHERS_MAX: usize = 32;
-/// Replies to the target's pings that may wait to be sent.
+/// Maximum number of queued replies to the target's pings.
 const QUEUED_REPLIES_MAX: usize = 32;
 /// Function code of ABORT TASK (RFC 7143 §11.5.1).
 const ABORT_TASK: u8 = 1;
@@ -44,7 +43,7 @@ pub struct InitiatorConnection {
     /// CmdSN of the next command.
     cmd_sn: u32,
     max_cmd_sn: u32,
-    /// The next StatSN; unknown until the first Login Response.
+    /// The next expected StatSN; unknown until the first Login Response.
     exp_stat_sn: Option<u32>,
     tasks: Slab<Entry>,
     commands_open: usize,
@@ -63,7 +62,7 @@ enum Phase {
     Closed,
 }
 
-/// What an Initiator Task Tag of ours stands for.
+/// What an Initiator Task Tag of ours refers to.
 #[derive(Debug)]
 enum Entry {
     Command(Task),
@@ -81,7 +80,7 @@ enum Entry {
     Logout,
 }
 
-/// A NOP-Out of ours that waits for its NOP-In.
+/// A NOP-Out of ours awaiting its NOP-In.
 #[derive(Clone, Copy, Debug)]
 struct Ping {
     task: TaskId,
@@ -129,7 +128,7 @@ impl InitiatorConnection {
         connection
     }
 
-    /// What [`frame`](crate::frame::frame) accepts now. Ask again after each `receive`.
+    /// What [`frame`](crate::frame::frame) accepts at this point. Ask again after each `receive`.
     pub fn frame_limits(&self) -> FrameLimits {
         FrameLimits {
             digests: self.parameters.digests,
@@ -138,17 +137,16 @@ impl InitiatorConnection {
         }
     }
 
-    /// Whether the driver may hand over the next PDU. False while too many replies wait to be
-    /// sent, and after the end.
+    /// Whether the driver may deliver the next PDU. False while too many replies are queued, and after the end.
     pub fn wants_read(&self) -> bool {
         self.phase != Phase::Closed && self.queued_replies < QUEUED_REPLIES_MAX
     }
 
-    /// Takes one PDU: its 48 header bytes, its additional headers, its data. May be called as
-    /// soon as the headers are there for payload PDUs ([`RxData::Length`]).
+    /// Handles one PDU: its 48 header bytes, its additional headers, its data. PDUs with payload may be delivered as
+    /// soon as the headers have arrived ([`RxData::Length`]).
     pub fn receive(&mut self, now: u64, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
         if let Some(ping) = &mut self.ping {
-            // Whatever comes shows that the peer is alive.
+            // Any PDU shows that the peer is alive.
             ping.deadline = now.saturating_add(ping.timeout_ns);
         }
         let announced = pdu::Bhs::of(bhs).data_segment_length();
@@ -178,18 +176,17 @@ impl InitiatorConnection {
         self.next_transmit()
     }
 
-    /// Ends the connection because of something only the driver sees: a framing or digest error.
+    /// Ends the connection because of an error that only the driver can detect, such as a framing or digest error.
     /// `Closed(Protocol(error))` follows.
     pub fn fail(&mut self, error: Error) {
         self.close(CloseReason::Protocol(error));
     }
 
-    /// Sends a command. The payload of a write is asked for by `poll_transmit` piece by piece
-    /// until `Done`.
+    /// Sends a command. `poll_transmit` asks for a write's payload piece by piece until `Done`.
     ///
     /// # Errors
-    /// [`Error::WindowClosed`]: try again after the next `Done`; [`Error::WrongState`] outside
-    /// of a normal session's full feature phase; [`Error::Argument`].
+    /// [`Error::WindowClosed`]: retry after the next `Done`; [`Error::WrongState`] outside the full feature phase of
+    /// a normal session; [`Error::Argument`].
     pub fn submit(&mut self, command: Command<'_>) -> Result<TaskId, Error> {
         self.require_full_feature(SessionType::Normal)?;
         let argument = |what, value: usize, expected| Error::Argument {
@@ -219,7 +216,7 @@ impl InitiatorConnection {
         Ok(id)
     }
 
-    /// Whether [`submit`](Self::submit) would take a command now.
+    /// Whether [`submit`](Self::submit) would accept a command now.
     pub fn can_submit(&self) -> bool {
         self.phase == Phase::FullFeature
             && self.session_type == SessionType::Normal
@@ -229,8 +226,7 @@ impl InitiatorConnection {
             && !before(self.max_cmd_sn, self.cmd_sn)
     }
 
-    /// Aborts a task: ABORT TASK. `Done` for `task` comes before `TaskManagementDone` for the
-    /// identity returned.
+    /// Sends ABORT TASK for a task. `Done` for `task` comes before `TaskManagementDone` for the returned ID.
     ///
     /// # Errors
     /// [`Error::NoSuchTask`] if it has ended; [`Error::WindowClosed`] if the task table is full.
@@ -280,7 +276,7 @@ impl InitiatorConnection {
     /// Asks to close the session; `Closed(Logout)` follows.
     ///
     /// # Errors
-    /// [`Error::WrongState`] before login or if asked before.
+    /// [`Error::WrongState`] before login, or if already requested.
     pub fn logout(&mut self) -> Result<(), Error> {
         self.require_full_feature(self.session_type)?;
         let task = self
@@ -299,9 +295,9 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Sends a NOP-Out that the target must answer within `timeout_ns`; `Pong` or
-    /// `Closed(PingTimeout)` follows. Does nothing while one is open, before login, or in a
-    /// discovery session, which allows no pings (RFC 7143 §4.3).
+    /// Sends a NOP-Out that the target must answer within `timeout_ns`; `Pong` or `Closed(PingTimeout)` follows. Does
+    /// nothing while another one is open, before login, or in a discovery session, which allows no pings (RFC 7143
+    /// §4.3).
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
         let allowed = self.require_full_feature(SessionType::Normal).is_ok();
         if !allowed || self.ping.is_some() {
@@ -330,12 +326,12 @@ impl InitiatorConnection {
         }
     }
 
-    /// The session's parameters: defaults until `LoggedIn`.
+    /// The session's parameters; defaults until `LoggedIn`.
     pub fn parameters(&self) -> &crate::params::SessionParameters {
         &self.parameters
     }
 
-    /// Tasks and task management functions open now.
+    /// The number of open tasks and task management functions.
     pub fn tasks_len(&self) -> usize {
         self.tasks.len()
     }
@@ -363,7 +359,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// The last event. What waits to be sent does not go any more.
+    /// Raises the last event. Queued PDUs are no longer sent.
     fn close(&mut self, reason: CloseReason) {
         if self.phase == Phase::Closed {
             return;

@@ -1,5 +1,5 @@
-//! What an initiator has to send, in order. Commands and Data-Out PDUs are built when they
-//! leave, so that a write of any length is one entry for each burst. ExpStatSN is stamped last.
+//! The initiator's transmit queue. Commands and Data-Out PDUs are built only when they are sent, so a write of any
+//! length takes one entry per burst. ExpStatSN is set last.
 
 use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
 use crate::error::Error;
@@ -9,10 +9,10 @@ use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::task::{Direction, TaskId};
 use crate::transmit::{Transmit, TransmitData};
 
-/// One entry of the queue.
+/// An entry of the queue.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// A PDU that needs only ExpStatSN.
+    /// A PDU that is complete except for ExpStatSN.
     Ready {
         header: [u8; 48],
         data: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) enum Outgoing {
     },
     /// A command with its immediate data.
     Command { task: TaskId },
-    /// A sequence of Data-Out from `offset` to `end`, for an R2T or unsolicited.
+    /// A sequence of Data-Out PDUs from `offset` to `end`, for an R2T or unsolicited.
     DataOut {
         task: TaskId,
         tag: u32,
@@ -42,7 +42,7 @@ impl Outgoing {
 }
 
 impl InitiatorConnection {
-    /// Drops what a command that has ended had queued.
+    /// Drops the queued PDUs of a command that has ended.
     pub(super) fn drop_queued(&mut self, task: TaskId) {
         self.outgoing.retain(|entry| entry.task() != Some(task));
     }
@@ -214,7 +214,7 @@ impl InitiatorConnection {
             task.moved = len;
         }
         if more {
-            // Before anything else that was queued later: the target may wait for it.
+            // Ahead of everything queued later, because the target may be waiting for it.
             self.outgoing.push_front(Outgoing::DataOut {
                 task: id,
                 tag: RESERVED_TAG,
@@ -236,7 +236,7 @@ impl InitiatorConnection {
         Some(self.stamp(header.to_bytes(), data, digests))
     }
 
-    /// The next Data-Out of the first entry; `None` when it has none left or its task has ended.
+    /// The next Data-Out of the first entry; `None` if it has none left or its task has ended.
     fn send_data_out(&mut self) -> Option<Transmit> {
         let Some(Outgoing::DataOut {
             task: id,
@@ -285,7 +285,7 @@ impl InitiatorConnection {
     }
 
     fn stamp(&self, mut header: [u8; 48], data: TransmitData, digests: Digests) -> Transmit {
-        // ExpStatSN lies at the same place in every request (§11.3, §11.5, §11.7, ...).
+        // ExpStatSN is at the same offset in every request (§11.3, §11.5, §11.7, ...).
         let exp_stat_sn = self.exp_stat_sn.unwrap_or(0);
         header[28..32].copy_from_slice(&exp_stat_sn.to_be_bytes());
         Transmit {

@@ -1,4 +1,4 @@
-//! What an initiator does with each PDU it receives: the login phase, then full feature phase.
+//! How an initiator handles each received PDU: in the login phase, then in full feature phase.
 
 use super::event::{InitiatorEvent, Residual, TaskResult};
 use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
@@ -11,7 +11,7 @@ use crate::status::LoginStatus;
 use crate::task::{RxData, TaskId};
 use crate::text;
 
-/// Text Responses of one discovery.
+/// Maximum number of Text Responses in one discovery.
 const TEXT_ROUNDS_MAX: u32 = 4096;
 
 impl InitiatorConnection {
@@ -24,7 +24,7 @@ impl InitiatorConnection {
             });
         };
         let data = data.inline()?;
-        // In a refusal StatSN means nothing (§11.13.4); tgt leaves it 0.
+        // StatSN is meaningless in a refusal (§11.13.4); tgt leaves it 0.
         if LoginStatus(response.status.get()).class() == 0 {
             self.exp_stat_sn.get_or_insert(response.stat_sn.get());
             self.take_stat_sn(bhs)?;
@@ -35,7 +35,7 @@ impl InitiatorConnection {
             Ok(InitiatorStep::Done(tsih)) => {
                 self.parameters = self.login.negotiation().parameters();
                 self.phase = Phase::FullFeature;
-                // What the Login Request had stays the number of the first command (§4.2.2.1).
+                // The first command uses the CmdSN of the Login Request (§4.2.2.1).
                 self.max_cmd_sn = self.cmd_sn.wrapping_sub(1);
                 self.take_window(bhs);
                 let parameters = self.parameters.clone();
@@ -56,7 +56,7 @@ impl InitiatorConnection {
         data: RxData<'_>,
     ) -> Result<(), Error> {
         if self.queued_replies > 2 * super::QUEUED_REPLIES_MAX {
-            // A driver that reads on although `wants_read` is false.
+            // The driver keeps reading although `wants_read` is false.
             return Err(Error::Limit {
                 what: "queued replies",
                 max: super::QUEUED_REPLIES_MAX,
@@ -79,7 +79,7 @@ impl InitiatorConnection {
                     phase: "after login",
                 })
             }
-            // All others carry status.
+            // All other PDUs carry status.
             pdu => {
                 self.take_stat_sn(bhs)?;
                 let data = data.inline()?;
@@ -105,8 +105,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Checks that a PDU with status has the StatSN that is due: at ErrorRecoveryLevel 0 a lost
-    /// status cannot be had again.
+    /// Checks that a PDU with status has the expected StatSN: at ErrorRecoveryLevel 0, a lost status cannot be
+    /// recovered.
     fn take_stat_sn(&mut self, bhs: &[u8; 48]) -> Result<(), Error> {
         let numbers: &pdu::Numbers = zerocopy::transmute_ref!(bhs);
         let received = numbers.stat_sn.get();
@@ -123,7 +123,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Takes MaxCmdSN as §4.2.2.1 says: never backwards, and only a pair that makes sense.
+    /// Updates MaxCmdSN as §4.2.2.1 says: never backwards, and only from a consistent pair.
     fn take_window(&mut self, bhs: &[u8; 48]) {
         let numbers: &pdu::Numbers = zerocopy::transmute_ref!(bhs);
         let (expected, max) = (numbers.exp_cmd_sn.get(), numbers.max_cmd_sn.get());
@@ -132,7 +132,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// The command that a tag stands for; `None` if it has ended.
+    /// The command that a tag refers to; `None` if it has ended.
     fn open_command(&mut self, tag: u32) -> Result<Option<(TaskId, &mut super::Task)>, Error> {
         let Some(id) = self.tasks.find_tag(tag) else {
             return Ok(None);
@@ -158,7 +158,7 @@ impl InitiatorConnection {
         if carries_status {
             self.take_stat_sn(bhs)?;
         }
-        // Data of a task that was aborted is dropped.
+        // Data of an aborted task is dropped.
         let Some(id) = self.tasks.find_tag(pdu.initiator_task_tag.get()) else {
             return Ok(());
         };
@@ -257,13 +257,13 @@ impl InitiatorConnection {
         };
         self.tasks.remove(id);
         match (function, response) {
-            // A task that the target does not know will not end by itself either.
+            // A task unknown to the target will not end by itself either.
             (ABORT_TASK, 0 | 1) => {
                 if let Some(task) = referenced {
                     self.finish(task, TaskResult::Aborted);
                 }
             }
-            // Abort task set, clear task set, logical unit reset; target resets take all.
+            // Abort task set, clear task set and logical unit reset affect one unit; target resets affect all.
             (2 | 4 | 5, 0) => self.abort_where(|task| task.lun == lun, cmd_sn),
             (6 | 7, 0) => self.abort_where(|_| true, cmd_sn),
             _ => {}
@@ -272,7 +272,7 @@ impl InitiatorConnection {
             .push_back(InitiatorEvent::TaskManagementDone { task: id, response });
     }
 
-    /// Ends the tasks that match and were sent before `cmd_sn`.
+    /// Ends the matching tasks that were sent before `cmd_sn`.
     fn abort_where(&mut self, matches: impl Fn(&super::Task) -> bool, cmd_sn: u32) {
         let ended: Vec<TaskId> = self.tasks.ids().collect();
         for id in ended {
@@ -343,14 +343,14 @@ impl InitiatorConnection {
                 Vec::new()
             },
         });
-        // 2: this connection is dropped; 3: all of the session.
+        // 2: this connection is dropped; 3: all connections of the session are.
         if matches!(message.event, 2 | 3) {
             self.close(CloseReason::DroppedByPeer);
         }
     }
 
-    /// A refused command or function ends; a refused Data-Out is followed by a response
-    /// (§11.17.1); what else was refused the driver is told.
+    /// Handles a Reject: a refused command or function ends, a refused Data-Out is followed by a response (§11.17.1),
+    /// and any other refusal is reported to the driver.
     fn reject(&mut self, reject: &pdu::Reject, data: &[u8]) {
         let reason = reject.reason;
         let refused = data.first_chunk::<48>().map(pdu::Bhs::of);
@@ -358,7 +358,7 @@ impl InitiatorConnection {
             u32::from_be_bytes(bhs.initiator_task_tag)
         });
         let id = self.tasks.find_tag(tag);
-        // The header's opcode is the target's word: it must be that of what has this tag.
+        // The target chose the header's opcode: it must match the request with this tag.
         let named = id.and_then(|id| Some((id, self.tasks.get(id)?)));
         match (refused.map(pdu::Bhs::opcode), named) {
             (Some(opcode::SCSI_COMMAND), Some((id, Entry::Command(_)))) => {
@@ -368,7 +368,7 @@ impl InitiatorConnection {
                 self.finish_function(id, 255);
             }
             (Some(opcode::NOP_OUT), Some((id, Entry::Ping))) => {
-                // The target is alive, whatever it thinks of pings.
+                // The target is alive, whatever it makes of pings.
                 self.ping = None;
                 self.tasks.remove(id);
                 self.events.push_back(InitiatorEvent::Pong);
@@ -387,7 +387,7 @@ fn is_logout(entry: &Entry) -> bool {
     matches!(entry, Entry::Logout)
 }
 
-/// Sense data of a response or SCSI event: two bytes of length, then as many as came.
+/// The sense data of a response or SCSI event: a two-byte length, then at most that many bytes.
 fn sense_of(data: &[u8]) -> Vec<u8> {
     let Some((length, rest)) = data.split_first_chunk::<2>() else {
         return Vec::new();

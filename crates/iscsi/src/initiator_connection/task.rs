@@ -1,5 +1,5 @@
-//! One SCSI task at the initiator: what was asked for, and how far it got. A target that goes
-//! beyond it, or skips, is caught here (RFC 7143 §4.2.5, §11.7, §11.8).
+//! One SCSI task at the initiator: what was asked for, and how far the transfer has got. Detects a target that
+//! exceeds the request or skips data (RFC 7143 §4.2.5, §11.7, §11.8).
 
 use super::event::{Command, Residual};
 use crate::error::Error;
@@ -17,17 +17,17 @@ pub(super) struct Task {
     pub(super) direction: Direction,
     pub(super) data_len: u32,
     pub(super) asks_stage_times: bool,
-    /// Its PDU has been handed out for sending.
+    /// Whether its PDU has been handed out for sending.
     pub(super) sent: bool,
-    /// Data in the command PDU.
+    /// Length of the data in the command PDU.
     pub(super) immediate_len: u32,
-    /// Where unsolicited data ends, immediate data included.
+    /// The offset where unsolicited data ends, immediate data included.
     pub(super) unsolicited_end: u32,
     /// Bytes of read data received, or of write data handed out for sending.
     pub(super) moved: u32,
     data_sn: u32,
     r2t_sn: u32,
-    /// Where the next R2T must start.
+    /// The offset where the next R2T must start.
     r2t_offset: u32,
     pub(super) r2ts_open: u16,
 }
@@ -70,7 +70,7 @@ impl Task {
         }
     }
 
-    /// Takes a Data-In of `len` bytes; returns where its payload belongs.
+    /// Handles a Data-In of `len` bytes; returns the offset of its payload.
     pub(super) fn data_in(&mut self, pdu: &pdu::DataIn, len: u32) -> Result<u32, Error> {
         let due = |field, received, expected| match received == expected {
             true => Ok(()),
@@ -107,7 +107,7 @@ impl Task {
         Ok(offset)
     }
 
-    /// Takes an R2T; returns the end of the data it asks for.
+    /// Handles an R2T; returns the end offset of the data it asks for.
     pub(super) fn r2t(
         &mut self,
         r2t: &pdu::R2t,
@@ -157,14 +157,14 @@ impl Task {
         Ok(self.r2t_offset)
     }
 
-    /// Whether Data-Out may still wait to be sent.
+    /// Whether there may still be Data-Out to send.
     pub(super) fn owes_data(&self) -> bool {
         self.r2ts_open > 0
             || (self.direction == Direction::Write && self.moved < self.unsolicited_end)
     }
 
-    /// What the flags and count of a final PDU say, and the bytes that this leaves as
-    /// transferred: never more than moved.
+    /// The residual in the flags and count of a final PDU, and the bytes transferred after accounting for it: never
+    /// more than were moved.
     pub(super) fn transferred(&self, flags: u8, count: u32) -> (Residual, u32) {
         let (residual, used) = match flags & (pdu::OVERFLOW | pdu::UNDERFLOW) {
             pdu::UNDERFLOW => (
@@ -172,7 +172,7 @@ impl Task {
                 self.data_len.saturating_sub(count),
             ),
             pdu::OVERFLOW => (Residual::Overflow(count), self.data_len),
-            // Both at once is an error of the target (§11.4.1); what was moved still counts.
+            // Both at once is an error of the target (§11.4.1); the data that was moved still counts.
             _ => (Residual::None, self.data_len),
         };
         (residual, used.min(self.moved))

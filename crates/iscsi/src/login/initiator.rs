@@ -1,6 +1,5 @@
-//! The initiator's half of a login: security stage with CHAP or AuthMethod=None, one round of
-//! operational keys, full feature phase. A target that wants more rounds gets empty requests, up
-//! to a bound.
+//! The initiator's half of a login: the security stage with CHAP or AuthMethod=None, one round of operational keys,
+//! then full feature phase. If a target wants more rounds, the initiator sends empty requests, up to a limit.
 
 use super::chap::{self, Authentication, InitiatorChap, Next};
 use super::{CONTINUE, FULL_FEATURE, OPERATIONAL, SECURITY, SessionType, TRANSIT, Transition};
@@ -10,10 +9,10 @@ use crate::pdu::LoginResponse;
 use crate::status::LoginStatus;
 use crate::text::{self, TextBuffer};
 
-/// What comes after a Login Response.
+/// The next step after a Login Response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Another Login Request with these flags and this text.
+    /// Send another Login Request with these flags and this text.
     Request(u8, Vec<u8>),
     /// Full feature phase, in the session with this TSIH.
     Done(u16),
@@ -29,12 +28,12 @@ pub(crate) struct InitiatorLogin {
     text: TextBuffer,
     negotiation: Negotiation,
     chap: Option<InitiatorChap>,
-    /// AuthMethod and CHAP keys of the response at hand.
+    /// AuthMethod and CHAP keys of the current response.
     method: Option<String>,
     chap_keys: chap::Keys,
     target_address: Option<String>,
     portal_group_tag: Option<u16>,
-    /// The last request asked to leave the stage.
+    /// Whether the last request asked to leave the stage.
     transit: bool,
 }
 
@@ -56,7 +55,7 @@ impl InitiatorLogin {
             pdus_max,
             text: TextBuffer::new(text_len_max),
             negotiation,
-            // Whoever wants CHAP has to stay for it.
+            // With CHAP, the first request must stay in the security stage.
             transit: authentication.is_none(),
             chap: authentication.map(InitiatorChap::new),
             method: None,
@@ -70,7 +69,7 @@ impl InitiatorLogin {
         &self.negotiation
     }
 
-    /// TargetPortalGroupTag, if the target has said it.
+    /// TargetPortalGroupTag, if the target has declared it.
     pub(crate) fn portal_group_tag(&self) -> Option<u16> {
         self.portal_group_tag
     }
@@ -87,7 +86,7 @@ impl InitiatorLogin {
             SessionType::Discovery => "Discovery",
         };
         text::push(&mut text, "SessionType", session_type);
-        // CHAP is not offered beside None: a target could take that, or somebody on the way.
+        // CHAP is not offered together with None: the target, or an attacker on the path, could choose None.
         if self.chap.is_some() {
             text::push(&mut text, "AuthMethod", "CHAP");
             return (SECURITY << 2, text);
@@ -96,7 +95,7 @@ impl InitiatorLogin {
         (TRANSIT | SECURITY << 2 | OPERATIONAL, text)
     }
 
-    /// Takes a Login Response with its data segment.
+    /// Handles a Login Response with its data segment.
     pub(crate) fn receive(
         &mut self,
         response: &LoginResponse,
@@ -124,7 +123,7 @@ impl InitiatorLogin {
         self.text.append(data)?;
         let status = LoginStatus(response.status.get());
         if status.class() != 0 {
-            // A redirection says where to; other text of a refusal does not matter.
+            // A redirection carries an address; any other text in a refusal is irrelevant.
             let text = self.text.take();
             self.target_address = text::pairs(&text).ok().and_then(|pairs| {
                 let address = pairs.into_iter().find(|pair| pair.0 == "TargetAddress");
@@ -185,7 +184,7 @@ impl InitiatorLogin {
         ))
     }
 
-    /// Takes the CHAP step that is due.
+    /// Performs the CHAP step that is due.
     fn authenticate(&mut self, leaves: bool, reply: &mut Vec<u8>) -> Result<Next, Error> {
         let (method, keys) = (self.method.take(), std::mem::take(&mut self.chap_keys));
         match &mut self.chap {
@@ -236,7 +235,7 @@ impl InitiatorLogin {
     }
 }
 
-/// Why a login went no further.
+/// Why a login cannot continue.
 enum Stop {
     Refused(LoginStatus),
     Error(Error),

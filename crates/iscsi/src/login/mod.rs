@@ -1,6 +1,6 @@
-//! The login phase (RFC 7143 §6.3, §11.12, §11.13): what both roles share. Stages go from
-//! SecurityNegotiation over LoginOperationalNegotiation to FullFeaturePhase; `target` and
-//! `initiator` hold the two ends, `chap` the authentication within the first stage.
+//! The login phase (RFC 7143 §6.3, §11.12, §11.13): code shared by both roles. The stages are SecurityNegotiation,
+//! LoginOperationalNegotiation and FullFeaturePhase; `target` and `initiator` implement the two ends, `chap` the
+//! authentication in the first stage.
 
 mod chap;
 mod initiator;
@@ -14,7 +14,7 @@ pub(crate) use target::{Step as TargetStep, TargetLogin};
 
 pub(crate) use crate::pdu::CONTINUE;
 
-/// The stages, as CSG and NSG have them (RFC 7143 §11.12.3).
+/// The stages as encoded in CSG and NSG (RFC 7143 §11.12.3).
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 pub(crate) const FULL_FEATURE: u8 = 3;
@@ -32,7 +32,7 @@ struct Transition {
 }
 
 impl Transition {
-    /// CSG, and what comes after it.
+    /// The current stage (CSG) and the requested transition.
     fn of(flags: u8) -> (u8, Transition) {
         (
             flags >> 2 & 3,
@@ -53,8 +53,8 @@ impl Transition {
 pub struct Isid(pub [u8; 6]);
 
 impl Isid {
-    /// An ISID of the "random" format: 24 bits that tell initiators of one host apart and a
-    /// qualifier that tells their sessions apart.
+    /// An ISID of the "random" format: 24 bits that distinguish the initiators of different hosts, and a qualifier
+    /// that distinguishes their sessions.
     pub fn random(host: [u8; 3], qualifier: u16) -> Isid {
         let [high, low] = qualifier.to_be_bytes();
         Isid([0x80, host[0], host[1], host[2], high, low])
@@ -64,8 +64,8 @@ impl Isid {
 /// What a session is for (RFC 7143 §13.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionType {
-    /// SCSI commands.
+    /// For SCSI commands.
     Normal,
-    /// SendTargets only.
+    /// For SendTargets only.
     Discovery,
 }

@@ -1,17 +1,17 @@
-//! Who logs in to what, as the target is told.
+//! The details of a login, as reported to the target's driver.
 
 use super::{Isid, SessionType};
 
-/// What is known of a login, for the target's log.
+/// What is known about a login, for the target's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginReport<'a> {
-    /// Names are empty or missing until they have come.
+    /// The request; names are empty or missing until received.
     pub request: &'a LoginRequest,
-    /// A Login Request has come.
+    /// Whether a Login Request has arrived.
     pub has_begun: bool,
-    /// What the initiator did wrong, where the status alone does not say it.
+    /// What the initiator did wrong, if the status alone does not say it.
     pub complaint: Option<&'static str>,
-    /// The target has proven to the initiator who it is. If that did not convince it, it leaves.
+    /// Whether the target has authenticated itself to the initiator. An initiator that was not convinced disconnects.
     pub has_proven: bool,
 }
 
@@ -22,14 +22,14 @@ pub struct LoginRequest {
     pub initiator_name: String,
     /// InitiatorAlias, if given.
     pub initiator_alias: Option<String>,
-    /// TargetName: always there in a normal session.
+    /// TargetName; always present in a normal session.
     pub target_name: Option<String>,
     /// Normal or discovery.
     pub session_type: SessionType,
     /// Initiator part of the session identifier.
     pub isid: Isid,
-    /// 0 for a new session; otherwise the session that this connection wants to join: refuse
-    /// with `SESSION_DOES_NOT_EXIST` or `TOO_MANY_CONNECTIONS`.
+    /// 0 for a new session; otherwise the session that this connection wants to join: refuse with
+    /// `SESSION_DOES_NOT_EXIST` or `TOO_MANY_CONNECTIONS`.
     pub tsih: u16,
     /// Connection ID.
     pub cid: u16,

@@ -1,7 +1,7 @@
-//! The target's half of a login. Each Login Request either gets a response at once or a question
-//! to the driver first: may this initiator use this target ([`Step::Identify`]), and, when all
-//! is negotiated, may the session begin ([`Step::Begin`])? Between the two the initiator proves
-//! who it is, if the driver demands that ([`TargetLogin::authenticate`]).
+//! The target's half of a login. Each Login Request is answered either immediately or after a question to the driver:
+//! may this initiator use this target ([`Step::Identify`]), and, once everything is negotiated, may the session begin
+//! ([`Step::Begin`])? In between, the initiator authenticates if the driver demands it
+//! ([`TargetLogin::authenticate`]).
 
 use super::chap::{self, Authentication, TargetChap};
 use super::{
@@ -13,23 +13,23 @@ use crate::pdu;
 use crate::status::LoginStatus;
 use crate::text::{self, TextBuffer};
 
-/// What comes after a Login Request.
+/// The next step after a Login Request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A Login Response with these flags and this text.
+    /// Send a Login Response with these flags and this text.
     Respond(u8, Vec<u8>),
     /// Ask the driver about the initiator, then call [`TargetLogin::identified`].
     Identify(LoginRequest),
     /// Ask the driver whether the session may begin, then call [`TargetLogin::begin`].
     Begin(LoginRequest),
-    /// A Login Response that ends it.
+    /// Send a Login Response that ends the login.
     Refuse(LoginStatus),
 }
 
 /// The state of one login.
 #[derive(Debug)]
 pub(crate) struct TargetLogin {
-    /// Fixed by the first request: it must not change afterwards.
+    /// Set by the first request; these values must not change afterwards.
     first: Option<First>,
     stage: u8,
     pdus_left: u32,
@@ -38,7 +38,7 @@ pub(crate) struct TargetLogin {
     requested: Transition,
     who: LoginRequest,
     identified: bool,
-    /// AuthMethod as offered and not answered yet.
+    /// AuthMethod as offered, while not answered.
     methods: Option<String>,
     chap_keys: chap::Keys,
     /// The authentication that the driver demands.
@@ -57,7 +57,7 @@ struct First {
     initiator_task_tag: u32,
 }
 
-/// Why an initiator could not prove who it is; for our own log.
+/// Why an initiator failed authentication; for the target's log only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuthenticationFailure {
     pub(crate) user: Option<String>,
@@ -109,12 +109,12 @@ impl TargetLogin {
         &self.who
     }
 
-    /// Whether a Login Request has come.
+    /// Whether a Login Request has arrived.
     pub(crate) fn has_begun(&self) -> bool {
         self.first.is_some()
     }
 
-    /// What is known of it, for our own log.
+    /// What is known about the login, for the target's log.
     pub(crate) fn report(&self) -> LoginReport<'_> {
         LoginReport {
             request: &self.who,
@@ -124,18 +124,18 @@ impl TargetLogin {
         }
     }
 
-    /// Notes what the initiator did wrong.
+    /// Records what the initiator did wrong.
     pub(crate) fn wrong(&mut self, why: &'static str) -> LoginStatus {
         self.complaint = Some(why);
         LoginStatus::INITIATOR_ERROR
     }
 
-    /// Why the login was refused, if the authentication was the reason.
+    /// Takes the authentication failure, if that is why the login was refused.
     pub(crate) fn take_failure(&mut self) -> Option<AuthenticationFailure> {
         self.failure.take()
     }
 
-    /// Takes a Login Request with its data segment.
+    /// Handles a Login Request with its data segment.
     pub(crate) fn receive(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> Step {
         self.step(request, data).unwrap_or_else(Step::Refuse)
     }
@@ -162,7 +162,7 @@ impl TargetLogin {
         Ok(Step::Identify(self.who.clone()))
     }
 
-    /// The rules of §11.12 for the header: version, stages, and what must stay the same.
+    /// Checks the header by the rules of §11.12: version, stages, and fields that must not change.
     fn check(&mut self, request: &pdu::LoginRequest) -> Result<(), LoginStatus> {
         self.pdus_left = self
             .pdus_left
@@ -200,7 +200,7 @@ impl TargetLogin {
 
     fn take_text(&mut self, text: &[u8]) -> Result<(), LoginStatus> {
         let pairs = text::pairs(text).map_err(|_| self.wrong("its text is not KEY=VALUE pairs"))?;
-        // SessionType decides what other keys mean, wherever it stands.
+        // SessionType determines the meaning of other keys, wherever it appears.
         if pairs.contains(&("SessionType", "Discovery")) && !self.identified {
             self.who.session_type = SessionType::Discovery;
             self.negotiation.set_discovery();
@@ -217,8 +217,8 @@ impl TargetLogin {
     fn take_pair(&mut self, key: &str, value: &str) -> Result<(), LoginStatus> {
         let leading = !self.identified;
         match key {
-            // libiscsi says again in the operational stage who it is (§13.4, §13.5, §13.21: once), and
-            // whoever says the same changes nothing.
+            // libiscsi repeats these keys in the operational stage (§13.4, §13.5, §13.21 allow them once); repeating
+            // the same value does no harm.
             "InitiatorName" | "TargetName" if !text::is_name(value) => {
                 return Err(self.wrong("its InitiatorName or TargetName is no iSCSI name"));
             }
@@ -272,17 +272,16 @@ impl TargetLogin {
         taken.map_err(|why| self.fail(self.chap_keys.name(), why))
     }
 
-    /// The driver demands that the initiator proves who it is; call before
-    /// [`TargetLogin::identified`].
+    /// Demands that the initiator authenticate; call before [`TargetLogin::identified`].
     pub(crate) fn demand(&mut self, authentication: Authentication) {
         self.chap = Some(TargetChap::new(authentication));
     }
 
-    /// The driver lets the initiator go on.
+    /// The driver lets the initiator continue.
     pub(crate) fn identified(&mut self, portal_group_tag: u16) -> Step {
         self.identified = true;
         if self.who.session_type == SessionType::Normal {
-            // Belongs into the first response (§13.9).
+            // Must be in the first response (§13.9).
             let tag = portal_group_tag.to_string();
             text::push(&mut self.reply, "TargetPortalGroupTag", &tag);
         }
@@ -306,8 +305,8 @@ impl TargetLogin {
         Ok(self.respond())
     }
 
-    /// Follows the request's AuthMethod and CHAP keys. Until the authentication that is demanded
-    /// is done, nothing leaves the security stage.
+    /// Handles the request's AuthMethod and CHAP keys. The login cannot leave the security stage until the required
+    /// authentication has succeeded.
     fn authenticate(&mut self) -> Result<(), LoginStatus> {
         let methods = self.methods.take();
         let keys = std::mem::take(&mut self.chap_keys);
@@ -357,7 +356,7 @@ impl TargetLogin {
         LoginStatus::AUTHENTICATION_FAILURE
     }
 
-    /// The final response: the session begins.
+    /// The final response, with which the session begins.
     pub(crate) fn begin(&mut self) -> Step {
         self.respond()
     }

@@ -1,5 +1,5 @@
-//! Each negotiable key: its name, range, result function, and whether it means anything in a
-//! discovery session (RFC 7143 §13, table of §13 "Text Keys").
+//! The negotiable keys: name, range, result function, and whether the key is relevant in a discovery session (RFC
+//! 7143 §13, table of §13 "Text Keys").
 
 use super::{OperationalConfig, SessionParameters};
 
@@ -29,28 +29,28 @@ pub(crate) enum Key {
     StageTimes,
 }
 
-/// How two wishes become one value (RFC 7143 §6.2).
+/// How the values of both sides combine into one (RFC 7143 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// A list in order of preference; we know None and CRC32C.
+    /// A list in order of preference; None and CRC32C are supported.
     Digest,
-    /// Yes if one says Yes.
+    /// Yes if either side says Yes.
     Or,
-    /// Yes if both say Yes.
+    /// Yes if both sides say Yes.
     And,
     /// The smaller number, within a range.
     Minimum(u32, u32),
     /// The larger number, within a range.
     Maximum(u32, u32),
-    /// Each side's own, within a range; not answered.
+    /// Each side declares its own value, within a range; not answered.
     Declared(u32, u32),
-    /// Always answered with this value: obsolete keys (§13, "IFMarker ..."), fixed lists.
+    /// Always answered with this value: obsolete keys (§13, "IFMarker ..."), and keys with a fixed result.
     Fixed(&'static str),
 }
 
 const SEGMENT_MAX: u32 = (1 << 24) - 1;
 
-/// Name, key, rule, whether it is irrelevant in a discovery session.
+/// Name, key, rule, and whether it is irrelevant in a discovery session.
 const TABLE: [(&str, Key, Rule, bool); 21] = [
     ("HeaderDigest", Key::HeaderDigest, Rule::Digest, false),
     ("DataDigest", Key::DataDigest, Rule::Digest, false),
@@ -123,18 +123,18 @@ const TABLE: [(&str, Key, Rule, bool); 21] = [
         Rule::Minimum(0, 31),
         true,
     ),
-    // Obsolete. "No" is allowed beside "Reject" for the first two, and RFC 3720 initiators
-    // expect it; the intervals must be rejected; NotUnderstood is forbidden for all.
+    // Obsolete. For the first two, "No" is allowed besides "Reject", and RFC 3720 initiators expect it. The intervals
+    // must be rejected; NotUnderstood is forbidden for all of them.
     ("IFMarker", Key::IfMarker, Rule::Fixed("No"), false),
     ("OFMarker", Key::OfMarker, Rule::Fixed("No"), false),
     ("IFMarkInt", Key::IfMarkInt, Rule::Fixed("Reject"), false),
     ("OFMarkInt", Key::OfMarkInt, Rule::Fixed("Reject"), false),
-    // A private extension (§13.22): the domain of our own names, reversed as there.
+    // A private extension (§13.22), named after the reversed domain of the project.
     ("X-io.sanstone.StageTimes", Key::StageTimes, Rule::And, true),
 ];
 
 impl Key {
-    /// All that an initiator offers, in the order in which it does, if it is [worth offering](Key::is_offered).
+    /// The keys that an initiator offers, in this order, unless [not worth offering](Key::is_offered).
     pub(crate) const OFFERED: [Key; 15] = [
         Key::HeaderDigest,
         Key::DataDigest,
@@ -153,8 +153,8 @@ impl Key {
         Key::StageTimes,
     ];
 
-    /// Whether an initiator with this configuration offers it: keys that the RFC does not have are left out
-    /// where nobody asks for them.
+    /// Whether an initiator with this configuration offers the key. Keys outside the RFC are offered only if the
+    /// configuration asks for them.
     pub(crate) fn is_offered(self, config: &OperationalConfig) -> bool {
         self != Key::StageTimes || config.stage_times
     }
@@ -183,7 +183,7 @@ impl Key {
         self.entry().3
     }
 
-    /// What we want, booleans as 0 and 1.
+    /// The configured value; booleans as 0 and 1.
     pub(crate) fn wanted(self, config: &OperationalConfig) -> u32 {
         match self {
             Key::HeaderDigest => config.header_digest.into(),
@@ -204,7 +204,7 @@ impl Key {
         }
     }
 
-    /// Notes the agreed value; for the declared key, the peer's.
+    /// Stores the agreed value; for a declared key, the peer's.
     pub(crate) fn store(self, value: u32, parameters: &mut SessionParameters) {
         match self {
             Key::HeaderDigest => parameters.digests.header = value != 0,

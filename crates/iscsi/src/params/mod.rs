@@ -1,6 +1,5 @@
-//! Operational parameters of a session (RFC 7143 §13): what a side is configured to want and
-//! what both agreed on. `keys` holds each key's range and result function, `negotiate` the
-//! exchange.
+//! Operational parameters of a session (RFC 7143 §13): the configured wishes of one side, and the values both sides
+//! agreed on. `keys` defines each key's range and result function, `negotiate` the exchange.
 
 mod keys;
 mod negotiate;
@@ -10,7 +9,7 @@ mod tests;
 use crate::frame::Digests;
 pub(crate) use negotiate::Negotiation;
 
-/// Whether RFC 7143 defines a key of this name, for whichever phase.
+/// Whether RFC 7143 defines a key with this name, in any phase.
 pub(crate) fn is_known(name: &str) -> bool {
     let others = [
         "AuthMethod",
@@ -28,13 +27,13 @@ pub(crate) fn is_known(name: &str) -> bool {
     keys::Key::from_name(name).is_some() || others.contains(&name) || declared.contains(&name)
 }
 
-/// What this side wants; the other may lower it (RFC 7143 §13).
+/// The values this side asks for; the peer may lower them (RFC 7143 §13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationalConfig {
-    /// HeaderDigest, §13.1: `true` prefers CRC32C; `false` prefers None as initiator, and accepts nothing else as
+    /// HeaderDigest, §13.1: `true` prefers CRC32C; `false` prefers None as initiator, and accepts only None as
     /// target.
     pub header_digest: bool,
-    /// DataDigest, §13.1: likewise.
+    /// DataDigest, §13.1: the same.
     pub data_digest: bool,
     /// InitialR2T, §13.10: `true` forbids unsolicited Data-Out (result: OR).
     pub initial_r2t: bool,
@@ -52,14 +51,14 @@ pub struct OperationalConfig {
     pub default_time2retain_s: u16,
     /// MaxOutstandingR2T, §13.17: 1 to 65535 (result: minimum).
     pub max_outstanding_r2t: u16,
-    /// X-io.sanstone.StageTimes, a private extension (§13.22): `true` offers it as initiator and agrees as
+    /// X-io.sanstone.StageTimes, a private extension (§13.22): `true` offers it as initiator and accepts it as
     /// target, so that commands may ask for their [`StageTimes`](crate::StageTimes) (result: AND).
     pub stage_times: bool,
 }
 
 impl Default for OperationalConfig {
-    /// What suits a database's disk: writes up to 64 KiB travel with their command, segments of
-    /// 256 KiB, bursts of 1 MiB, no digests.
+    /// Suits a database's disk: writes up to 64 KiB travel with their command; segments of 256 KiB, bursts of 1 MiB,
+    /// no digests.
     fn default() -> OperationalConfig {
         OperationalConfig {
             header_digest: false,
@@ -77,36 +76,36 @@ impl Default for OperationalConfig {
     }
 }
 
-/// What both sides agreed on. MaxConnections is 1, ErrorRecoveryLevel 0, DataPDUInOrder and
-/// DataSequenceInOrder Yes, always.
+/// The agreed parameters. MaxConnections is always 1, ErrorRecoveryLevel 0, DataPDUInOrder and DataSequenceInOrder
+/// Yes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionParameters {
-    /// Digests of all PDUs after login, in both directions.
+    /// The digests of all PDUs after login, in both directions.
     pub digests: Digests,
     /// Whether unsolicited Data-Out PDUs are forbidden.
     pub initial_r2t: bool,
     /// Whether a command PDU may carry data.
     pub immediate_data: bool,
-    /// Longest data segment we take, in bytes.
+    /// Longest data segment this side accepts, in bytes.
     pub max_recv_data_segment_length: u32,
-    /// Longest data segment the peer takes, in bytes.
+    /// Longest data segment the peer accepts, in bytes.
     pub max_send_data_segment_length: u32,
     /// Longest sequence of Data-In, or of Data-Out for one R2T, in bytes.
     pub max_burst_length: u32,
-    /// Most unsolicited data of one command, immediate data included, in bytes.
+    /// Maximum unsolicited data per command, immediate data included, in bytes.
     pub first_burst_length: u32,
-    /// Seconds to wait before logging in again after a drop.
+    /// Seconds to wait before logging in again after a dropped connection.
     pub default_time2wait_s: u16,
-    /// Seconds that tasks outlive a drop.
+    /// Seconds for which tasks are kept after a dropped connection.
     pub default_time2retain_s: u16,
-    /// R2Ts that one command may have open.
+    /// Maximum number of open R2Ts per command.
     pub max_outstanding_r2t: u16,
     /// Whether commands may ask for their [`StageTimes`](crate::StageTimes).
     pub stage_times: bool,
 }
 
 impl Default for SessionParameters {
-    /// The values of RFC 7143 §13 for keys that nobody negotiates.
+    /// The defaults of RFC 7143 §13 for keys that were not negotiated.
     fn default() -> SessionParameters {
         SessionParameters {
             digests: Digests::default(),

@@ -1,5 +1,5 @@
-//! The exchange of keys (RFC 7143 §6.2): what we offer, how we answer an offer, and what we make
-//! of an answer. One [`Negotiation`] serves one login, in either role.
+//! The negotiation of keys (RFC 7143 §6.2): making offers, answering the peer's offers, and evaluating its answers.
+//! One [`Negotiation`] serves one login, in either role.
 
 use super::keys::{Key, Rule};
 use super::{OperationalConfig, SessionParameters};
@@ -12,9 +12,9 @@ pub(crate) struct Negotiation {
     config: OperationalConfig,
     discovery: bool,
     parameters: SessionParameters,
-    /// A bit for each key that the peer has sent.
+    /// One bit per key that the peer has sent.
     received: u32,
-    /// A bit for each key that we have offered.
+    /// One bit per key that we have offered.
     offered: u32,
 }
 
@@ -34,7 +34,7 @@ impl Negotiation {
         self.discovery = true;
     }
 
-    /// What was agreed so far.
+    /// The parameters agreed on so far.
     pub(crate) fn parameters(&self) -> SessionParameters {
         let mut parameters = self.parameters.clone();
         let declared = self.offered & bit(Key::MaxRecvDataSegmentLength) != 0;
@@ -42,20 +42,19 @@ impl Negotiation {
             let wanted = Key::MaxRecvDataSegmentLength.wanted(&self.config);
             parameters.max_recv_data_segment_length = wanted;
         }
-        // FirstBurstLength must not exceed MaxBurstLength (§13.14), in whichever order they came.
+        // FirstBurstLength must not exceed MaxBurstLength (§13.14), in whichever order they arrived.
         let burst = parameters.max_burst_length;
         parameters.first_burst_length = parameters.first_burst_length.min(burst);
         parameters
     }
 
-    /// Takes the pairs of one exchange that are ours to handle. Returns the text that answers
-    /// them, in pairs; empty for answers to our own offers.
+    /// Handles one pair. Returns the value to answer with, or `None` if it answers our own offer or needs no answer.
     ///
     /// # Errors
-    /// [`Error::Key`] if a key comes twice or its value ends the negotiation.
+    /// [`Error::Key`] if a key comes twice or its value makes the negotiation fail.
     pub(crate) fn take(&mut self, key: &str, value: &str) -> Result<Option<String>, Error> {
         let Some(key) = Key::from_name(key) else {
-            // Nobody may answer NotUnderstood to an answer (§6.2).
+            // An answer must never be answered with NotUnderstood (§6.2).
             return Ok((value != "NotUnderstood").then(|| "NotUnderstood".to_owned()));
         };
         if self.received & bit(key) != 0 {
@@ -102,7 +101,7 @@ impl Negotiation {
     fn apply_answer(&mut self, key: Key, value: &str) -> Result<(), Error> {
         let wanted = key.wanted(&self.config);
         if matches!(value, "Reject" | "Irrelevant" | "NotUnderstood") {
-            // The default stands, as far as it keeps to what we can do.
+            // The default applies, as far as we support it.
             return Ok(());
         }
         let allowed = match key.rule() {
@@ -123,7 +122,7 @@ impl Negotiation {
         Ok(())
     }
 
-    /// Everything an initiator has to offer, once: pairs of key and value.
+    /// Everything an initiator offers, once: pairs of key and value.
     pub(crate) fn offers(&mut self) -> Vec<(&'static str, String)> {
         let mut offers = Vec::new();
         for key in Key::OFFERED {
@@ -141,14 +140,14 @@ impl Negotiation {
             };
             offers.push((key.name(), value));
         }
-        // What a refusal leaves in force must be something we can do.
+        // The values in force after a refusal must be ones we support.
         if !self.config.immediate_data {
             self.parameters.immediate_data = false;
         }
         offers
     }
 
-    /// What a target declares of its own accord, once.
+    /// What a target declares unprompted, once.
     pub(crate) fn declaration(&mut self) -> Option<(&'static str, String)> {
         let key = Key::MaxRecvDataSegmentLength;
         let first = self.offered & bit(key) == 0;
@@ -191,7 +190,7 @@ fn in_range(value: &str, low: u32, high: u32) -> Option<u32> {
     number(value).filter(|n| (low..=high).contains(n))
 }
 
-/// The first digest of the initiator's list that we can do.
+/// The first digest in the initiator's list that we support.
 fn choose_digest(list: &str, crc32c: bool) -> Option<u32> {
     list.split(',').find_map(|method| match method {
         "None" => Some(0),

@@ -130,7 +130,7 @@ fn stage_times_are_offered_where_they_are_wanted_and_told_where_both_want_them()
     discovery.set_discovery();
     assert_eq!(offers(discovery), [""; 0]);
 
-    // A target that does not know it, and ours.
+    // A target that does not know the key, and ours.
     for (answer, is_agreed) in [
         ("NotUnderstood", false),
         ("Reject", false),

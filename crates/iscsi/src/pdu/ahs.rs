@@ -6,12 +6,12 @@ use crate::error::Error;
 const EXTENDED_CDB: u8 = 1;
 const BIDIRECTIONAL_READ_LENGTH: u8 = 2;
 
-/// What the additional headers of a SCSI Command say.
+/// The parsed additional headers of a SCSI Command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AdditionalHeaders<'a> {
-    /// CDB bytes from the 17th on.
+    /// The CDB from its 17th byte on.
     pub(crate) extended_cdb: &'a [u8],
-    /// Expected length of the data from the target, if the command is bidirectional.
+    /// Expected length of the data from the target, for a bidirectional command.
     pub(crate) read_length: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
-//! Protocol data units: the Basic Header Segment of every PDU of RFC 7143 §11 as a 48-byte wire
-//! structure, read in place. [`RequestPdu`] and [`ResponsePdu`] are what each role parses; a
-//! header is parsed once into the structure of its opcode and then only read through it.
+//! Protocol data units: the Basic Header Segment of every PDU in RFC 7143 §11 as a 48-byte wire structure, read in
+//! place. Each role parses headers into [`RequestPdu`] or [`ResponsePdu`]; a header is parsed once into the structure
+//! of its opcode and read only through that.
 
 mod ahs;
 mod request;
@@ -26,9 +26,9 @@ pub const BHS_LEN: usize = 48;
 /// The reserved tag: no task, no transfer (RFC 7143 §11.2.1.8).
 pub const RESERVED_TAG: u32 = 0xffff_ffff;
 
-/// The F bit, first of byte 1 in most PDUs; always 1 in those that have no other use for it.
+/// The F bit, first of byte 1 in most PDUs; always 1 in PDUs that have no use for it.
 pub const FINAL: u8 = 0x80;
-/// The C bit of login and text PDUs: the text goes on in the next one (RFC 7143 §11.10.2).
+/// The C bit of login and text PDUs: the text continues in the next PDU (RFC 7143 §11.10.2).
 pub const CONTINUE: u8 = 0x40;
 
 /// Opcodes (RFC 7143 §11.2.1.2), without the I bit.
@@ -71,24 +71,24 @@ pub mod reject_reason {
     pub const WAITING_FOR_LOGOUT: u8 = 0x0c;
 }
 
-/// What all headers have in common (RFC 7143 §11.2.1).
+/// The fields common to all headers (RFC 7143 §11.2.1).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Bhs {
     /// Opcode in the low six bits; bit 6 is the I bit of requests.
     pub opcode_byte: u8,
-    /// The F bit and what the opcode defines.
+    /// The F bit, and opcode-specific flags.
     pub flags: u8,
-    /// As the opcode defines.
+    /// Opcode-specific.
     pub specific: [u8; 2],
     /// TotalAHSLength in units of four bytes.
     pub total_ahs_length_words: u8,
     data_segment_length: [u8; 3],
-    /// A LUN or as the opcode defines.
+    /// A LUN, or opcode-specific.
     pub lun: [u8; 8],
     /// Initiator Task Tag.
     pub initiator_task_tag: [u8; 4],
-    /// As the opcode defines.
+    /// Opcode-specific.
     pub rest: [u8; 28],
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn u24(len: usize) -> [u8; 3] {
     [a, b, c]
 }
 
-/// ExpStatSN, which every request in full feature phase has in the same place.
+/// ExpStatSN, which is at the same offset in every request of full feature phase.
 pub(crate) fn exp_stat_sn(bhs: &[u8; BHS_LEN]) -> u32 {
     let [.., a, b, c, d] = *bhs.first_chunk::<32>().expect("a header has 48 bytes");
     u32::from_be_bytes([a, b, c, d])

@@ -1,4 +1,4 @@
-//! Headers that an initiator sends. Fields are big-endian on the wire and named as in RFC 7143.
+//! Headers sent by initiators. Fields are big-endian on the wire and named as in RFC 7143.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_ref};
@@ -19,7 +19,7 @@ macro_rules! header {
         }
 
         impl $name {
-            /// The header as it goes on the wire.
+            /// The header as sent on the wire.
             pub fn to_bytes(self) -> [u8; BHS_LEN] {
                 zerocopy::transmute!(self)
             }
@@ -40,11 +40,11 @@ header! {
 impl ScsiCommand {
     /// R bit: data is expected from the target.
     pub const READ: u8 = 0x40;
-    /// W bit: data goes to the target.
+    /// W bit: data is sent to the target.
     pub const WRITE: u8 = 0x20;
     /// Mask of the task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
     pub const ATTRIBUTE: u8 = 0x07;
-    /// Of `asks`, which the RFC reserves, where both ends have agreed to it: the status is to bring the
+    /// A bit of `asks`, a byte that the RFC reserves, used only if both ends have agreed to it: the status must carry
     /// [`StageTimes`](crate::StageTimes).
     pub const STAGE_TIMES: u8 = 0x01;
 }

@@ -1,4 +1,4 @@
-//! Headers that a target sends. Fields are big-endian on the wire and named as in RFC 7143.
+//! Headers sent by targets. Fields are big-endian on the wire and named as in RFC 7143.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_ref};
@@ -21,9 +21,9 @@ header! {
 pub(crate) const OVERFLOW: u8 = 0x04;
 /// U bit of a SCSI Response or Data-In: less data than expected was transferred.
 pub(crate) const UNDERFLOW: u8 = 0x02;
-/// The same for the read part of a bidirectional command.
+/// O bit for the read part of a bidirectional command.
 pub(crate) const BIDIRECTIONAL_OVERFLOW: u8 = 0x10;
-/// The same for the read part of a bidirectional command.
+/// U bit for the read part of a bidirectional command.
 pub(crate) const BIDIRECTIONAL_UNDERFLOW: u8 = 0x08;
 /// S bit of a Data-In: it carries the command's status.
 pub(crate) const STATUS: u8 = 0x01;
@@ -98,7 +98,7 @@ header! {
 }
 
 header! {
-    /// Reject (RFC 7143 §11.17); the header it refuses follows as data.
+    /// Reject (RFC 7143 §11.17); the refused header follows as data.
     Reject {
         opcode: u8, flags: u8, reason: u8, reserved: u8, total_ahs_length: u8,
         data_segment_length: [u8; 3], reserved2: [u8; 8], tag: U32, reserved3: [u8; 4],
@@ -116,8 +116,8 @@ header! {
     }
 }
 
-/// StatSN, ExpCmdSN and MaxCmdSN lie at the same place in every header from a target; this view
-/// reads and stamps them (Figure of §11.2 and each PDU's own).
+/// StatSN, ExpCmdSN and MaxCmdSN are at the same offsets in every header from a target; this view reads and sets them
+/// (Figure of §11.2 and each PDU's own).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Numbers {

@@ -1,27 +1,26 @@
-//! How a target's connection is set up, and its limits.
+//! The settings of a target's connection, and its limits.
 
 use crate::params::OperationalConfig;
 
-/// Settings and bounds of one target connection.
+/// Settings and limits of one target connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetConfig {
     /// What we want to negotiate.
     pub operational: OperationalConfig,
-    /// Commands that one session may have open: the greatest width of the CmdSN window, 1 to 32768.
+    /// Maximum number of open commands per session: the maximum width of the CmdSN window, 1 to 32768.
     pub command_window: u16,
-    /// The width that it begins with, if that is less: see
-    /// [`widen_window`](super::TargetConnection::widen_window).
+    /// The initial width of the window, if that is less: see [`widen_window`](super::TargetConnection::widen_window).
     pub command_window_first: u16,
-    /// Immediate commands and task management functions open beside them, 1 to 32767.
+    /// Maximum number of immediate commands and task management functions open in addition, 1 to 32767.
     pub immediate_max: u16,
-    /// Replies queued for unsolicited peer activity (pings, rejects) before
+    /// Maximum number of replies queued for unsolicited requests (pings, rejects) before
     /// [`wants_read`](super::TargetConnection::wants_read) turns false.
     pub queued_replies_max: usize,
-    /// Longest data segment of a PDU handed over inline (text, ping), bytes, at least 8192.
+    /// Longest data segment of a PDU delivered inline (text, ping), in bytes, at least 8192.
     pub inline_len_max: u32,
-    /// Login Requests before the login is refused.
+    /// Maximum number of Login Requests before the login is refused.
     pub login_pdus_max: u32,
-    /// Bytes of negotiation text in the whole login, and in one text exchange afterwards.
+    /// Maximum length of negotiation text in the whole login, and in one later text exchange, in bytes.
     pub text_len_max: usize,
     /// TargetAlias to declare, if any.
     pub target_alias: Option<String>,

@@ -1,5 +1,5 @@
-//! Text and logout at the target (RFC 7143 §11.10, §11.14). One text exchange is open at a time;
-//! what it collects and what it sends in turn are bounded.
+//! Text and logout exchanges at the target (RFC 7143 §11.10, §11.14). Only one text exchange is open at a time; the
+//! text it collects and the text it sends are bounded.
 
 use super::event::{SendTargets, TargetEvent};
 use super::queue::StatSn;
@@ -11,22 +11,22 @@ use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
 use crate::text::{self, TargetRecord, TextBuffer};
 
-/// The tag that our Text Responses carry while an exchange goes on; one is enough for one.
+/// The Target Transfer Tag of our Text Responses during an exchange; with only one exchange, one tag is enough.
 const TEXT_TAG: u32 = 1;
 
-/// Logout response: the connection's recovery is not supported.
+/// Logout response: connection recovery is not supported.
 const RECOVERY_NOT_SUPPORTED: u8 = 2;
 
 #[derive(Debug)]
 pub(super) struct TextExchange {
     initiator_task_tag: u32,
     incoming: TextBuffer,
-    /// What is still to be sent, and how much of it is.
+    /// The text to send, and how much of it has been sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// The initiator has nothing more to say.
+    /// Whether the initiator has sent all its text.
     is_final: bool,
-    /// The driver owes an answer to `SendTargets`.
+    /// Whether the driver owes an answer to `SendTargets`.
     asking: bool,
 }
 
@@ -52,7 +52,7 @@ impl TargetConnection {
             .text
             .take_if(|text| !text.asking && text.initiator_task_tag == initiator_task_tag);
         let exchange = match (request.target_transfer_tag.get(), current) {
-            // A reserved tag starts over (§11.10.4), unless the driver is at work on the last.
+            // A reserved tag starts over (§11.10.4), unless the driver is still working on the last exchange.
             (RESERVED_TAG, _) if self.text.as_ref().is_none_or(|text| !text.asking) => {
                 Some(TextExchange {
                     initiator_task_tag,
@@ -89,7 +89,7 @@ impl TargetConnection {
         }
     }
 
-    /// Answers the pairs collected so far; SendTargets is the driver's to answer.
+    /// Answers the pairs collected so far, except SendTargets, which the driver must answer.
     fn take_pairs(&mut self, exchange: &mut TextExchange) -> Result<Option<SendTargets>, Error> {
         let mut asked = None;
         let incoming = exchange.incoming.take();
@@ -110,7 +110,7 @@ impl TargetConnection {
                     }
                     _ => text::push(&mut exchange.outgoing, key, "Reject"),
                 },
-                // Known keys belong into the login.
+                // Known keys are only allowed in the login.
                 _ if params::is_known(key) => text::push(&mut exchange.outgoing, key, "Reject"),
                 _ => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
             }
@@ -130,7 +130,7 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Sends the next piece; the exchange ends with the last one if the initiator agrees.
+    /// Sends the next piece. The exchange ends with the last piece if the initiator agrees.
     fn send_text(&mut self, mut exchange: TextExchange) {
         let max = self.parameters.max_send_data_segment_length as usize;
         let left = &exchange.outgoing[exchange.sent..];
@@ -196,7 +196,7 @@ impl TargetConnection {
         };
         logout.answered = true;
         let tag = logout.initiator_task_tag;
-        // The connection ends when this has been sent, after all that was queued before.
+        // The connection ends once this has been sent, after everything queued before it.
         self.push_logout_response(tag, response);
         Ok(())
     }

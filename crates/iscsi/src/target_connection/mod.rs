@@ -1,7 +1,7 @@
-//! The target's end of a connection (RFC 7143). One machine from the first Login Request to the
-//! last byte: `receive` takes PDUs apart, `queue` builds those that go out, `task` holds the rules
-//! of one command's data, `exchange` text and logout. At ErrorRecoveryLevel 0 a peer that breaks
-//! the protocol gets a Reject and the connection ends.
+//! The target's end of a connection (RFC 7143): one machine from the first Login Request to the last byte. `receive`
+//! parses incoming PDUs, `queue` builds outgoing ones, `task` holds the data transfer rules of a single command, and
+//! `exchange` handles text and logout. At ErrorRecoveryLevel 0, a peer that breaks the protocol gets a Reject and the
+//! connection ends.
 
 mod config;
 mod event;
@@ -43,14 +43,14 @@ pub struct TargetConnection {
     session_type: SessionType,
     window: CommandWindow,
     window_width: u16,
-    /// MaxCmdSN as the initiator has been told it.
+    /// MaxCmdSN as last sent to the initiator.
     max_cmd_sn_told: u32,
     stat_sn: u32,
-    /// What the initiator waits for: it has every StatSN before.
+    /// ExpStatSN from the initiator: it has received every earlier StatSN.
     exp_stat_sn: u32,
     tasks: Slab<Entry>,
     tags: HashMap<u32, TaskId, BuildHasherDefault<TagHasher>>,
-    /// Immediate commands and functions among `tasks`.
+    /// Number of immediate commands and task management functions in `tasks`.
     immediate_open: usize,
     text: Option<TextExchange>,
     logout: Option<LogoutExchange>,
@@ -61,10 +61,10 @@ pub struct TargetConnection {
     queued_replies: usize,
 }
 
-/// Where the connection stands.
+/// The phase of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A Login Request is due, or its answer.
+    /// A Login Request, or the driver's answer to one, is awaited.
     Login {
         owed: Owed,
         initiator_task_tag: u32,
@@ -73,7 +73,7 @@ enum Phase {
     Closed,
 }
 
-/// Which answer to a login event the driver owes.
+/// The answer to a login event that the driver owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owed {
     Nothing,
@@ -81,7 +81,7 @@ enum Owed {
     Session,
 }
 
-/// What has an identity of its own until it is answered.
+/// A request that has a task ID until it is answered.
 #[derive(Debug)]
 enum Entry {
     Command(Task),
@@ -98,7 +98,7 @@ struct LogoutExchange {
     answered: bool,
 }
 
-/// A NOP-In of ours that waits for its NOP-Out.
+/// A NOP-In of ours awaiting its NOP-Out.
 #[derive(Clone, Copy, Debug)]
 struct Ping {
     tag: u32,
@@ -106,8 +106,8 @@ struct Ping {
     deadline: u64,
 }
 
-/// Spreads Initiator Task Tags, which initiators count up, over a hash table. A peer that makes
-/// them collide slows down only lookups among its own, bounded, tasks.
+/// Distributes Initiator Task Tags, which initiators count up, over a hash table. A peer that provokes collisions
+/// slows down only lookups among its own tasks, whose number is bounded.
 #[derive(Debug, Default)]
 struct TagHasher(u64);
 
@@ -129,13 +129,13 @@ impl Hasher for TagHasher {
 }
 
 impl TargetConnection {
-    /// Whether the initiator has used up its command window, so that it may wait for a wider one.
+    /// Whether the initiator has used up its command window and may be waiting for a wider one.
     pub fn is_window_full(&self) -> bool {
         self.window.is_full()
     }
 
-    /// Lets the initiator have `by` more commands open, as far as the configuration allows; it
-    /// hears of it with the next PDU. Gives by how many.
+    /// Widens the command window by up to `by`, within the configured limit; the initiator learns of it with the next
+    /// PDU. Returns the actual increase.
     pub fn widen_window(&mut self, by: u16) -> u16 {
         let by = by.min(self.config.command_window.saturating_sub(self.window_width));
         self.window_width += by;
@@ -143,7 +143,7 @@ impl TargetConnection {
         by
     }
 
-    /// A connection that waits for the first Login Request.
+    /// A connection waiting for its first Login Request.
     pub fn new(config: TargetConfig) -> TargetConnection {
         let login = TargetLogin::new(
             config.operational.clone(),
@@ -179,7 +179,7 @@ impl TargetConnection {
         }
     }
 
-    /// What [`frame`](crate::frame::frame) accepts now. Ask again after each `receive`.
+    /// What [`frame`](crate::frame::frame) accepts at this point. Ask again after each `receive`.
     pub fn frame_limits(&self) -> FrameLimits {
         let inline_len_max = self.config.inline_len_max.max(LOGIN_TEXT_LEN_MAX as u32);
         FrameLimits {
@@ -189,8 +189,8 @@ impl TargetConnection {
         }
     }
 
-    /// Whether the driver may hand over the next PDU. False while too many replies wait to be
-    /// sent, while the driver owes an answer to a login event, and after the end.
+    /// Whether the driver may deliver the next PDU. False while too many replies are queued, while the driver owes an
+    /// answer to a login event, and after the end.
     pub fn wants_read(&self) -> bool {
         let driver_owes = match self.phase {
             Phase::Closed => true,
@@ -202,11 +202,11 @@ impl TargetConnection {
         !driver_owes && self.queued_replies < self.config.queued_replies_max
     }
 
-    /// Takes one PDU: its 48 header bytes, its additional headers, its data. May be called as
-    /// soon as the headers are there for payload PDUs ([`RxData::Length`]).
+    /// Handles one PDU: its 48 header bytes, its additional headers, its data. PDUs with payload may be delivered as
+    /// soon as the headers have arrived ([`RxData::Length`]).
     pub fn receive(&mut self, now: u64, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
         if let Some(ping) = &mut self.ping {
-            // Whatever comes shows that the peer is alive.
+            // Any PDU shows that the peer is alive.
             ping.deadline = now.saturating_add(ping.timeout_ns);
         }
         let announced = pdu::Bhs::of(bhs).data_segment_length();
@@ -226,8 +226,8 @@ impl TargetConnection {
         }
     }
 
-    /// Whether the initiator has said (by ExpStatSN) that it has received the status with this
-    /// StatSN, which [`Transmit::stat_sn`] tells.
+    /// Whether the initiator has acknowledged (by ExpStatSN) the status sent with this StatSN, as returned by
+    /// [`Transmit::stat_sn`].
     pub fn is_acknowledged(&self, stat_sn: u32) -> bool {
         before(stat_sn, self.exp_stat_sn)
     }
@@ -237,8 +237,8 @@ impl TargetConnection {
         self.events.pop_front()
     }
 
-    /// The task of the next event if that is `DataComplete`, which `solicit` may cause between two
-    /// PDUs.
+    /// Takes the next event if it is `DataComplete`, which `solicit` may cause between two PDUs, and returns its
+    /// task.
     pub fn poll_complete(&mut self) -> Option<TaskId> {
         let &TargetEvent::DataComplete { task } = self.events.front()? else {
             return None;
@@ -247,7 +247,7 @@ impl TargetConnection {
         Some(task)
     }
 
-    /// The commands whose data the initiator owes, also those that will not use it any more.
+    /// The commands for which the initiator still owes data, including those that no longer need it.
     pub fn awaiting_data(&self) -> Vec<TaskId> {
         let tasks = self.tasks.iter();
         tasks
@@ -256,22 +256,22 @@ impl TargetConnection {
             .collect()
     }
 
-    /// The next PDU to send, in order. Numbers (StatSN, ExpCmdSN, MaxCmdSN) are stamped now.
+    /// The next PDU to send, in order. StatSN, ExpCmdSN and MaxCmdSN are set at this moment.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.next_transmit()
     }
 
-    /// Ends the connection because of something only the driver sees: a framing or digest error.
+    /// Ends the connection because of an error that only the driver can detect, such as a framing or digest error.
     /// `Closed(Protocol(error))` follows.
     pub fn fail(&mut self, error: Error) {
         self.close(CloseReason::Protocol(error));
     }
 
-    /// Answers `LoginRequest`: go on, without authentication. `portal_group_tag` is that of the portal used (0 to 65535,
-    /// RFC 7143 §13.9).
+    /// Answers `LoginRequest`: continue without authentication. `portal_group_tag` is the tag of the portal used (0
+    /// to 65535, RFC 7143 §13.9).
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open.
+    /// [`Error::WrongState`] if no such event is pending.
     pub fn login_continue(&mut self, portal_group_tag: u16) -> Result<(), Error> {
         self.take_owed(Owed::Identity)?;
         let step = self.login.identified(portal_group_tag);
@@ -279,12 +279,11 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Answers `LoginRequest`: go on as [`login_continue`](Self::login_continue), but only if the
-    /// initiator proves who it is. `SessionRequest` follows when it has;
-    /// `AuthenticationFailed`, then `Closed`, when it cannot.
+    /// Answers `LoginRequest`: continue as with [`login_continue`](Self::login_continue), but only if the initiator
+    /// authenticates. `SessionRequest` follows if it succeeds; `AuthenticationFailed`, then `Closed`, if it fails.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open.
+    /// [`Error::WrongState`] if no such event is pending.
     pub fn login_authenticate(
         &mut self,
         portal_group_tag: u16,
@@ -301,7 +300,7 @@ impl TargetConnection {
     /// `LoggedIn` follows.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open, [`Error::Argument`] if `tsih` is 0.
+    /// [`Error::WrongState`] if no such event is pending, [`Error::Argument`] if `tsih` is 0.
     pub fn login_accept(&mut self, tsih: u16) -> Result<(), Error> {
         if tsih == 0 {
             let expected = "1 to 65535";
@@ -317,11 +316,11 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Answers `LoginRequest` or `SessionRequest` with a refusal; `target_address` goes with the
-    /// redirection statuses: `host[:port]`, here without a tag (RFC 7143 §13.8). `Closed` follows.
+    /// Answers `LoginRequest` or `SessionRequest` with a refusal. `target_address` accompanies the redirection
+    /// statuses: `host[:port]`, without a portal group tag here (RFC 7143 §13.8). `Closed` follows.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open.
+    /// [`Error::WrongState`] if no such event is pending.
     pub fn login_reject(
         &mut self,
         status: LoginStatus,
@@ -334,9 +333,8 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Ends a login, whatever it waits for, because the driver has no room or time for it: a
-    /// refusal goes out and `Closed` follows. False when there is nobody to refuse, before the
-    /// first Login Request and after the login.
+    /// Ends a login, whatever it is waiting for, because the driver has no room or time for it: sends a refusal, and
+    /// `Closed` follows. False if there is no login to refuse: before the first Login Request, and after the login.
     pub fn login_abandon(&mut self, status: LoginStatus) -> bool {
         let begun = matches!(self.phase, Phase::Login { .. }) && self.login.has_begun();
         if begun {
@@ -345,37 +343,36 @@ impl TargetConnection {
         begun
     }
 
-    /// What has come of the login, also when it was refused.
+    /// The details of the login, even if it was refused.
     pub fn login_report(&self) -> LoginReport<'_> {
         self.login.report()
     }
 
-    /// Answers `SendTargets`. The list is cut into as many Text Responses as the initiator's
-    /// MaxRecvDataSegmentLength needs.
+    /// Answers `SendTargets`. The list is split into as many Text Responses as the initiator's
+    /// MaxRecvDataSegmentLength requires.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open.
+    /// [`Error::WrongState`] if no such event is pending.
     pub fn send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
         self.answer_send_targets(targets)
     }
 
-    /// The driver has room for the task's write data up to offset `end` (bytes, at most
-    /// `write_len`; may be raised later): R2Ts go out for what has not come unsolicited.
-    /// `DataComplete` follows once data up to `end` and all unsolicited data are there. Returns
-    /// at once with that event queued if they are already.
+    /// Grants room for the task's write data up to offset `end` (in bytes, at most `write_len`; may be raised later),
+    /// and sends R2Ts for the data that does not come unsolicited. `DataComplete` follows once the data up to `end`
+    /// and all unsolicited data have arrived; if they already have, it is queued before this returns.
     ///
     /// # Errors
-    /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given;
-    /// [`Error::Argument`] beyond `write_len` or below what was asked before.
+    /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given; [`Error::Argument`] if `end` is
+    /// beyond `write_len` or below an earlier one.
     pub fn solicit(&mut self, task: TaskId, end: u32) -> Result<(), Error> {
         self.command(task)?.grant(end)?;
         self.advance_write(task);
         Ok(())
     }
 
-    /// Sends the next `len` bytes of the task's read data (offsets count on from call to call;
-    /// what is beyond `read_len` is cut off), and with `outcome` ends the task: in the last
-    /// Data-In if it is GOOD without sense, else in a SCSI Response.
+    /// Sends the next `len` bytes of the task's read data. Offsets continue from call to call, and data beyond
+    /// `read_len` is dropped. With `outcome`, also ends the task: in the last Data-In if the outcome is GOOD without
+    /// sense data, else in a SCSI Response.
     ///
     /// # Errors
     /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given.
@@ -411,8 +408,8 @@ impl TargetConnection {
         }
     }
 
-    /// Ends the task with a SCSI Response. If write data is still on its way it is dropped, and
-    /// the response waits for its end.
+    /// Ends the task with a SCSI Response. Write data still in transit is dropped, and the response waits until it
+    /// has all arrived.
     ///
     /// # Errors
     /// [`Error::NoSuchTask`]; [`Error::WrongState`] after an outcome was given.
@@ -426,15 +423,14 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Forgets the task without a response, because task management aborted it. Data still on
-    /// its way is dropped.
+    /// Drops the task without a response, because task management aborted it. Data still in transit is dropped.
     ///
     /// # Errors
     /// [`Error::NoSuchTask`].
     pub fn abort(&mut self, task: TaskId) -> Result<(), Error> {
         self.command(task)?;
         self.remove(task);
-        // What it had queued would pile up if commands and aborts came in turn.
+        // Its queued PDUs would pile up if commands and aborts alternated.
         self.outgoing.retain(|entry| entry.task() != Some(task));
         Ok(())
     }
@@ -478,14 +474,13 @@ impl TargetConnection {
     /// Answers `Logout` (response 0: closed). `Closed(Logout)` follows once it is sent.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if no such event is open.
+    /// [`Error::WrongState`] if no such event is pending.
     pub fn logout_response(&mut self, response: u8) -> Result<(), Error> {
         self.answer_logout(response)
     }
 
-    /// Sends a NOP-In that the initiator must answer within `timeout_ns`; `Pong` or
-    /// `Closed(PingTimeout)` follows. Does nothing while one is open, before full feature
-    /// phase, or in a discovery session.
+    /// Sends a NOP-In that the initiator must answer within `timeout_ns`; `Pong` or `Closed(PingTimeout)` follows.
+    /// Does nothing while another one is open, before full feature phase, or in a discovery session.
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
         let is_normal = self.session_type == SessionType::Normal;
         if self.phase != Phase::FullFeature || !is_normal || self.ping.is_some() {
@@ -508,9 +503,9 @@ impl TargetConnection {
         self.push_ready(header.to_bytes(), Vec::new(), StatSn::Shown);
     }
 
-    /// Sends a NOP-In that asks for nothing if the initiator has used up the window that it knows of
-    /// and there is a wider one: call it when commands have ended without a word, or the initiator
-    /// would wait for ever (RFC 7143 §11.19).
+    /// Sends a NOP-In that requests no answer if the initiator has used up the window it knows of and a wider one
+    /// exists. Call this when commands have ended without a response; otherwise the initiator would wait forever (RFC
+    /// 7143 §11.19).
     pub fn tell_window(&mut self) {
         let (told, max) = (self.max_cmd_sn_told, self.window.max());
         let is_waiting = before(told, self.window.expected()) && before(told, max);
@@ -564,12 +559,12 @@ impl TargetConnection {
         }
     }
 
-    /// The session's parameters: defaults until `LoggedIn`.
+    /// The session's parameters; defaults until `LoggedIn`.
     pub fn parameters(&self) -> &crate::params::SessionParameters {
         &self.parameters
     }
 
-    /// Tasks and task management functions open now.
+    /// The number of open tasks and task management functions.
     pub fn tasks_len(&self) -> usize {
         self.tasks.len()
     }
@@ -581,7 +576,7 @@ impl TargetConnection {
         }
     }
 
-    /// Forgets an entry; its place in the command window is free again.
+    /// Removes an entry, which frees its place in the command window.
     fn remove(&mut self, id: TaskId) {
         let (tag, immediate) = match self.tasks.remove(id) {
             Some(Entry::Command(task)) => (task.initiator_task_tag, task.immediate),
@@ -599,7 +594,7 @@ impl TargetConnection {
         }
     }
 
-    /// Sends the R2Ts, the event or the response that a write is ready for.
+    /// Sends the R2Ts, raises the event, or sends the response that a write is ready for.
     fn advance_write(&mut self, id: TaskId) {
         let parameters = &self.parameters;
         let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
@@ -632,7 +627,7 @@ impl TargetConnection {
         }
     }
 
-    /// The last event. What is ready to go out still goes; data and tasks do not.
+    /// Raises the last event. PDUs that are ready are still sent; queued data, R2Ts and SCSI Responses are dropped.
     fn close(&mut self, reason: CloseReason) {
         if self.phase == Phase::Closed {
             return;
@@ -644,7 +639,7 @@ impl TargetConnection {
         self.events.push_back(TargetEvent::Closed(reason));
     }
 
-    /// A Reject for `refused`, and the end of the connection.
+    /// Sends a Reject for `refused`, and ends the connection.
     fn violation(&mut self, refused: &[u8; 48], error: Error) {
         self.push_reject(pdu::reject_reason::PROTOCOL_ERROR, refused);
         self.close(CloseReason::Protocol(error));

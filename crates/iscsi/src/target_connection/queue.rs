@@ -1,6 +1,6 @@
-//! What a target has to send, in order. Small PDUs wait ready-made; the Data-In PDUs of a read
-//! are cut only when they are sent, so that a read of any length is one entry. Numbers are
-//! stamped last, when a PDU leaves (RFC 7143 §4.2.2).
+//! The target's transmit queue. Small PDUs are queued ready-made; the Data-In PDUs of a read are built only when they
+//! are sent, so a read of any length takes a single entry. Sequence numbers are set last, when a PDU is sent (RFC
+//! 7143 §4.2.2).
 
 use zerocopy::transmute_mut;
 
@@ -11,12 +11,12 @@ use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::task::{Direction, TaskId};
 use crate::transmit::{Transmit, TransmitData};
 
-/// One entry of the queue.
+/// An entry of the queue.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// A PDU that needs only its numbers.
+    /// A PDU that is complete except for its sequence numbers.
     Ready(Ready),
-    /// Data-In up to offset `end`; `status` says that the outcome goes with the last one.
+    /// Data-In up to offset `end`; `status` says that the last PDU carries the outcome.
     DataIn {
         task: TaskId,
         end: u32,
@@ -29,7 +29,7 @@ pub(super) enum Outgoing {
 }
 
 impl Outgoing {
-    /// The command that it belongs to.
+    /// The command to which the entry belongs.
     pub(super) fn task(&self) -> Option<TaskId> {
         match *self {
             Outgoing::Ready(_) => None,
@@ -45,19 +45,19 @@ pub(super) struct Ready {
     pub(super) header: [u8; 48],
     pub(super) data: Vec<u8>,
     pub(super) stat_sn: StatSn,
-    /// Counts against the bound for replies to unsolicited activity.
+    /// Whether it counts against the limit on replies to unsolicited requests.
     pub(super) is_reply: bool,
     pub(super) digests: Digests,
-    /// A task management function that this answers.
+    /// The task management function that this PDU answers.
     pub(super) ends: Option<TaskId>,
 }
 
-/// What a PDU does with StatSN.
+/// How a PDU uses StatSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatSn {
-    /// It carries status: takes the next number.
+    /// It carries status and consumes a number.
     Taken,
-    /// It only says which number is next.
+    /// It only reports the next number.
     Shown,
 }
 
@@ -75,7 +75,7 @@ impl TargetConnection {
         self.outgoing.push_back(Outgoing::Ready(ready));
     }
 
-    /// Queues an answer to something the initiator may send as often as it likes.
+    /// Queues a reply to a request that the initiator may send without limit.
     pub(super) fn push_reply(&mut self, header: [u8; 48], data: Vec<u8>, stat_sn: StatSn) {
         let digests = self.parameters.digests;
         let ready = Ready {
@@ -160,7 +160,7 @@ impl TargetConnection {
         transmit
     }
 
-    /// The next Data-In of an entry; `None` when it has none left.
+    /// The next Data-In of an entry; `None` if there are no more.
     fn send_data_in(&mut self, id: TaskId, end: u32, status: bool) -> Option<Transmit> {
         let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
             return None;

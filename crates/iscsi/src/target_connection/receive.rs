@@ -1,4 +1,4 @@
-//! What a target does with each PDU it receives: the login phase, then full feature phase.
+//! How a target handles each received PDU: in the login phase, then in full feature phase.
 
 use std::collections::hash_map::Entry::Vacant;
 
@@ -45,7 +45,7 @@ impl TargetConnection {
         self.follow(step, 0);
     }
 
-    /// Does what the login asks for; `tsih` goes with the last response.
+    /// Carries out the next step of the login; `tsih` accompanies the last response.
     pub(super) fn follow(&mut self, step: TargetStep, tsih: u16) {
         match step {
             TargetStep::Identify(who) => {
@@ -67,7 +67,7 @@ impl TargetConnection {
             TargetStep::Respond(flags, text) => {
                 self.push_login_response(flags, tsih, LoginStatus::SUCCESS, text);
                 if flags & TRANSIT != 0 && flags & 3 == FULL_FEATURE {
-                    // The response above still went without digests: it was queued before.
+                    // The response above was queued earlier, so it still goes without digests.
                     self.parameters = self.login.negotiation().parameters();
                     self.session_type = self.login.who().session_type;
                     self.phase = Phase::FullFeature;
@@ -129,7 +129,7 @@ impl TargetConnection {
 
     pub(super) fn receive_request(&mut self, bhs: &[u8; 48], ahs: &[u8], data: RxData<'_>) {
         if self.queued_replies > 2 * self.config.queued_replies_max {
-            // A driver that reads on although `wants_read` is false.
+            // The driver keeps reading although `wants_read` is false.
             let max = 2 * self.config.queued_replies_max;
             return self.fail(Error::Limit {
                 what: "queued replies",
@@ -161,8 +161,7 @@ impl TargetConnection {
                 );
             }
             Ok(RequestPdu::ScsiCommand(_) | RequestPdu::TaskManagement(_)) => {
-                // A discovery session takes nothing that works on a unit (§4.3), but its CmdSN
-                // still counts.
+                // A discovery session accepts nothing that addresses a unit (§4.3), but the CmdSN still counts.
                 if self.admit(bhs) {
                     self.release_unless_immediate(bhs);
                     self.push_reject(reject_reason::PROTOCOL_ERROR, bhs);
@@ -171,12 +170,12 @@ impl TargetConnection {
         }
     }
 
-    /// Checks the CmdSN of a request. False: it goes no further.
+    /// Checks the CmdSN of a request; false if the request must not be processed.
     pub(super) fn admit(&mut self, bhs: &[u8; 48]) -> bool {
         if is_immediate(bhs) {
             return true;
         }
-        // At the same place in every request that has one.
+        // At the same offset in every request that has one.
         let cmd_sn = u32::from_be_bytes([bhs[24], bhs[25], bhs[26], bhs[27]]);
         match self.window.admit(cmd_sn) {
             Admission::Next => true,
@@ -198,14 +197,14 @@ impl TargetConnection {
         }
     }
 
-    /// For requests that end as soon as they are answered.
+    /// Releases the window slot of a request that ends as soon as it is answered.
     pub(super) fn release_unless_immediate(&mut self, bhs: &[u8; 48]) {
         if !is_immediate(bhs) {
             self.window.release();
         }
     }
 
-    /// Gives an admitted request its identity. `None`: it goes no further.
+    /// Gives an admitted request its task ID; `None` if it must not be processed.
     fn insert(&mut self, bhs: &[u8; 48], entry: Entry) -> Option<TaskId> {
         let immediate = is_immediate(bhs);
         let tag = u32::from_be_bytes(pdu::Bhs::of(bhs).initiator_task_tag);
@@ -225,7 +224,7 @@ impl TargetConnection {
             self.push_reject(reject_reason::IMMEDIATE_COMMAND_REJECT, bhs);
             return None;
         }
-        // The window keeps the rest below the slab's size.
+        // The window limits the others to less than the slab's size.
         let id = self.tasks.insert(entry)?;
         place.insert(id);
         if immediate {
@@ -278,7 +277,7 @@ impl TargetConnection {
         }));
     }
 
-    /// Lengths and directions of a command, checked against what was negotiated (§11.3).
+    /// Checks the lengths and directions of a command against what was negotiated (§11.3).
     fn shape<'a>(
         &self,
         request: &pdu::ScsiCommand,
@@ -333,7 +332,7 @@ impl TargetConnection {
     }
 
     fn data_out(&mut self, bhs: &[u8; 48], request: &pdu::DataOut, data: RxData<'_>) {
-        // Data for a task that was aborted, or a command that was ignored, is dropped.
+        // Data for an aborted task or an ignored command is dropped.
         let Some(&id) = self.tags.get(&request.initiator_task_tag.get()) else {
             return;
         };
@@ -345,7 +344,7 @@ impl TargetConnection {
             Err(error) => self.violation(bhs, error),
             Ok(place) => {
                 if task.failed && !failed_before {
-                    // The driver forgets the command, and with it what it had to send.
+                    // The driver drops the command, and with it the data queued for sending.
                     self.outgoing.retain(
                         |entry| !matches!(entry, Outgoing::DataIn { task, .. } if *task == id),
                     );
@@ -391,8 +390,7 @@ impl TargetConnection {
             }));
     }
 
-    /// Takes a request that is answered at once into its turn, and gives its data; `None` if it is
-    /// not to be followed.
+    /// Admits a request that is answered at once, and returns its data; `None` if it must not be processed.
     pub(super) fn admit_inline<'a>(
         &mut self,
         bhs: &[u8; 48],
@@ -441,7 +439,7 @@ impl TargetConnection {
     }
 }
 
-/// What a command says about its data.
+/// What a command says about its data transfer.
 struct Shape<'a> {
     direction: Direction,
     read_len: u32,

@@ -1,6 +1,6 @@
-//! One SCSI task at the target: what it expects, what has come and gone, and the rules for its
-//! Data-Out PDUs (RFC 7143 §4.2.5, §11.7, §11.8). Data comes in order
-//! (DataPDUInOrder and DataSequenceInOrder are Yes), so one offset says how far it got.
+//! One SCSI task at the target: the data it expects, the progress of its transfers, and the rules for its Data-Out
+//! PDUs (RFC 7143 §4.2.5, §11.7, §11.8). Data arrives in order (DataPDUInOrder and DataSequenceInOrder are Yes), so a
+//! single offset describes the progress.
 
 use smallvec::SmallVec;
 
@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::pdu::{DataOut, FINAL, RESERVED_TAG};
 use crate::task::Direction;
 
-/// Longest sense data that a response carries (SPC-4 4.5.1).
+/// Longest sense data in a response (SPC-4 4.5.1).
 pub(super) const SENSE_LEN_MAX: usize = 252;
 
-/// An outcome that waits to be sent.
+/// An outcome waiting to be sent.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) status: u8,
@@ -31,7 +31,7 @@ impl Ending {
     }
 }
 
-/// An R2T that waits for its data.
+/// An R2T whose data is outstanding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenR2t {
     pub(super) tag: u32,
@@ -50,29 +50,29 @@ pub(super) struct Task {
     pub(super) direction: Direction,
     pub(super) read_len: u32,
     pub(super) write_len: u32,
-    /// Read data handed over by the driver so far, before cutting at `read_len`.
+    /// Read data supplied by the driver so far, before truncation to `read_len`.
     pub(super) read_given: u64,
     /// Read data sent so far.
     pub(super) read_sent: u32,
-    /// Of it, in the present sequence.
+    /// The part of it sent in the current sequence.
     pub(super) burst_sent: u32,
     pub(super) data_sn: u32,
     /// Write data received so far.
     received: u32,
-    /// Unsolicited Data-Out PDUs are still to come, up to this offset.
+    /// Set while unsolicited Data-Out PDUs are expected: the offset up to which they reach.
     unsolicited_end: Option<u32>,
     unsolicited_sn: u32,
-    /// How far the driver has room.
+    /// The offset up to which the driver has granted room.
     granted: Option<u32>,
-    /// Where `DataComplete` is due.
+    /// The offset at which `DataComplete` is due.
     complete_at: Option<u32>,
-    /// How far R2Ts have asked.
+    /// The offset up to which R2Ts have solicited data.
     solicited: u32,
     pub(super) r2t_sn: u32,
-    /// Most initiators take one at a time.
+    /// Inline room for one, because most initiators accept only one at a time.
     open: SmallVec<[OpenR2t; 1]>,
     pub(super) ending: Option<Ending>,
-    /// A Data-Out was lost: what still comes is dropped.
+    /// A Data-Out was lost; data that still arrives is dropped.
     pub(super) failed: bool,
 }
 
@@ -82,17 +82,17 @@ const DATA_LOST: [u8; 18] = [
     0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x47, 0x05, 0, 0, 0, 0,
 ];
 
-/// Where the payload of a Data-Out belongs.
+/// Where the payload of a Data-Out is to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) offset: u32,
-    /// 0: dropped.
+    /// 0 means that the payload is dropped.
     pub(super) len: u32,
 }
 
 impl Task {
-    /// A task with `immediate_len` bytes of write data already there, and more to come
-    /// unsolicited up to `unsolicited_end`.
+    /// A task that already has `immediate_len` bytes of write data and expects more unsolicited data up to
+    /// `unsolicited_end`.
     #[expect(
         clippy::too_many_arguments,
         reason = "one call, straight from the header's fields"
@@ -132,7 +132,7 @@ impl Task {
         }
     }
 
-    /// Takes a Data-Out of `len` bytes.
+    /// Handles a Data-Out of `len` bytes.
     pub(super) fn data_out(&mut self, pdu: &DataOut, len: u32) -> Result<Placement, Error> {
         let tag = pdu.target_transfer_tag.get();
         let offset = pdu.buffer_offset.get();
@@ -178,7 +178,7 @@ impl Task {
                 ));
             }
             self.unsolicited_sn += 1;
-            // What has reached its end is over, marked or not.
+            // The sequence ends when it reaches its end offset, even without the F bit.
             if is_final || len == end - self.received {
                 self.unsolicited_end = None;
                 self.solicited = self.received + len;
@@ -227,8 +227,8 @@ impl Task {
         })
     }
 
-    /// A DataSN that is not due says that a Data-Out was lost. The task fails, and its response
-    /// waits for the end of all sequences (RFC 7143 §7.8, §7.9); other tasks go on.
+    /// Handles an unexpected DataSN, which means that a Data-Out was lost. The task fails, and its response waits for
+    /// the end of all sequences (RFC 7143 §7.8, §7.9); other tasks continue.
     fn drop_data_out(&mut self, tag: u32, is_final: bool) -> Result<Placement, Error> {
         let open = self.open.iter().position(|open| open.tag == tag);
         match (tag, open) {
@@ -263,13 +263,13 @@ impl Task {
         Ok(Placement { offset: 0, len: 0 })
     }
 
-    /// The driver has room up to `end`.
+    /// Grants room for write data up to `end`.
     pub(super) fn grant(&mut self, end: u32) -> Result<(), Error> {
         if self.ending.is_some() {
             return Err(Error::WrongState("solicit() after the task's outcome"));
         }
         let least = self.granted.unwrap_or(0);
-        // Data beyond the previous end was dropped if it came unsolicited.
+        // Unsolicited data beyond the previous end has been dropped, and no R2T asks for it again.
         let lost = self
             .granted
             .is_some_and(|granted| self.received > granted && end > granted);
@@ -286,7 +286,7 @@ impl Task {
         Ok(())
     }
 
-    /// The next R2T to send, if one may be open beside the others.
+    /// The next R2T to send, if another one may be open.
     pub(super) fn next_r2t(
         &mut self,
         slot: usize,
@@ -317,7 +317,7 @@ impl Task {
         Some(open)
     }
 
-    /// Whether `DataComplete` is due; says so once for each grant.
+    /// Whether `DataComplete` is due; true only once per grant.
     pub(super) fn take_complete(&mut self) -> bool {
         let due = self.complete_at.is_some_and(|end| self.received >= end);
         let complete = due && self.unsolicited_end.is_none() && self.ending.is_none();
@@ -327,7 +327,7 @@ impl Task {
         complete
     }
 
-    /// Whether no Data-Out is due any more, so that a response may go out.
+    /// Whether no more Data-Out is expected, so that a response may be sent.
     pub(super) fn is_quiet(&self) -> bool {
         self.unsolicited_end.is_none() && self.open.is_empty()
     }

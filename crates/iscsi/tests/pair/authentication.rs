@@ -1,5 +1,5 @@
-//! CHAP between both roles, and each role against a peer that cheats: downgrades, wrong secrets,
-//! reflected challenges, keys out of turn, values of any length.
+//! CHAP between both roles, and each role against a peer that cheats: downgrades, wrong secrets, reflected
+//! challenges, keys out of order, values of any length.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn with_random(chap: Chap, random: u8) -> Option<Authentication> {
     ))
 }
 
-/// An initiator with `initiator`, if anything, and a target that demands `target`, if anything.
+/// An initiator that uses the account `initiator`, if any, and a target that demands `target`, if any.
 fn pair(initiator: Option<Chap>, target: Option<Chap>) -> Pair {
     let initiator = InitiatorConfig {
         authentication: initiator.and_then(|chap| with_random(chap, 1)),
@@ -64,7 +64,7 @@ fn reason(pair: &mut Pair) -> CloseReason {
     closed(pair).unwrap()
 }
 
-/// The target has refused the initiator and said so, and knows why.
+/// Asserts that the target has refused the initiator, told it so, and knows why.
 #[track_caller]
 fn assert_refused_by_target(pair: &mut Pair, part_of_why: &str) {
     let status = LoginStatus::AUTHENTICATION_FAILURE;
@@ -173,7 +173,7 @@ fn no_common_algorithm_is_refused() {
     assert_refused_by_target(&mut pair, "algorithms");
 }
 
-/// The two sides' challenges are equal: what a reflection looks like to both.
+/// Both sides use the same challenge, which looks like a reflection to either.
 #[test]
 fn a_challenge_of_our_own_is_refused() {
     let mut pair = pair(Some(mutual()), Some(mutual()));
@@ -187,7 +187,7 @@ fn length(text: &str) -> [u8; 3] {
     length
 }
 
-/// Talks to a target word by word.
+/// A scripted conversation with a target.
 struct Words {
     target: TargetConnection,
     authentication: Option<Authentication>,
@@ -207,7 +207,7 @@ impl Words {
         }
     }
 
-    /// Sends a Login Request; returns flags and text of the response. Blanks end pairs.
+    /// Sends a Login Request; returns flags and text of the response. Blanks separate pairs.
     fn say(&mut self, flags: u8, text: &str) -> (u8, String) {
         let text = text.replace(' ', "\0");
         let header = pdu::LoginRequest {
@@ -246,7 +246,7 @@ impl Words {
         (response.header[1], String::from_utf8(text).unwrap())
     }
 
-    /// As far as the challenge.
+    /// Up to and including the challenge.
     fn challenged(chap: Chap) -> Words {
         let mut words = Words::with(chap);
         let (flags, text) = words.say(SECURITY_STAY, &format!("{NAMES}AuthMethod=CHAP,None "));
@@ -275,7 +275,7 @@ impl Words {
     }
 }
 
-/// MD5 of identifier 2, [`SECRET`], sixteen bytes of 2.
+/// MD5 of identifier 2, [`SECRET`], and sixteen bytes of 2.
 const RIGHT: &str = "CHAP_N=host CHAP_R=0x1202c347c7e0ea7755a742a198246771 ";
 
 #[test]
@@ -287,11 +287,11 @@ fn the_right_words_open_the_door() {
     );
     assert_eq!(words.say(0x87, "").0, 0x87);
     assert_eq!(words.refused, None);
-    // Also in two steps, and with mutual CHAP where nobody asks for it.
+    // Also in two steps, and with mutual CHAP that nobody requested.
     let mut words = Words::challenged(mutual());
     assert_eq!(words.say(SECURITY_STAY, RIGHT), (0, String::new()));
     assert_eq!(words.say(SECURITY_LEAVE, "").0, SECURITY_LEAVE);
-    // And in base64.
+    // Also in base64.
     let mut words = Words::challenged(mutual());
     let (flags, _) = words.say(
         SECURITY_LEAVE,
@@ -302,7 +302,7 @@ fn the_right_words_open_the_door() {
 
 #[test]
 fn there_is_no_way_around_the_challenge() {
-    // Straight into the operational stage, or through it.
+    // Directly into the operational stage, or through it.
     for text in ["", "AuthMethod=None "] {
         let mut words = Words::with(one_way());
         words.say(0x87, &format!("{NAMES}{text}"));
@@ -322,7 +322,7 @@ fn there_is_no_way_around_the_challenge() {
         words.say(flags, &format!("{NAMES}{text}"));
         words.assert_failed(why);
     }
-    // The method is agreed on, and then nothing follows or something else.
+    // The method is agreed on, but then nothing follows, or something else.
     for (flags, text, why) in [
         (SECURITY_LEAVE, "", "CHAP_A"),
         (SECURITY_STAY, "", "CHAP_A"),
@@ -337,7 +337,7 @@ fn there_is_no_way_around_the_challenge() {
         words.say(flags, text);
         words.assert_failed(why);
     }
-    // A request that asks to leave is held back until the proof is there.
+    // A request to leave the stage is held back until the initiator has authenticated.
     let mut words = Words::with(one_way());
     let (flags, _) = words.say(SECURITY_LEAVE, &format!("{NAMES}AuthMethod=CHAP "));
     assert_eq!(flags, 0);
@@ -444,7 +444,7 @@ fn a_refusal_is_understood_whatever_its_stat_sn() {
     );
 }
 
-/// Answers an initiator word by word: its responses, and how it ends.
+/// Sends scripted responses to an initiator; returns why it closed.
 fn initiator_hears(chap: Chap, responses: &[(u8, &str)]) -> Option<CloseReason> {
     let config = InitiatorConfig {
         authentication: with_random(chap, 1),
@@ -514,7 +514,7 @@ fn an_initiator_does_not_let_itself_be_downgraded() {
             other => panic!("{other:?} for {responses:?}"),
         }
     }
-    // A target that lets us leave before it has seen our answer.
+    // A target that lets us leave the stage before it has seen our response.
     let early = (SECURITY_LEAVE, CHALLENGE.1);
     let reason = initiator_hears(one_way(), &[METHOD, early]);
     assert!(
@@ -527,7 +527,7 @@ fn an_initiator_does_not_let_itself_be_downgraded() {
     );
 }
 
-/// Text that is often nearly right.
+/// Text that is often nearly valid.
 fn text_strategy() -> impl Strategy<Value = String> {
     let key = prop_oneof![
         Just("AuthMethod"),

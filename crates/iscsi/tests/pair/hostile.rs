@@ -1,5 +1,5 @@
-//! Peers that break the rules: each known violation by name, then random and damaged PDUs. Nothing
-//! may panic, and what a machine keeps stays within its bounds.
+//! Peers that break the rules: each known violation by name, then random and damaged PDUs. Nothing may panic, and the
+//! memory a machine holds stays within its limits.
 
 use iscsi::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use iscsi::*;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::pair::*;
 
-/// A pair that is logged in, whose target is then talked to directly.
+/// A logged-in pair, whose target is then addressed directly.
 fn logged_in(operational: OperationalConfig) -> Pair {
     let initiator = InitiatorConfig {
         operational: operational.clone(),
@@ -39,11 +39,11 @@ fn command(tag: u32, cmd_sn: u32, flags: u8, expected: u32) -> pdu::ScsiCommand 
 
 const READ: u8 = FINAL | pdu::ScsiCommand::READ;
 const WRITE: u8 = FINAL | pdu::ScsiCommand::WRITE;
-/// CmdSN of the first command of a session of ours.
+/// CmdSN of the first command of our initiator's sessions.
 const FIRST: u32 = 1;
 
 impl Pair {
-    /// Hands a PDU to the target; returns what it says: opcodes of what it sends.
+    /// Delivers a PDU to the target; returns the opcodes of the PDUs it sends.
     fn tell(&mut self, mut header: [u8; 48], data: &[u8]) -> Vec<u8> {
         header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
         let data = match header[0] & 0x3f {
@@ -133,7 +133,7 @@ fn data_that_was_not_negotiated_ends_the_connection() {
     let unmarked = command(1, FIRST, WRITE & !FINAL, 512).to_bytes();
     let said = pair.tell(unmarked, &[]);
     pair.assert_rejected_and_closed(&said);
-    // More immediate data than the command transfers, or without a write.
+    // More immediate data than the command transfers, or immediate data without a write.
     for flags in [WRITE, READ] {
         let mut pair = logged_in(OperationalConfig::default());
         let said = pair.tell(command(1, FIRST, flags, 511).to_bytes(), &[0; 512]);
@@ -180,7 +180,7 @@ fn data_out_must_fit_its_r2t() {
 
 #[test]
 fn lost_data_fails_its_command_and_no_other() {
-    // One R2T, its two Data-Out in the wrong order; then the same unsolicited.
+    // One R2T with its two Data-Out in the wrong order; then the same unsolicited.
     for unsolicited in [false, true] {
         let operational = if unsolicited {
             OperationalConfig::default()
@@ -237,7 +237,7 @@ fn a_refusal_waits_for_data_on_its_way_and_asks_for_no_more() {
         sense: &[0x70],
         transfer_len: 0,
     };
-    // Unsolicited data is still to come.
+    // Unsolicited data has not arrived yet.
     let mut pair = logged_in(OperationalConfig::default());
     assert!(
         pair.tell(
@@ -254,7 +254,7 @@ fn a_refusal_waits_for_data_on_its_way_and_asks_for_no_more() {
     );
     let said = pair.tell(data_out(1, RESERVED_TAG, 1, 1024, FINAL), &[0; 512]);
     assert_eq!(said, [opcode::SCSI_RESPONSE]);
-    // So is what an R2T asked for; it was the last one.
+    // The same for data requested by an R2T, which was the last one.
     let mut pair = logged_in(OperationalConfig {
         max_burst_length: 512,
         ..no_immediate()
@@ -366,7 +366,7 @@ fn a_flood_of_pings_stops_the_reading() {
         taken += 1;
     }
     assert_eq!(taken, TargetConfig::default().queued_replies_max);
-    // A driver that reads on all the same gets no further than twice that.
+    // A driver that keeps reading anyway gets to at most twice that.
     for _ in 0..1000 {
         pair.target
             .machine
@@ -398,7 +398,7 @@ fn login(flags: u8, version_min: u8, tsih: u16) -> pdu::LoginRequest {
     }
 }
 
-/// The status of the last Login Response to these requests; `None` if the login goes on.
+/// The status of the last Login Response to these requests; `None` if the login continues.
 fn login_status(requests: &[(pdu::LoginRequest, &str)]) -> Option<LoginStatus> {
     let mut pair = Pair::new(normal(), TargetConfig::default(), 1);
     for (request, text) in requests {
@@ -478,14 +478,14 @@ fn a_wrong_login_is_refused_with_its_status() {
         );
     }
     assert_eq!(login_status(&[(login(security, 0, 0), NAMES)]), None);
-    // The stage, the session identifier and the tag must stay.
+    // The stage, the session identifier and the tag must not change.
     let back = (login(security, 0, 0), "");
     let other_tsih = (login(operational, 0, 9), "");
     for second in [back, other_tsih] {
         let status = login_status(&[(login(security, 0, 0), NAMES), second]);
         assert_eq!(status, Some(LoginStatus::INITIATOR_ERROR));
     }
-    // Who they are may be said again, and not otherwise.
+    // Names may be repeated, but not changed.
     let second = |text| {
         let leave = login(0x81, 0, 0);
         login_status(&[(leave, NAMES), (login(operational, 0, 0), text)])
@@ -500,7 +500,7 @@ fn a_wrong_login_is_refused_with_its_status() {
     ] {
         assert_eq!(second(other), Some(LoginStatus::INITIATOR_ERROR), "{other}");
     }
-    // Without end.
+    // A login that never ends.
     let endless = vec![(login(0x00, 0, 0), NAMES); 1].into_iter();
     let endless: Vec<_> = endless.chain(vec![(login(0x00, 0, 0), ""); 40]).collect();
     assert_eq!(login_status(&endless), Some(LoginStatus::OUT_OF_RESOURCES));
@@ -547,7 +547,7 @@ fn login_text_may_come_in_pieces_and_may_skip_the_security_stage() {
     assert_eq!(pair.target.machine.parameters().max_burst_length, 4096);
 }
 
-/// A PDU that is half-way sensible: fields come from small sets, so that they often meet.
+/// A roughly sensible PDU: field values come from small sets, so that they often match.
 fn pdu_strategy() -> impl Strategy<Value = (Vec<u8>, usize)> {
     let small = || prop_oneof![0..12u32, Just(RESERVED_TAG), any::<u32>()];
     let opcodes = vec![

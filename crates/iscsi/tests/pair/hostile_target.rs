@@ -1,12 +1,11 @@
-//! A target that breaks the rules, against our initiator: it ends the connection, or is not
-//! believed.
+//! A target that breaks the rules against our initiator, which must end the connection or disregard it.
 
 use iscsi::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use iscsi::*;
 
 use crate::pair::*;
 
-/// An initiator that is logged in, with one command of 8192 bytes on its way.
+/// A logged-in initiator with one command of 8192 bytes in flight.
 struct Victim {
     machine: InitiatorConnection,
     task: TaskId,
@@ -29,7 +28,7 @@ impl Victim {
         let task = pair.submit(direction, 0, 8192, vec![0; 8192]).unwrap();
         let mut machine = pair.initiator.machine;
         while machine.poll_transmit().is_some() {}
-        // Two Login Responses had 0 and 1.
+        // The two Login Responses used StatSN 0 and 1.
         Victim {
             machine,
             task,
@@ -42,7 +41,7 @@ impl Victim {
         self.task.slot() as u32 | self.task.generation() << 16
     }
 
-    /// Hands over a PDU; what it leads to.
+    /// Delivers a PDU; returns the resulting events.
     fn tell(&mut self, mut header: [u8; 48], len: usize) -> Vec<InitiatorEvent> {
         header[5..8].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
         let bytes = vec![0; len];
@@ -145,7 +144,7 @@ fn r2ts_must_stay_within_the_command_and_what_was_negotiated() {
     let mut victim = Victim::new(Direction::Read);
     let header = victim.r2t(0, 0, 512).to_bytes();
     assert_closed(&victim.tell(header, 0));
-    // The second while the first is open.
+    // A second one while the first is open.
     let mut victim = Victim::new(Direction::Write);
     let (first, second) = (
         victim.r2t(0, 0, 512).to_bytes(),
@@ -153,7 +152,7 @@ fn r2ts_must_stay_within_the_command_and_what_was_negotiated() {
     );
     victim.machine.receive(0, &first, &[], RxData::Inline(&[]));
     assert_closed(&victim.tell(second, 0));
-    // A good one is answered.
+    // A valid one is answered.
     let mut victim = Victim::new(Direction::Write);
     assert!(victim.tell(first, 0).is_empty());
     assert_eq!(victim.sent, 1);

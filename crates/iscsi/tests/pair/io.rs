@@ -1,5 +1,4 @@
-//! Reads and writes: data integrity under every extreme of the parameters, residual counts, the
-//! command window.
+//! Reads and writes: data integrity at the extremes of the parameters, residual counts, the command window.
 
 use iscsi::*;
 use proptest::prelude::*;
@@ -8,8 +7,8 @@ use crate::pair::*;
 
 const SIZES: [usize; 9] = [0, 1, 512, 4096, 8191, 65_536, 65_537, 262_144, 1_048_576];
 
-/// Writes patterns of the given sizes next to each other, all at once, reads them back all at
-/// once, and compares.
+/// Writes patterns of the given sizes next to each other, all concurrently, reads them back concurrently, and
+/// compares.
 fn write_and_read_back(pair: &mut Pair, sizes: &[usize]) {
     let mut at = 0;
     let mut extents = Vec::new();

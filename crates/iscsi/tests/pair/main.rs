@@ -1,5 +1,5 @@
-//! Both roles against each other in virtual time (`pair`), and each against a peer that breaks
-//! the rules (`hostile`); `authentication` has both kinds for CHAP.
+//! Both roles against each other in virtual time (`pair`), and each against a peer that breaks the rules (`hostile`,
+//! `hostile_target`); `authentication` does both for CHAP.
 
 mod authentication;
 mod hostile;

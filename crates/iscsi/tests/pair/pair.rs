@@ -1,13 +1,13 @@
-//! A target and an initiator coupled in virtual time over two byte streams that are cut and
-//! delayed at random, and the smallest driver for each. The target serves one array of bytes;
-//! its commands are `READ(16)` and `WRITE(16)` in units of one byte.
+//! A target and an initiator connected in virtual time by two byte streams that are split and delayed at random, with
+//! a minimal driver for each. The target serves one array of bytes; its commands are `READ(16)` and `WRITE(16)` in
+//! units of one byte.
 
 use std::collections::HashMap;
 
 use iscsi::frame::{DataDigest, Digests, frame};
 use iscsi::*;
 
-/// A seeded source of choices (xorshift; quality does not matter here, being the same does).
+/// A seeded source of choices (xorshift; reproducibility matters here, quality does not).
 #[derive(Clone)]
 pub(crate) struct Choices(pub(crate) u64);
 
@@ -20,7 +20,7 @@ impl Choices {
     }
 }
 
-/// Puts a PDU on a stream, payload taken from `payload`.
+/// Appends a PDU to a stream, taking its data from `payload`.
 pub(crate) fn send(wire: &mut Vec<u8>, transmit: &Transmit, payload: &[u8]) {
     let before = wire.len();
     wire.extend_from_slice(&transmit.header);
@@ -49,7 +49,7 @@ pub(crate) struct Received {
     pub(crate) payload: bool,
 }
 
-/// Takes one complete PDU off the front of a stream.
+/// Removes one complete PDU from the front of a stream.
 pub(crate) fn receive(
     stream: &mut Vec<u8>,
     limits: &frame::FrameLimits,
@@ -88,7 +88,7 @@ pub(crate) fn rx_data(received: &Received) -> RxData<'_> {
 pub(crate) struct Job {
     pub(crate) request: CommandRequest,
     pub(crate) buffer: Vec<u8>,
-    /// Of a write: how much was solicited, and whether it is there.
+    /// For a write: how much was solicited, and whether it has arrived.
     granted: Option<u32>,
     complete: bool,
 }
@@ -98,22 +98,22 @@ pub(crate) struct TargetSide {
     pub(crate) machine: TargetConnection,
     pub(crate) medium: Vec<u8>,
     pub(crate) jobs: HashMap<TaskId, Job>,
-    /// Buffers of tasks that are being answered.
+    /// Buffers of tasks whose answers are being sent.
     answering: HashMap<TaskId, Vec<u8>>,
     ready: Vec<TaskId>,
     pub(crate) stream: Vec<u8>,
     pub(crate) events: Vec<TargetEvent>,
     pub(crate) targets: Vec<TargetRecord>,
-    /// Refuses commands: with this sense.
+    /// If set, commands are refused with this sense data.
     pub(crate) refuse: Option<Vec<u8>>,
-    /// Keeps commands without answering.
+    /// Whether commands are kept without an answer.
     pub(crate) hold: bool,
     pub(crate) login_answer: Result<(), LoginStatus>,
-    /// Demanded of the initiator.
+    /// The authentication demanded of the initiator.
     pub(crate) authentication: Option<Authentication>,
     pub(crate) session_answer: Result<u16, LoginStatus>,
     pub(crate) tasks_seen_max: usize,
-    /// Commands that asked where their time goes.
+    /// The number of commands that asked for stage times.
     pub(crate) asked: usize,
 }
 
@@ -123,7 +123,7 @@ fn extent(cdb: &[u8]) -> (usize, usize) {
     (offset as usize, len as usize)
 }
 
-/// What the target tells of each command, where it does: durations that arrive as they were.
+/// The stage times that the target reports for each command: small values, which arrive exactly.
 pub(crate) const STAGE_TIMES: StageTimes = StageTimes {
     queue_ns: 1,
     volume_ns: 2 << 20,
@@ -165,7 +165,7 @@ impl TargetSide {
                     }
                 }
                 TargetEvent::DataComplete { task } => self.data_complete(*task),
-                // The machine answers: what was begun for it goes.
+                // The machine answers it, so the job is dropped.
                 TargetEvent::Failed { task } => {
                     self.jobs.remove(task);
                     self.ready.retain(|ready| ready != task);
@@ -214,7 +214,7 @@ impl TargetSide {
             },
         );
         if is_write && !self.hold {
-            // In one piece, or in two if the second can only come solicited.
+            // In one piece, or in two if the second part must be solicited.
             let job = self.jobs.get_mut(&task).unwrap();
             let first = match wanted / 2 >= job.request.unsolicited_len && wanted % 3 == 0 {
                 true => wanted / 2,
@@ -257,7 +257,7 @@ impl TargetSide {
             .unwrap();
     }
 
-    /// Executes one of the commands that are ready, any of them.
+    /// Executes a random one of the commands that are ready.
     fn work(&mut self, choices: &mut Choices) {
         if self.ready.is_empty() || self.hold {
             return;
@@ -357,11 +357,11 @@ pub(crate) struct Pair {
     pub(crate) to_initiator: Vec<u8>,
     pub(crate) choices: Choices,
     pub(crate) now: u64,
-    /// Drops whatever the target sends.
+    /// Whether everything the target sends is dropped.
     pub(crate) deaf: bool,
-    /// The initiator asks where the time of its commands goes.
+    /// Whether the initiator asks for stage times.
     pub(crate) asks: bool,
-    /// Flips bits of about one in so many chunks that arrive.
+    /// Flips a bit in about one in this many arriving chunks.
     pub(crate) damage_one_in: Option<usize>,
 }
 
@@ -402,7 +402,7 @@ impl Pair {
         }
     }
 
-    /// Both sides with the same wishes, a normal session.
+    /// Both sides with the same configuration, in a normal session.
     pub(crate) fn with(operational: OperationalConfig, seed: u64) -> Pair {
         let initiator = InitiatorConfig {
             operational: operational.clone(),
@@ -415,8 +415,7 @@ impl Pair {
         Pair::new(initiator, target, seed)
     }
 
-    /// One round: each side sends, some bytes arrive, some commands are executed. True if
-    /// anything moved.
+    /// One round: each side sends, some bytes arrive, some commands are executed. True if anything moved.
     pub(crate) fn step(&mut self) -> bool {
         self.now += 1_000_000;
         if self
@@ -580,7 +579,7 @@ impl TargetSide {
     }
 }
 
-/// What arrives of a stream in this round: nothing, some bytes, or all; possibly damaged.
+/// The part of a stream that arrives in this round: nothing, some bytes, or all; possibly damaged.
 fn cut(wire: &mut Vec<u8>, choices: &mut Choices, damage_one_in: Option<usize>) -> Vec<u8> {
     let len = match choices.below(4) {
         0 => 0,
@@ -590,7 +589,7 @@ fn cut(wire: &mut Vec<u8>, choices: &mut Choices, damage_one_in: Option<usize>) 
     };
     let mut arrived: Vec<u8> = wire.drain(..len).collect();
     if len > 0 && damage_one_in.is_some_and(|chances| choices.below(chances) == 0) {
-        // Near the front, where headers are likely.
+        // Near the front, where headers are likely to be.
         let at = choices.below(arrived.len().min(48));
         arrived[at] ^= 1 << choices.below(8);
     }
@@ -604,7 +603,7 @@ pub(crate) fn normal() -> InitiatorConfig {
     InitiatorConfig::new(INITIATOR, Some(TARGET.to_owned()))
 }
 
-/// Bytes that differ at every place and for every seed.
+/// Bytes that differ by position and by seed.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) ^ seed.wrapping_mul(97)) as u8)

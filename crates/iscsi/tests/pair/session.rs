@@ -1,5 +1,5 @@
-//! Everything beside reads and writes: login and its refusals, discovery, task management,
-//! pings, logout, async messages.
+//! Everything except reads and writes: login and its refusals, discovery, task management, pings, logout, async
+//! messages.
 
 use iscsi::*;
 
@@ -82,7 +82,7 @@ fn reinstatement_waits_until_the_driver_has_ended_the_old_session() {
     let mut target = TargetConnection::new(TargetConfig::default());
     let mut initiator = InitiatorConnection::new(normal());
     let mut wire = Vec::new();
-    // Up to SessionRequest, which stays unanswered.
+    // Up to SessionRequest, which is left unanswered.
     for _ in 0..2 {
         let transmit = initiator.poll_transmit().unwrap();
         send(&mut wire, &transmit, &[]);
@@ -261,7 +261,7 @@ fn abort_task_ends_it_once_and_the_session_goes_on() {
             pair.target.hold = false;
             assert_eq!(pair.result(second), good(1 << 20));
         }
-        // The window has its width back.
+        // The window is back at its full width.
         let width = usize::from(TargetConfig::default().command_window);
         let left = if is_write { width - 1 } else { width };
         for _ in 0..100 {

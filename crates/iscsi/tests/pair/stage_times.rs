@@ -1,5 +1,5 @@
-//! Where the time went at the target: told with the status of every command that asks, where both ends have
-//! agreed to that, and with none elsewhere.
+//! Stage times: sent with the status of every command that asks for them if both ends have agreed to that, and never
+//! otherwise.
 
 use iscsi::*;
 
@@ -42,7 +42,7 @@ fn every_status_tells_them_that_was_asked_for_them_where_both_ends_have_agreed()
         pair.asks = asks;
         let told_them = offers && agrees && asks;
         let expected = told_them.then_some(STAGE_TIMES);
-        // With its status in the last Data-In, in one or several of them, or in a response of its own.
+        // With the status in the last of one or several Data-In, or in a separate response.
         for len in [512, 4096, 300_000] {
             for _ in 0..8 {
                 let task = pair.read(0, len).unwrap();

@@ -1,5 +1,5 @@
-//! The handshake and the transmission against what the specification says, byte by byte; and any bytes at all, in any
-//! segments.
+//! The handshake and the transmission checked byte by byte against the specification, and arbitrary bytes in
+//! arbitrary segments.
 
 use proptest::prelude::*;
 
@@ -23,19 +23,19 @@ fn export() -> Export {
     }
 }
 
-/// A client that sends bytes and keeps what comes back.
+/// A client that sends bytes and records the server's output.
 struct Client {
     server: Server,
-    /// Bytes of the server that were not looked at.
+    /// Bytes from the server that have not been examined.
     received: Vec<u8>,
     requests: Vec<Request>,
-    /// What else the driver was told.
+    /// The other events that the driver saw.
     told: Vec<&'static str>,
     skip: usize,
 }
 
 impl Client {
-    /// Connected; the greeting is taken.
+    /// A connected client that has consumed the greeting.
     fn of(export: Export, has_tls: bool) -> Client {
         let mut client = Client {
             server: Server::new(export, has_tls),
@@ -57,7 +57,7 @@ impl Client {
         client
     }
 
-    /// In transmission, with structured replies and block status where `is_structured`.
+    /// A client in transmission, with structured replies and block status if `is_structured`.
     fn in_transmission(is_structured: bool) -> Client {
         let mut client = Client::new();
         if is_structured {
@@ -118,7 +118,7 @@ impl Client {
         self.received.drain(..len).collect()
     }
 
-    /// Sends an option; gives the types of the replies to it, and their data.
+    /// Sends an option; returns the types and data of the replies to it.
     fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send(&option_bytes(option, data));
         let mut replies = Vec::new();
@@ -138,14 +138,14 @@ impl Client {
         replies.map(|(kind, _)| kind).collect()
     }
 
-    /// Sends a request that is answered at once; gives the answer.
+    /// Sends a request that the machine answers by itself; returns the answer.
     fn refused(&mut self, request: &[u8]) -> Vec<u8> {
         self.send(request);
         assert!(self.requests.is_empty(), "{:?}", self.requests);
         std::mem::take(&mut self.received)
     }
 
-    /// Sends a request that is to be done.
+    /// Sends a request that the driver must perform; returns it.
     fn request(&mut self, request: &[u8]) -> Request {
         self.send(request);
         assert_eq!(self.received, [], "it has no answer yet");
@@ -198,7 +198,7 @@ fn simple(error: u32) -> Vec<u8> {
     bytes
 }
 
-/// The error of an error chunk.
+/// The error code of an error chunk.
 fn error_of(chunk: &[u8]) -> u32 {
     assert_eq!(chunk[..4], wire::STRUCTURED_REPLY_MAGIC.to_be_bytes());
     assert_eq!(chunk[4..8], [0, 1, 0x80, 1], "the last chunk, an error");
@@ -217,7 +217,7 @@ fn the_old_way_into_the_transmission() {
         client.send(&[0, 0, 0, flags]);
         client.send(&option_bytes(option::EXPORT_NAME, b"db"));
         assert_eq!(client.take(8), LEN_BYTES.to_be_bytes());
-        // Flags, flush, FUA, trim, zeroes, several connections, cache.
+        // HAS_FLAGS, flush, FUA, trim, write zeroes, multi-conn, cache.
         assert_eq!(client.take(2), 0b101_0110_1101u16.to_be_bytes());
         assert_eq!(client.received, vec![0; padding]);
         assert_eq!(client.told, ["transmission"]);
@@ -285,7 +285,7 @@ fn options_are_refused_with_their_reason() {
             option_reply::INVALID,
         ),
         (GO, info(&"n".repeat(4097), &[]), option_reply::INVALID),
-        // Structured replies come first.
+        // Structured replies must be negotiated first.
         (
             option::SET_META_CONTEXT,
             contexts("db", &[]),
@@ -354,7 +354,7 @@ fn contexts_are_selected_for_the_transmission() {
     let set = client.option(option::SET_META_CONTEXT, &query);
     assert_eq!(set[0].1, [&[0, 0, 0, 1][..], b"base:allocation"].concat());
     assert!(client.server.agreed.has_allocation);
-    // The last one counts, also when it fails.
+    // Only the last request counts, even if it fails.
     let other = contexts("other", &["base:allocation"]);
     let set = client.kinds(option::SET_META_CONTEXT, &other);
     assert_eq!(set, [option_reply::UNKNOWN]);
@@ -458,7 +458,7 @@ fn what_the_export_cannot_do_is_refused_by_number() {
             (1, 0, 0, (64 << 10) + 512, INVALID),
             (3, 4, 0, 0, INVALID),
             (4, 0, end, 512, INVALID),
-            // Nobody is told that zeroes can be fast.
+            // NBD_CMD_FLAG_FAST_ZERO is not offered.
             (6, 16, 0, 512, INVALID),
             (6, 0, end, 512, NO_SPACE),
             (7, 16, 0, 512, INVALID),
@@ -563,7 +563,7 @@ fn replies_are_simple_where_nothing_was_agreed() {
     assert_eq!(read.fail(ErrorCode::Shutdown, "over")[..], simple(108));
 }
 
-/// What a client may send: mostly sense.
+/// Messages that a client may send, most of them valid.
 fn messages() -> impl Strategy<Value = Vec<u8>> {
     let names = prop_oneof![Just("db".to_owned()), Just(String::new()), "[a-z]{0,9}"];
     let option = (0..13u32, prop::collection::vec(any::<u8>(), 0..40), names).prop_map(
@@ -588,7 +588,7 @@ fn messages() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Everything that becomes of `bytes`, which come in segments that end at `cuts`.
+/// Everything that results from `bytes` arriving in segments that end at `cuts`.
 fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     let mut server = Server::new(export(), false);
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Unit attentions: who is told what, how often, and in which order.
+//! Unit attentions: which nexus is told what, how often, and in which order.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn the_table_of_nexuses_is_bounded_and_forgetting_makes_room() {
     assert_eq!(attentions.know(A), Ok(()));
     attentions.forget(A);
     assert_eq!(attentions.know(late), Ok(()));
-    // Coming back is being new.
+    // A nexus that comes back counts as new.
     attentions.forget(late);
     attentions.know(late).unwrap();
     assert_eq!(attentions.take(late), Some(Attention::PowerOnOrReset));

@@ -1,5 +1,5 @@
-//! COMPARE AND WRITE (SBC-3 5.2): the lock of clusters. The data-out is twice the extent: what must
-//! be there, and what to write then.
+//! COMPARE AND WRITE (SBC-3 5.2): the locking primitive of cluster file systems. The data-out is twice the extent:
+//! the expected contents, then the new contents.
 
 use super::Command;
 use super::read_write::{PROTECT, Transfer};
@@ -28,8 +28,8 @@ impl CompareAndWrite {
         let blocks_max = shape.compare_write_blocks_max.into();
         let (extent, fua) = self.0.within(shape, blocks_max)?;
         Ok(if extent.blocks == 0 {
-            // Nothing to do is right only if the initiator sends nothing: 256 blocks, cut to the
-            // field's eight bits, must not pass for done (libiscsi checks it).
+            // 0 blocks succeed only if the initiator sends no data: a request for 256 blocks, truncated to the
+            // field's eight bits, must not appear to succeed (libiscsi checks this).
             Command::CompareAndWrite(self).wants(0)
         } else {
             Action::Medium(MediumOp::CompareAndWrite { extent, fua })

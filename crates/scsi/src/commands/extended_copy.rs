@@ -1,8 +1,8 @@
-//! EXTENDED COPY (LID1) and (LID4) (SPC-4 6.4, 6.5): block to block segments between logical units
-//! that the same target serves, named by their NAA names. The two differ in the header of the list
-//! and in the length of the list's identifier. The transport, which knows the units, copies;
-//! nothing is copied unless the whole list is right. A copy ends before its command does (IMMED is
-//! refused), so it is stopped like any other command, and there is no COPY OPERATION ABORT.
+//! EXTENDED COPY (LID1) and (LID4) (SPC-4 6.4, 6.5): block-to-block segments between logical units served by the same
+//! target, identified by their NAA names. The two commands differ in the list header and in the length of the list
+//! identifier. The transport, which knows the units, does the copying; nothing is copied unless the whole list is
+//! valid. A copy ends before its command does (IMMED is refused), so it can be aborted like any other command, and
+//! COPY OPERATION ABORT is not needed.
 
 mod page;
 mod results;
@@ -26,7 +26,7 @@ const SEGMENT_LEN: usize = 28;
 const HEADER_LEN: usize = 16;
 const LONG_HEADER_LEN: usize = 48;
 const DESCRIPTORS_LEN_MAX: usize = CSCDS_MAX * CSCD_LEN + SEGMENTS_MAX * SEGMENT_LEN;
-/// Blocks in a segment: its field has 16 bits.
+/// Maximum number of blocks in a segment: the field has 16 bits.
 const SEGMENT_BLOCKS_MAX: u32 = 0xFFFF;
 /// Descriptor types: identification descriptor CSCD; block device to block device.
 const IDENTIFICATION: u8 = 0xE4;
@@ -37,13 +37,13 @@ const THIS_UNIT: u16 = 0xFFFF;
 const LIST_LENGTH_ERROR: Sense =
     Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
 
-/// A copy that waits to be done.
+/// A copy that is ready to be performed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     form: Form,
-    /// `None` if no results are asked for.
+    /// `None` if the initiator wants no results to be kept.
     list_id: Option<u32>,
-    /// In order.
+    /// In the order in which to copy them.
     pub segments: Vec<Segment>,
 }
 
@@ -62,17 +62,17 @@ pub struct Segment {
     pub blocks: u64,
 }
 
-/// Why a copy was broken off (SPC-4 6.4.4, COPY ABORTED).
+/// Why a copy was stopped (SPC-4 6.4.4, COPY ABORTED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyError {
-    /// The target serves no unit of that name, or the initiator may not use it.
+    /// The target serves no unit with that name, or the initiator may not use it.
     Unreachable,
-    /// The segment does not lie in both units, or an I/O failed.
+    /// The segment does not fit into both units, or an I/O failed.
     Failed,
 }
 
 impl CopyError {
-    /// How the command ends.
+    /// The ending of the command.
     pub fn ending(self) -> Ending {
         let asc = match self {
             CopyError::Unreachable => Asc::UNREACHABLE_COPY_TARGET,
@@ -92,9 +92,9 @@ pub(crate) struct ExtendedCopy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Form {
-    /// A list identifier of one byte.
+    /// The list identifier has one byte.
     Lid1 = 0x00,
-    /// One of four.
+    /// The list identifier has four bytes.
     Lid4 = 0x01,
 }
 
@@ -113,7 +113,7 @@ fn decode(cdb: &Cdb, form: Form) -> Result<Command, Sense> {
     }))
 }
 
-/// What the header of a list says.
+/// The parsed header of a list.
 struct Header {
     list_id: Option<u32>,
     cscds_len: usize,
@@ -164,7 +164,7 @@ impl ExtendedCopy {
 /// The header of a LID1 list (SPC-4 6.4.3).
 fn parse_header(header: &[u8], descriptors_len: usize) -> Result<Header, Sense> {
     let fields = Cdb::new(header);
-    // Data within the list is for segments that are not supported.
+    // Inline data is only for segment types that are not supported.
     let inline_len = fields.u32(12);
     let list_id = list_id(header[1], fields.u8(0).into(), 0)?;
     let (cscds_len, segments_len) = (fields.u16(2).into(), fields.u32(8) as usize);
@@ -183,7 +183,7 @@ fn parse_header(header: &[u8], descriptors_len: usize) -> Result<Header, Sense> 
 fn parse_long_header(header: &[u8], descriptors_len: usize) -> Result<Header, Sense> {
     const FORMAT: u8 = 0x01;
     const IMMED: u8 = 0x01;
-    /// The header is a CSCD descriptor itself, of this type and length.
+    /// The header itself has the form of a CSCD descriptor, of this type and length.
     const CSCD_TYPE: u8 = 0xFF;
     const CSCD_LEN: u16 = 0x20;
     let invalid = |byte, bit| Err(Sense::invalid_parameter(byte, bit));
@@ -217,8 +217,7 @@ fn parse_long_header(header: &[u8], descriptors_len: usize) -> Result<Header, Se
     })
 }
 
-/// The list's identifier, which stands at byte `at`, unless LIST ID USAGE (11b) says that there is
-/// none.
+/// The list identifier, whose field is at byte `at`, or `None` if LIST ID USAGE (11b) says that there is none.
 fn list_id(flags: u8, id: u32, at: u16) -> Result<Option<u32>, Sense> {
     const USAGE: u8 = 0x18;
     const NONE: u8 = 0x18;
@@ -241,7 +240,7 @@ fn illegal(asc: Asc) -> Sense {
     Sense::new(SenseKey::IllegalRequest, asc)
 }
 
-/// CSCD descriptors (SPC-4 6.4.5): the NAA names in them; `None` where it is no NAA name.
+/// CSCD descriptors (SPC-4 6.4.5): the NAA names in them; `None` for designators of other types.
 fn parse_cscds(list: &[u8]) -> Result<Vec<Option<[u8; 16]>>, Sense> {
     if list.len() > CSCDS_MAX * CSCD_LEN {
         return Err(illegal(Asc::TOO_MANY_TARGET_DESCRIPTORS));

@@ -1,5 +1,5 @@
-//! GET LBA STATUS (SBC-3 5.4): which blocks have space, in one descriptor from the block asked for
-//! on. What a volume does not know is "mapped", which SBC-4 5.6.2.2 defines as "mapped or unknown".
+//! GET LBA STATUS (SBC-3 5.4): the provisioning status of blocks, in one descriptor that starts at the requested
+//! block. Blocks of unknown status count as "mapped", which SBC-4 5.6.2.2 defines as "mapped or unknown".
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -38,12 +38,12 @@ impl GetLbaStatus {
 
 const LEN: usize = 24;
 
-/// The parameter data of GET LBA STATUS for blocks that are all mapped or all not.
+/// The parameter data of GET LBA STATUS for blocks that are all mapped or all unmapped.
 pub fn lba_status(extent: Extent, is_mapped: bool) -> [u8; LEN] {
     const MAPPED: u8 = 0x00;
     const DEALLOCATED: u8 = 0x01;
     let mut data = [0; LEN];
-    // PARAMETER DATA LENGTH counts what follows it.
+    // PARAMETER DATA LENGTH counts only the bytes after itself.
     data[3] = LEN as u8 - 4;
     data[8..16].copy_from_slice(&extent.lba.to_be_bytes());
     let blocks = u32::try_from(extent.blocks).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! INQUIRY (SPC-4 6.6): standard data here, vital product data pages in the neighbouring file.
+//! INQUIRY (SPC-4 6.6): the standard data. Vital product data pages are in `vpd.rs`.
 
 use super::{Command, reply, vpd};
 use crate::action::Action;
@@ -15,7 +15,7 @@ pub(crate) struct Inquiry {
 }
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
-    // CMDDT of SPC-2 asked about commands; it is not to be taken for a plain INQUIRY.
+    // CMDDT of SPC-2 asked about commands; it must not be mistaken for a plain INQUIRY.
     const CMDDT: u8 = 0x02;
     cdb.must_be_zero(1, CMDDT)?;
     let (vital, page) = (cdb.bit(1, 0), cdb.u8(2));
@@ -29,7 +29,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     }))
 }
 
-/// Peripheral qualifier and type, the first byte of everything INQUIRY answers.
+/// Peripheral qualifier and device type, the first byte of all INQUIRY data.
 pub(super) const DIRECT_ACCESS: u8 = 0x00;
 const NO_LOGICAL_UNIT: u8 = 0x7F;
 
@@ -45,8 +45,7 @@ impl Inquiry {
         Ok(reply(data, self.allocation_len_bytes.into()))
     }
 
-    /// The answer where there is no logical unit: standard data saying so (SPC-4 6.6), and no
-    /// vital product data.
+    /// The answer if there is no logical unit: standard data that says so (SPC-4 6.6), and no vital product data.
     pub(crate) fn begin_absent(self, identity: &Identity) -> Result<Action, Sense> {
         match self.page {
             None => {

@@ -1,6 +1,6 @@
-//! LOG SENSE (SPC-4 6.8): the pages that initiators ask a disk for. Nothing is counted or measured
-//! only for them: what the disk does not know it does not report, so there is no temperature page,
-//! and no logical block provisioning page, whose counts would be the file system's below.
+//! LOG SENSE (SPC-4 6.8): the pages that initiators ask a disk for. Nothing is measured just for them, and unknown
+//! values are not reported. So there is no temperature page, and no logical block provisioning page, whose counts
+//! would be those of the file system below.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -10,7 +10,7 @@ use crate::sense::Sense;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogSense {
     page: u8,
-    /// With their subpages (FFh), for the list of pages.
+    /// Whether the list of pages includes subpages (FFh).
     all_subpages: bool,
     parameter: u16,
     allocation_len_bytes: u16,
@@ -42,7 +42,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 
 impl LogSense {
     pub(super) fn begin(self) -> Result<Action, Sense> {
-        // The pages here have parameter 0000h at most.
+        // No page here has a parameter above 0000h.
         if self.parameter != 0 {
             return Err(Sense::invalid_cdb_field(5, None));
         }
@@ -85,7 +85,7 @@ mod tests {
     use crate::sense::Asc;
 
     fn cdb(page: u8, subpage: u8) -> [u8; 10] {
-        // Cumulative values, as sg_logs asks for them.
+        // Cumulative values, as requested by sg_logs.
         [0x4D, 0, 0x40 | page, subpage, 0, 0, 0, 0, 255, 0]
     }
 

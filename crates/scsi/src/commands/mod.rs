@@ -1,4 +1,4 @@
-//! The commands, a file each: its fields, how a CDB becomes them, and what they ask for.
+//! The commands, one file each: its fields, its decoder, and the action it asks for.
 
 pub(crate) mod compare_and_write;
 pub(crate) mod extended_copy;
@@ -38,7 +38,7 @@ use crate::unit::LogicalUnit;
 
 pub(crate) use sanitize::Progress;
 
-/// A command whose CDB made sense by itself; nothing has been held against a disk yet.
+/// A command decoded from its CDB, not yet checked against any particular disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
     TestUnitReady,
@@ -77,7 +77,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What the command asks for on this disk, or why it is refused.
+    /// The action that the command asks for on this disk, or why it is refused.
     pub(crate) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         match self {
             Command::TestUnitReady => Ok(Action::End(Ending::GOOD)),
@@ -121,7 +121,7 @@ impl Command {
         }
     }
 
-    /// What reservations make of it.
+    /// How reservations classify the command.
     pub(crate) fn access(&self) -> Access {
         match self {
             Command::Inquiry(_)
@@ -158,8 +158,8 @@ impl Command {
         }
     }
 
-    /// Whether it is served during and after a failed sanitize (SBC-3 4.11.2, 4.11.3). A running
-    /// one refuses another by itself.
+    /// Whether it is served during and after a failed sanitize (SBC-3 4.11.2, 4.11.3). SANITIZE itself checks for one
+    /// that is still running.
     pub(crate) fn passes_sanitize(&self) -> bool {
         matches!(
             self,
@@ -214,8 +214,8 @@ impl Command {
         }
     }
 
-    /// Goes on with the parameter list that [`Command::begin`] asked for, whole. The shape is
-    /// looked at again: it may have changed while the data came.
+    /// Continues with the complete parameter list that [`Command::begin`] asked for. The shape is checked again,
+    /// since it may have changed while the data arrived.
     pub(crate) fn resume(
         self,
         unit: &LogicalUnit,
@@ -239,7 +239,7 @@ impl Command {
     fn wants(self, len_bytes: u32) -> Action {
         Action::Parameters(ParameterList {
             command: self,
-            // The unit knows better.
+            // A placeholder; the unit fills it in.
             nexus: NexusId(0),
             len_bytes,
         })

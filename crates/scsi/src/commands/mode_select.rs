@@ -1,6 +1,5 @@
-//! MODE SELECT (6), (10) (SPC-4 6.11, 6.12): a header, block descriptors that say what is so
-//! already, and pages of which only the control page has fields to change. Nothing is changed
-//! unless the whole list is right.
+//! MODE SELECT (6), (10) (SPC-4 6.11, 6.12): a header, block descriptors that must match the disk, and pages, of
+//! which only the control page has changeable fields. Nothing is changed unless the whole list is valid.
 
 use super::Command;
 use super::mode_sense::{Page, caching, control, control_changeable, control_values};
@@ -14,7 +13,7 @@ use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModeSelect {
-    /// SP: also save what is set.
+    /// SP: also save the new values.
     save: bool,
     long: bool,
     list_len_bytes: u16,
@@ -32,7 +31,7 @@ pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 fn decode(cdb: &Cdb, long: bool, list_len_bytes: u16) -> Result<Command, Sense> {
-    // Without PF the pages would be in a vendor's own format.
+    // Without PF the pages would be in a vendor-specific format.
     if !cdb.bit(1, 4) {
         return Err(Sense::invalid_cdb_field(1, Some(4)));
     }
@@ -66,7 +65,7 @@ impl ModeSelect {
         Ok(Action::Change(Change { nexus, what }))
     }
 
-    /// Where the pages begin.
+    /// Checks the header and block descriptors, and returns where the pages begin.
     fn check_header(self, unit: &LogicalUnit, list: &[u8]) -> Result<usize, Sense> {
         let header_len = if self.long { 8 } else { 4 };
         let header = list.get(..header_len).ok_or(LIST_LENGTH_ERROR)?;
@@ -96,7 +95,7 @@ impl ModeSelect {
             _ => return Err(Sense::invalid_parameter(header_len as u16, None)),
         };
         let block_size = Cdb::new(&descriptor[block_size_at..]).u32(0);
-        // 0 and all ones leave the number of blocks as it is (SBC-3 6.5.2).
+        // 0 and all ones leave the number of blocks unchanged (SBC-3 6.5.2).
         let same = [0, all_ones, shape.len_blocks].contains(&blocks);
         if !same || block_size != shape.block_size_bytes {
             return Err(Sense::invalid_parameter(header_len as u16, None));
@@ -105,7 +104,7 @@ impl ModeSelect {
     }
 }
 
-/// Checks every page; gives the control page's values, if there is one.
+/// Checks every page, and returns the control page's values if there is one.
 fn check_pages(unit: &LogicalUnit, list: &[u8], at: usize) -> Result<Option<Control>, Sense> {
     const PS: u8 = 0x80;
     let mut at = at;

@@ -1,5 +1,5 @@
-//! MODE SENSE (6), (10) (SPC-4 6.13, 6.14) with the pages that a disk needs. Of the control page
-//! four fields can be changed and saved (see `mode.rs`); all else is as the volume has it.
+//! MODE SENSE (6), (10) (SPC-4 6.13, 6.14) with the pages that a disk needs. Four fields of the control page can be
+//! changed and saved (see `mode.rs`); everything else follows from the volume.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -28,17 +28,17 @@ enum Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockDescriptor {
     None,
-    /// 32 bits of blocks.
+    /// The number of blocks in 32 bits.
     Short,
-    /// 64 bits of them, if the initiator takes it (LLBAA).
+    /// The number of blocks in 64 bits, if the initiator accepts it (LLBAA).
     Long,
 }
 
-/// PC: which values of the pages are asked for.
+/// PC: the kind of page values requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     Current,
-    /// A mask: ones where a value can be changed.
+    /// A mask with ones where a value can be changed.
     Changeable,
     Default,
     Saved,
@@ -99,7 +99,7 @@ impl ModeSense {
         Ok(reply(data, self.allocation_len_bytes.into()))
     }
 
-    /// The mode parameter header (SPC-4). The length that it states does not count itself.
+    /// The mode parameter header (SPC-4). Its length field does not count itself.
     fn header(&self, shape: &Shape, descriptor_len: usize, pages_len: usize) -> Vec<u8> {
         const WRITE_PROTECT: u8 = 0x80;
         const DPOFUA: u8 = 0x10;
@@ -125,7 +125,7 @@ impl ModeSense {
         let mut data = Vec::with_capacity(32);
         let mut add = |page: Page, bits: Page| {
             let len = 2 + usize::from(page[1]);
-            // The control page can be saved.
+            // Only the control page can be saved.
             let savable = if page[0] == CONTROL_CODE { PS } else { 0 };
             data.extend([page[0] | savable, page[1]]);
             data.extend_from_slice(if changeable {
@@ -155,11 +155,11 @@ impl ModeSense {
     }
 }
 
-/// A mode page: its code, the number of bytes that follow these two, and they, zero-padded.
+/// A mode page: page code, page length, and that many bytes of content; zero-padded.
 pub(super) type Page = [u8; 20];
 
-/// The caching mode page (SBC-3): WCE says whether acknowledged writes wait for a flush; all else
-/// is left to the device.
+/// The caching mode page (SBC-3): WCE says whether acknowledged writes need a flush; everything else is left to the
+/// device.
 pub(super) fn caching(shape: &Shape) -> Page {
     const WCE: u8 = 0x04;
     let mut page = [0; 20];
@@ -176,9 +176,8 @@ const QERR_SHIFT: u32 = QERR.trailing_zeros();
 const SWP: u8 = 0x08;
 const TAS: u8 = 0x40;
 
-/// The control mode page (SPC-4 7.5.8): one task set for all nexuses, commands of the SIMPLE
-/// attribute may be reordered without restriction, how long the disk may be busy is unlimited, and
-/// the rest as `values` has it.
+/// The control mode page (SPC-4 7.5.8): one task set for all nexuses, unrestricted reordering of SIMPLE commands,
+/// unlimited busy time, and the rest according to `values`.
 pub(super) fn control(values: Control) -> Page {
     const GLTSD: u8 = 0x02;
     const UNRESTRICTED_REORDERING: u8 = 0x10;
@@ -195,7 +194,7 @@ pub(super) fn control(values: Control) -> Page {
     page
 }
 
-/// Ones where MODE SELECT may change the control page.
+/// A mask of the control page fields that MODE SELECT may change.
 pub(super) fn control_changeable() -> Page {
     let mut bits = [0; 20];
     bits[2] = D_SENSE;
@@ -205,10 +204,10 @@ pub(super) fn control_changeable() -> Page {
     bits
 }
 
-/// What a control page sets.
+/// Parses the changeable values of a control page.
 ///
 /// # Errors
-/// The byte with a value that is reserved.
+/// The offset of a byte that holds a reserved value.
 pub(super) fn control_values(page: &[u8]) -> Result<Control, u16> {
     let queue_error = QueueError::from_code((page[3] & QERR) >> QERR_SHIFT).ok_or(3_u16)?;
     Ok(Control {
@@ -220,8 +219,8 @@ pub(super) fn control_values(page: &[u8]) -> Result<Control, u16> {
 }
 
 impl BlockDescriptor {
-    /// The block descriptor of direct access devices (SBC-3): the number of blocks, all ones if the
-    /// field is too small, and their size.
+    /// The block descriptor of direct access devices (SBC-3): the number of blocks (all ones if the field is too
+    /// small) and their size.
     fn encode(self, shape: &Shape) -> Vec<u8> {
         let block_size = shape.block_size_bytes.to_be_bytes();
         match self {

@@ -1,6 +1,5 @@
-//! PRE-FETCH (10), (16) (SBC-3 5.9, 5.10). The volume decides itself what it keeps, so nothing is
-//! fetched, and GOOD says what the standard has it say then: not all of it is in the cache
-//! (CONDITION MET would say that it is).
+//! PRE-FETCH (10), (16) (SBC-3 5.9, 5.10). The volume decides by itself what to cache, so nothing is fetched. GOOD is
+//! then the status the standard requires: not all blocks are in the cache (CONDITION MET would claim that they are).
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -11,7 +10,7 @@ use crate::shape::Shape;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PreFetch {
     lba: u64,
-    /// 0: to the end.
+    /// 0 means to the end of the medium.
     blocks: u32,
 }
 

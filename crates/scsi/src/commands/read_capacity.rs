@@ -12,7 +12,7 @@ pub(crate) enum ReadCapacity {
     Sixteen { allocation_len_bytes: u32 },
 }
 
-/// The obsolete LBA and PMI fields asked where access becomes slow, which it does nowhere.
+/// The obsolete LBA and PMI fields asked for the last block before a substantial delay; there are no delays here.
 pub(crate) fn decode_10(_cdb: &Cdb) -> Result<Command, Sense> {
     Ok(Command::ReadCapacity(ReadCapacity::Ten))
 }
@@ -29,7 +29,7 @@ impl ReadCapacity {
         let last_lba = shape.len_blocks - 1;
         match self {
             ReadCapacity::Ten => {
-                // All ones send the initiator to READ CAPACITY (16).
+                // All ones tell the initiator to use READ CAPACITY (16).
                 let last_lba = u32::try_from(last_lba).unwrap_or(u32::MAX);
                 Action::Reply(
                     [last_lba, shape.block_size_bytes]

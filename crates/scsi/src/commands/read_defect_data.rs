@@ -1,5 +1,5 @@
-//! READ DEFECT DATA (10), (12) (SBC-3 5.17, 5.18): a volume has no list of defects, so each list is
-//! empty, in the format asked for.
+//! READ DEFECT DATA (10), (12) (SBC-3 5.17, 5.18): a volume has no defect lists, so every list is empty, in the
+//! requested format.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -9,7 +9,7 @@ use crate::sense::Sense;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadDefectData {
     form: Form,
-    /// REQ_PLIST, REQ_GLIST and DEFECT LIST FORMAT: the answer repeats them.
+    /// REQ_PLIST, REQ_GLIST and DEFECT LIST FORMAT, which the answer echoes.
     flags: u8,
     allocation_len_bytes: u32,
 }

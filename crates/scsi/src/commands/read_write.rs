@@ -1,5 +1,5 @@
-//! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte ones are
-//! SBC-2's), and ORWRITE (16) (SBC-3 5.6), which has the form of a WRITE.
+//! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte forms are from SBC-2), and
+//! ORWRITE (16) (SBC-3 5.6), which has the layout of a WRITE.
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -8,20 +8,20 @@ use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
 use crate::shape::Shape;
 
-/// RDPROTECT and WRPROTECT: there is no protection information here.
+/// RDPROTECT and WRPROTECT: protection information is not supported.
 pub(super) const PROTECT: u8 = 0xE0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transfer {
     lba: u64,
     blocks: u32,
-    /// Force unit access. DPO, its neighbour, is a hint that needs no answer.
+    /// Force unit access. The adjacent DPO bit is only a hint and is ignored.
     fua: bool,
-    /// Where the transfer length stands in the CDB, to point at when it is too long.
+    /// The position of the transfer length in the CDB, for the sense data if it is too long.
     len_field: u16,
 }
 
-/// 21 bits of LBA; a length of 0 is 256 blocks.
+/// 21 bits of LBA; a length of 0 means 256 blocks.
 fn decode_6(cdb: &Cdb) -> Transfer {
     let lba = u64::from(cdb.u32(0) & 0x1F_FFFF);
     let blocks = match cdb.u8(4) {
@@ -95,7 +95,7 @@ pub(crate) fn decode_or_write_16(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl Transfer {
-    /// A transfer whose length stands elsewhere than usual.
+    /// A transfer with its length field at an unusual position.
     pub(super) fn new(lba: u64, blocks: u32, fua: bool, len_field: u16) -> Transfer {
         Transfer {
             lba,
@@ -131,7 +131,7 @@ impl Transfer {
         }))
     }
 
-    /// Its extent, if it has no more than `blocks_max` blocks, and whether it forces unit access.
+    /// The extent, if it has at most `blocks_max` blocks, and whether it forces unit access.
     pub(super) fn within(&self, shape: &Shape, blocks_max: u32) -> Result<(Extent, bool), Sense> {
         let extent = shape.extent(self.lba, self.blocks.into())?;
         if self.blocks > blocks_max {
@@ -145,7 +145,7 @@ impl Transfer {
     }
 }
 
-/// The extent of a command whose length the block limits page bounds (MAXIMUM TRANSFER LENGTH).
+/// The extent of a command that is subject to MAXIMUM TRANSFER LENGTH in the block limits page.
 pub(super) fn transfer_extent(
     shape: &Shape,
     lba: u64,
@@ -159,7 +159,7 @@ pub(super) fn transfer_extent(
     Ok(extent)
 }
 
-/// A transfer of no blocks is no error, and nothing to do.
+/// A transfer of 0 blocks is valid and does nothing.
 pub(super) fn unless_empty(extent: Extent, op: impl FnOnce() -> MediumOp) -> Action {
     if extent.blocks == 0 {
         Action::End(Ending::GOOD)

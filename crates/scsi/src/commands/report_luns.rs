@@ -1,4 +1,4 @@
-//! REPORT LUNS (SPC-4 6.33): any LUN answers for the whole target, also one that does not exist.
+//! REPORT LUNS (SPC-4 6.33): any LUN answers for the whole target, even one without a logical unit.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -6,7 +6,7 @@ use crate::cdb::Cdb;
 use crate::lun::Lun;
 use crate::sense::Sense;
 
-/// A REPORT LUNS command that waits for the target's LUNs.
+/// A REPORT LUNS command that waits for the transport to supply the target's LUNs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportLuns {
     select: Select,
@@ -15,7 +15,7 @@ pub struct ReportLuns {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Select {
-    /// The logical units, with or without the well-known ones, of which there are none.
+    /// The logical units, with or without well-known ones, of which this target has none.
     Units,
     /// Only the well-known ones.
     WellKnown,
@@ -34,8 +34,8 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl ReportLuns {
-    /// The list of `luns`, in their order, cut to the allocation length. The list's own length
-    /// field still tells how long it would be.
+    /// Replies with `luns`, in their order, truncated to the allocation length. The LUN LIST LENGTH field still gives
+    /// the full length.
     pub fn reply(&self, luns: &[Lun]) -> Action {
         let luns = if self.select == Select::WellKnown {
             &[]

@@ -1,5 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES (SPC-4 6.35): the table of opcodes as the initiator sees it.
-//! With RCTD each command also gets a timeouts descriptor, which specifies none.
+//! REPORT SUPPORTED OPERATION CODES (SPC-4 6.35): the opcode table in wire format. With RCTD, each command also gets
+//! a timeouts descriptor, which specifies no timeout.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -22,7 +22,7 @@ enum What {
     All,
     /// 001b: a command without service actions.
     Opcode(u8),
-    /// 010b: a command with them.
+    /// 010b: a command with service actions.
     Action(u8, u16),
     /// 011b: either.
     Either(u8, u16),
@@ -112,7 +112,7 @@ impl ReportOpcodes {
             row.opcode,
         ];
         data.extend(row.usage);
-        // The service action's own bits are shown as its value, like the opcode.
+        // In the usage map, the service action's bits hold its value, as the opcode's do.
         if let Some(service_action) = row.service_action {
             data[5] = data[5] & 0xE0 | service_action;
         }

@@ -1,6 +1,6 @@
-//! REPORT TARGET PORT GROUPS (SPC-4 6.37): one group with all ports that the unit is reached
-//! through, active/optimized. Standard INQUIRY data say by TPGS that the group's state changes only
-//! by itself (implicit), and VPD page 83h names the port and the group that a command came through.
+//! REPORT TARGET PORT GROUPS (SPC-4 6.37): one group, active/optimized, with all ports that lead to the unit. TPGS in
+//! the standard INQUIRY data announces implicit ALUA, and VPD page 83h identifies the port and group through which a
+//! command came.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -32,7 +32,7 @@ impl ReportPortGroups {
         const ACTIVE_OPTIMIZED: u8 = 0x00;
         const ACTIVE_OPTIMIZED_SUPPORTED: u8 = 0x01;
         const NO_STATUS: u8 = 0x00;
-        // NUMBER OF TARGET PORTS has one byte.
+        // The NUMBER OF TARGET PORTS field has one byte.
         const PORTS_MAX: usize = 255;
         let ports: Vec<u16> = {
             let state = unit.shared().look();

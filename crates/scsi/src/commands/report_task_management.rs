@@ -1,5 +1,5 @@
-//! REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.36): what the target behind this unit does.
-//! With REPD the reply is longer by timeouts, of which none is specified.
+//! REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.36): the functions that the target supports. With REPD the
+//! reply also contains timeouts, none of which is specified.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -15,7 +15,7 @@ pub(crate) struct ReportTaskManagement {
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let allocation_len_bytes = cdb.u32(6);
-    // The header has to fit (SPC-4 6.36).
+    // The header must fit (SPC-4 6.36).
     if allocation_len_bytes < 4 {
         return Err(Sense::invalid_cdb_field(6, None));
     }
@@ -31,7 +31,7 @@ impl ReportTaskManagement {
         const ABORT_TASK_SET: u8 = 0x40;
         const CLEAR_TASK_SET: u8 = 0x10;
         const LOGICAL_UNIT_RESET: u8 = 0x08;
-        // No CLEAR ACA without ACA; the queries and the nexus reset need a newer iSCSI (RFC 7144).
+        // CLEAR ACA would need ACA; the query functions and I_T NEXUS RESET need a newer iSCSI (RFC 7144).
         let functions = ABORT_TASK | ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET;
         let mut data = vec![functions, 0, 0, 0];
         if self.extended {

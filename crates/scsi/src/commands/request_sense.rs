@@ -1,5 +1,5 @@
-//! REQUEST SENSE (SPC-4 6.39): sense data as parameter data. With autosense there is none left
-//! to fetch but a waiting unit attention.
+//! REQUEST SENSE (SPC-4 6.39): sense data as parameter data. With autosense, only a pending unit attention or the
+//! state of a sanitize is left to report.
 
 use super::Command;
 use crate::cdb::Cdb;

@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE IN (SPC-4 6.14): keys, the reservation, what is supported, and everything.
+//! PERSISTENT RESERVE IN (SPC-4 6.14): READ KEYS, READ RESERVATION, REPORT CAPABILITIES and READ FULL STATUS.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -101,7 +101,7 @@ fn capabilities(aptpl: bool) -> Vec<u8> {
     const TMV: u8 = 0x80;
     const PTPL_A: u8 = 0x01;
     let mask = Kind::ALL.iter().fold(0_u16, |mask, kind| {
-        // Types 1 to 7 stand in the first byte, type 8 in the second.
+        // Types 1 to 7 are in the first byte, type 8 in the second.
         mask | match *kind as u8 {
             8 => 0x0001,
             code => 0x0100 << code,

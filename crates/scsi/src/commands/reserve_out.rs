@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT (SPC-4 6.15): parses the parameter list and has the reservations do it.
+//! PERSISTENT RESERVE OUT (SPC-4 6.15): parses the parameter list and applies it to the reservations.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ enum What {
 }
 
 const LIST_LEN: u32 = 24;
-/// TransportIDs of SPEC_I_PT are bounded by this.
+/// Limits the TransportIDs of SPEC_I_PT.
 const LIST_LEN_MAX: u32 = 8192;
 const LIST_LENGTH_ERROR: Sense =
     Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
@@ -92,16 +92,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether the commands of those who lose their registration are aborted.
+    /// Whether the commands of nexuses that lose their registration are aborted.
     pub(crate) fn aborts(&self) -> bool {
         self.out.what == What::PreemptAndAbort
     }
 
-    /// Does it to `reservations` for the nexus called `name`, of a unit that is reached through
-    /// `ports`. After an error they are of no use.
+    /// Performs the request on `reservations`, for the nexus `name` of a unit reachable through `ports`. On an error,
+    /// discard `reservations`.
     ///
     /// # Errors
-    /// How the command ends.
+    /// The ending of the command.
     pub(crate) fn perform(
         &self,
         reservations: &mut Reservations,
@@ -161,9 +161,9 @@ impl Request {
         }
     }
 
-    /// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7, tables 47 and 48). SPEC_I_PT names
-    /// further initiator ports, none of which may be registered; ALL_TG_PT means all ports of this
-    /// target device: a volume has one logical unit for each target that serves it.
+    /// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7, tables 47 and 48). SPEC_I_PT names further
+    /// initiator ports, none of which may already be registered. ALL_TG_PT means all ports of this target device,
+    /// because a volume has one logical unit for each target that serves it.
     fn register(
         &self,
         reservations: &mut Reservations,
@@ -189,7 +189,7 @@ impl Request {
             ports.map(name).collect::<Vec<_>>()
         };
         let mut names = everywhere(&name.initiator_port);
-        // Each port of its own as if it had been asked there, with the same key.
+        // Each of its registrations is treated as if the request, with the same key, had come to that port.
         let differs = |key: u64| existing.is_some_and(|existing| existing != key);
         let keys = names.iter().filter_map(|name| reservations.key_of(name));
         if list.action_key != 0 && keys.into_iter().any(differs) {
@@ -232,7 +232,7 @@ struct List {
     /// REGISTER AND MOVE: UNREG, RELATIVE TARGET PORT IDENTIFIER.
     unregister: bool,
     target_port: u16,
-    /// Initiator ports named by TransportIDs.
+    /// Initiator ports given as TransportIDs.
     initiators: Vec<String>,
 }
 
@@ -270,8 +270,8 @@ impl List {
     }
 }
 
-/// A length in four bytes, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b): one
-/// without would name every port of an initiator, which there is no list of.
+/// A four-byte length, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b). One without an ISID would
+/// mean every port of an initiator, of which there is no list.
 fn transport_ids(data: &[u8], at: u16) -> Result<Vec<String>, Sense> {
     let wrong = Sense::invalid_parameter(at, None);
     let (len, mut rest) = data.split_first_chunk::<4>().ok_or(LIST_LENGTH_ERROR)?;

@@ -1,6 +1,6 @@
-//! RESERVE (6) and RELEASE (6) (SPC-2 7.21, 7.16): the whole unit for one nexus until it releases
-//! it or is gone. With persistent registrations they do nothing for a registrant and are refused
-//! to others (SPC-4 5.12.3, compatible reservation handling: CRH).
+//! RESERVE (6) and RELEASE (6) (SPC-2 7.21, 7.16): reserves the whole unit for one nexus until it releases the unit
+//! or is lost. If there are persistent registrations, they do nothing for a registrant and are refused to others
+//! (SPC-4 5.12.3, compatible reservation handling: CRH).
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -31,7 +31,7 @@ pub(super) fn reserve(unit: &LogicalUnit, nexus: NexusId) -> Action {
                 None => Ending::CONFLICT,
             };
         }
-        // Another view may have given it to another since this command was let in.
+        // Another view may have reserved it for another nexus since this command was admitted.
         if *state.reserved_by.get_or_insert(nexus) != nexus {
             return Ending::CONFLICT;
         }
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn of_two_that_are_let_in_at_once_one_gets_it() {
         let (first, second) = two_views(thick());
-        // Both lanes have looked before either changes anything.
+        // Both lanes passed the check before either changed anything.
         assert_eq!(reserve(&first, NEXUS), good());
         assert_eq!(reserve(&second, OTHER), Action::End(Ending::CONFLICT));
         release(&second, OTHER);

@@ -1,8 +1,8 @@
-//! SANITIZE (SBC-3 5.30, 4.11): OVERWRITE, BLOCK ERASE where discarded blocks read as zeroes, and
-//! EXIT FAILURE MODE. There is no key that a cryptographic erase could change.
+//! SANITIZE (SBC-3 5.30, 4.11): OVERWRITE, BLOCK ERASE if discarded blocks read as zeroes, and EXIT FAILURE MODE.
+//! CRYPTOGRAPHIC ERASE is not supported, because there is no key to change.
 //!
-//! A sanitize belongs to the unit and not to its command: aborts, resets and lost nexuses leave
-//! it running, and until it has ended well the unit serves nothing else.
+//! A sanitize belongs to the unit, not to its command: aborts, resets and nexus losses leave it running, and until it
+//! has completed successfully the unit serves nothing else.
 
 use super::Command;
 use crate::action::{Action, Ending};
@@ -18,7 +18,7 @@ use crate::unit::LogicalUnit;
 pub(crate) struct Sanitize {
     what: What,
     immediate: bool,
-    /// AUSE: a failure may be left by EXIT FAILURE MODE.
+    /// AUSE: whether EXIT FAILURE MODE may leave the failed state.
     unrestricted_exit: bool,
     list_len_bytes: u16,
 }
@@ -56,20 +56,20 @@ fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
     }))
 }
 
-/// How far the unit's sanitize is.
+/// The state of the unit's sanitize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// In 65536ths.
+    /// Progress, in 65536ths.
     Running(u16),
-    /// It failed; AUSE says whether the unit may be used again without another one.
+    /// It failed; with AUSE (`may_exit`), the unit may be used again without another sanitize.
     Failed { may_exit: bool },
 }
 
-/// An overwrite that has begun: write `pattern` over all blocks `passes` times, inverted in every
-/// second pass if `invert` says so, then flush. No other command touches the unit meanwhile.
+/// A sanitize that has begun: write `pattern` over all blocks `passes` times, inverting it in every second pass if
+/// `invert`, then flush. No other command accesses the unit meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overwrite {
-    /// Give all blocks back instead (BLOCK ERASE); they must read as zeroes then.
+    /// Deallocate all blocks instead (BLOCK ERASE), after which they must read as zeroes.
     pub erase: bool,
     /// One logical block.
     pub pattern: Vec<u8>,
@@ -77,26 +77,26 @@ pub struct Overwrite {
     pub passes: u8,
     /// Whether each pass writes the complement of the one before it.
     pub invert: bool,
-    /// Whether the command is answered at the beginning.
+    /// Whether the command is answered at the start (IMMED).
     pub immediate: bool,
     may_exit: bool,
 }
 
 impl Overwrite {
-    /// What pass number `pass`, from 0, writes. The last one writes the pattern as it is.
+    /// The block that pass number `pass`, from 0, writes. The last pass writes the pattern as it is.
     pub fn block(&self, pass: u8) -> Vec<u8> {
         let inverted = self.invert && (self.passes - 1 - pass) % 2 == 1;
         let flip = if inverted { 0xFF } else { 0 };
         self.pattern.iter().map(|byte| byte ^ flip).collect()
     }
 
-    /// Says how far it is: `done` of `total`.
+    /// Records the progress: `done` of `total`.
     pub fn progress(&self, unit: &SharedUnit, done: u64, total: u64) {
         let part = u128::from(done) * 0xFFFF / u128::from(total.max(1));
         unit.look().sanitize = Some(Progress::Running(part as u16));
     }
 
-    /// Says that it has ended, and gives the command's ending.
+    /// Records that the sanitize has ended, successfully if `well`, and returns the command's ending.
     pub fn ended(&self, unit: &SharedUnit, well: bool) -> Ending {
         let may_exit = self.may_exit;
         unit.change(|state| {
@@ -112,7 +112,7 @@ impl Overwrite {
 const FAILED: Sense = Sense::new(SenseKey::MediumError, Asc::SANITIZE_COMMAND_FAILED);
 
 impl Progress {
-    /// The sense data of commands that cannot be served meanwhile.
+    /// The sense data for commands that cannot be served meanwhile.
     pub(crate) fn sense(self) -> Sense {
         match self {
             Progress::Failed { .. } => FAILED,
@@ -126,7 +126,7 @@ impl Progress {
         }
     }
 
-    /// For the state that outlives a restart: one that was running then has failed.
+    /// The state to persist. A sanitize that was running at a restart counts as failed.
     pub(crate) fn save(progress: Option<Progress>) -> String {
         match progress {
             None => String::new(),
@@ -203,7 +203,7 @@ impl Sanitize {
     }
 }
 
-/// Whether EXIT FAILURE MODE may leave it behind.
+/// Checks whether EXIT FAILURE MODE may leave the failed state.
 pub(crate) fn may_leave(progress: Option<Progress>) -> Result<(), Ending> {
     match progress {
         Some(Progress::Failed { may_exit: false }) => Err(FAILED.into()),
@@ -212,7 +212,7 @@ pub(crate) fn may_leave(progress: Option<Progress>) -> Result<(), Ending> {
     }
 }
 
-/// Whether BLOCK ERASE can keep its promise.
+/// Whether BLOCK ERASE can guarantee zeroes.
 pub(crate) fn can_erase(shape: &Shape) -> bool {
     shape
         .discard

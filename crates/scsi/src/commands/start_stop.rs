@@ -1,7 +1,6 @@
-//! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk
-//! here spins: stopping it flushes, power conditions are accepted and do nothing. A removable disk
-//! is flushed and counts as ejected until it is loaded again, unless an initiator prevents that; a fixed one
-//! refuses LOEJ.
+//! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk here spins:
+//! stopping flushes, and power conditions are accepted without effect. Ejecting a removable disk flushes it, and it
+//! counts as ejected until it is loaded again, unless an initiator prevents removal. A fixed disk refuses LOEJ.
 
 use super::Command;
 use crate::access::Access;
@@ -22,15 +21,15 @@ pub(crate) struct StartStop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Nothing,
-    /// The unit stops and has to flush first.
+    /// The unit stops, and must flush first.
     Flush,
-    /// LOEJ: load or eject, by START.
+    /// LOEJ: load or eject, depending on START.
     Load,
-    /// The same, where it ejects and has to flush first.
+    /// LOEJ with an eject, which must flush first.
     FlushAndEject,
 }
 
-/// An eject that has to flush first: do [`Eject::flush`], then ask [`Eject::flushed`] for the ending.
+/// An eject that must flush first: perform [`Eject::flush`], then get the ending from [`Eject::flushed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eject {
     /// What to do with the medium.
@@ -39,7 +38,7 @@ pub struct Eject {
 }
 
 impl Eject {
-    /// Ejects, if the flush went well and nobody has prevented it meanwhile.
+    /// Ejects, if the flush succeeded and nobody has prevented removal meanwhile.
     pub fn flushed(&self, unit: &LogicalUnit, result: Result<(), MediumError>) -> Ending {
         if result.is_err() {
             return unit.complete(result);
@@ -52,7 +51,7 @@ impl Eject {
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let power_condition = cdb.u8(4) >> 4;
     let (no_flush, load, start) = (cdb.bit(4, 2), cdb.bit(4, 1), cdb.bit(4, 0));
-    // With a power condition LOEJ and START are not looked at.
+    // LOEJ and START are ignored if a power condition is given.
     let what = match power_condition {
         0 if load && !start && !no_flush => What::FlushAndEject,
         0 if load => What::Load,
@@ -112,7 +111,7 @@ fn load(state: &mut State, start: bool, nexus: NexusId) -> Result<(), Sense> {
     check_allowed(state)?;
     let was_ejected = std::mem::replace(&mut state.ejected, !start);
     if was_ejected && start {
-        // Who asked for it knows.
+        // The requesting nexus already knows.
         state
             .attentions
             .post(Attention::MediumMayHaveChanged, Some(nexus));
@@ -126,7 +125,7 @@ pub(crate) struct PreventAllow {
 }
 
 pub(crate) fn decode_prevent(cdb: &Cdb) -> Result<Command, Sense> {
-    // The upper bit was for a changer's operator and is obsolete.
+    // The upper bit was for the operator of a medium changer and is obsolete.
     cdb.must_be_zero(4, 0x02)?;
     let prevent = cdb.bit(4, 0);
     Ok(Command::PreventAllow(PreventAllow { prevent }))

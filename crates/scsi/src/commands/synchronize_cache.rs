@@ -1,5 +1,5 @@
-//! SYNCHRONIZE CACHE (10), (16) (SBC-3 5.26, 5.27). IMMED asks for an answer before the flush is
-//! done; waiting for it all the same promises more and hurts nobody.
+//! SYNCHRONIZE CACHE (10), (16) (SBC-3 5.26, 5.27). IMMED asks for an answer before the flush completes; completing
+//! it first anyway is a stronger guarantee and is always allowed.
 
 use super::Command;
 use crate::action::Action;
@@ -11,7 +11,7 @@ use crate::shape::Shape;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SynchronizeCache {
     lba: u64,
-    /// 0: to the end.
+    /// 0 means to the end of the medium.
     blocks: u32,
 }
 

@@ -43,7 +43,7 @@ impl Unmap {
         };
         let len_bytes = usize::from(u16::from_be_bytes([length[0], length[1]]));
         let descriptors = descriptors.get(..len_bytes).ok_or(LIST_LENGTH_ERROR)?;
-        // What is left of an incomplete descriptor is not looked at (SBC-3 5.28).
+        // The rest of a truncated descriptor is ignored (SBC-3 5.28).
         let count = descriptors.len() / DESCRIPTOR_LEN;
         if count > usize::from(discard.unmap_ranges_max) {
             return Err(Sense::invalid_parameter(2, None));

@@ -1,5 +1,5 @@
-//! VERIFY (10), (12), (16) (SBC-3 5.29 to 5.31): BYTCHK says whether blocks are only checked to
-//! be readable (0), compared with as much data-out (1), or each compared with one block (3).
+//! VERIFY (10), (12), (16) (SBC-3 5.29 to 5.31). BYTCHK selects whether blocks are only checked for readability (0),
+//! compared with data-out of the same length (1), or each compared with a single block (3).
 
 use super::Command;
 use super::read_write::{PROTECT, transfer_extent, unless_empty};

@@ -1,5 +1,5 @@
-//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): the disk's names, what it can do
-//! and which lengths suit it. Adding a page is adding a row to [`PAGES`] and its function.
+//! Vital product data pages of INQUIRY (SPC-4 7.8, SBC-3): the disk's names, its capabilities, and its limits. To add
+//! a page, add a row to [`PAGES`] and its function.
 
 use super::extended_copy::third_party_copy;
 use super::inquiry::DIRECT_ACCESS;
@@ -40,9 +40,8 @@ fn serial_number(identity: &Identity, _: &Shape) -> Vec<u8> {
     serial[..identity.serial.len().min(serial.len())].to_vec()
 }
 
-/// Designators (SPC-4, device identification VPD page): the logical unit by its NAA name (what
-/// Linux, Windows and VMware go by) and by vendor and serial number, the target port by number,
-/// group and name, and the target by name.
+/// Designators (SPC-4, device identification VPD page): the logical unit by its NAA name (which Linux, Windows and
+/// VMware use) and by vendor and serial number, the target port by number, group and name, and the target by name.
 fn device_identification(identity: &Identity, shape: &Shape) -> Vec<u8> {
     let port = &identity.port;
     let mut t10 = ascii_field::<8>(&identity.vendor).to_vec();
@@ -123,7 +122,7 @@ fn designator(
 ) {
     const PROTOCOL_ISCSI: u8 = 0x50;
     const PIV: u8 = 0x80;
-    // The protocol is named only for what belongs to the transport.
+    // The protocol is identified only for designators that belong to the transport.
     let (protocol, piv) = match association {
         Association::LogicalUnit => (0, 0),
         Association::TargetPort | Association::Target => (PROTOCOL_ISCSI, PIV),
@@ -139,8 +138,8 @@ fn designator(
     data.extend(body);
 }
 
-/// A SCSI name string: ended by a zero, padded with zeroes to four bytes (SPC-4). An
-/// iSCSI name has at most 223 bytes (RFC 7143 §4.2.7.1); what is longer is cut.
+/// A SCSI name string: null-terminated, zero-padded to a multiple of four bytes (SPC-4). An iSCSI name has at most
+/// 223 bytes (RFC 7143 §4.2.7.1); longer names are truncated.
 fn scsi_name(name: &str) -> Vec<u8> {
     const LEN_MAX: usize = 251;
     let mut body = name.as_bytes()[..name.len().min(LEN_MAX)].to_vec();
@@ -148,9 +147,8 @@ fn scsi_name(name: &str) -> Vec<u8> {
     body
 }
 
-/// Extended INQUIRY data (SPC-4 7.8.7): all three task attributes that a disk without ACA can have,
-/// and whether there is a volatile cache. No protection information, groups, priorities, self-tests
-/// or microcode.
+/// Extended INQUIRY data (SPC-4 7.8.7): all three task attributes possible without ACA, and whether there is a
+/// volatile cache. No protection information, grouping, priorities, self-tests or microcode.
 fn extended_inquiry(_: &Identity, shape: &Shape) -> Vec<u8> {
     const HEADSUP: u8 = 0x04;
     const ORDSUP: u8 = 0x02;
@@ -162,7 +160,7 @@ fn extended_inquiry(_: &Identity, shape: &Shape) -> Vec<u8> {
     body
 }
 
-/// Block limits (SBC-3), 60 bytes: what Linux and libiscsi expect of a disk with SBC-3.
+/// Block limits (SBC-3), 60 bytes, as Linux and libiscsi expect of an SBC-3 disk.
 fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     const WSNZ: u8 = 0x01;
     let mut body = vec![0; 60];
@@ -181,8 +179,8 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     }
     body[32..40].copy_from_slice(&shape.write_same_blocks_max.to_be_bytes());
     if shape.atomic_blocks_max > 0 {
-        // MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT, ATOMIC TRANSFER LENGTH GRANULARITY:
-        // zero, for a single block, in the last two.
+        // MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT, ATOMIC TRANSFER LENGTH GRANULARITY. In the last two, a
+        // single block is encoded as zero.
         let unit = match shape.atomic_blocks_unit {
             1 => 0,
             unit => unit,
@@ -194,20 +192,19 @@ fn block_limits(_: &Identity, shape: &Shape) -> Vec<u8> {
     body
 }
 
-/// Block device characteristics (SBC-3): not rotating, so that initiators do not queue as
-/// if there were one arm.
+/// Block device characteristics (SBC-3): non-rotating, so that initiators do not schedule for a moving head.
 fn block_device_characteristics(_: &Identity, shape: &Shape) -> Vec<u8> {
     const NON_ROTATING: u8 = 0x01;
     let mut body = vec![0; 60];
     body[1] = NON_ROTATING;
     if can_erase(shape) {
-        // WABEREQ: after a block erase reads complete without error.
+        // WABEREQ: reads after a block erase complete without error.
         body[3] = 0x40;
     }
     body
 }
 
-/// Logical block provisioning (SBC-3): thin if there is discard, and by which commands.
+/// Logical block provisioning (SBC-3): thin if discard is supported, and which commands unmap.
 fn logical_block_provisioning(_: &Identity, shape: &Shape) -> Vec<u8> {
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;

@@ -1,6 +1,6 @@
-//! WRITE ATOMIC (16) (SBC-4 5.48): all of it or nothing. Offered only where the volume can promise
-//! that; start and length are multiples of what the block limits page says. With an ATOMIC BOUNDARY the command would be
-//! several atomic writes, which no boundary support in the block limits page rules out.
+//! WRITE ATOMIC (16) (SBC-4 5.48): all or nothing. Offered only if the volume can guarantee that; start and length
+//! must be multiples of the unit in the block limits page. With an ATOMIC BOUNDARY the command would be several
+//! atomic writes; the block limits page reports no support for boundaries.
 
 use super::Command;
 use super::read_write::{PROTECT, Transfer, unless_empty};

@@ -1,7 +1,7 @@
-//! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): one block of data-out over a whole extent. A block
-//! of zeroes, or none at all (NDOB), becomes an operation of its own, which volumes do faster. No
-//! blocks do not mean "to the end" (WSNZ in the block limits page): that would nearly always be
-//! more than the limit on a WRITE SAME, and where it is less, a mistake.
+//! WRITE SAME (10), (16) (SBC-3 5.43, 5.44): writes one block of data-out to a whole extent. A zero block, or no
+//! data-out at all (NDOB), becomes an operation of its own, which volumes can do faster. 0 blocks do not mean "to the
+//! end" (WSNZ in the block limits page): that would nearly always exceed the WRITE SAME limit, and where it does not,
+//! it is probably a mistake.
 
 use super::Command;
 use super::read_write::PROTECT;
@@ -22,7 +22,7 @@ pub(crate) struct WriteSame {
 }
 
 const ANCHOR: u8 = 0x10;
-/// LBDATA and PBDATA of SBC-2 would have each block carry its own address.
+/// LBDATA and PBDATA of SBC-2 would make each block carry its own address.
 const ADDRESS_DATA: u8 = 0x06;
 
 pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
@@ -74,7 +74,7 @@ impl WriteSame {
                 unmap: self.unmap,
             }
         } else {
-            // Unmapped blocks could not read as this one, so UNMAP is a wish that is not granted.
+            // Unmapped blocks could not read as this pattern, so the UNMAP bit is ignored.
             MediumOp::WriteSame {
                 extent,
                 block: block.to_vec(),

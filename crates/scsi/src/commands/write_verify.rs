@@ -1,5 +1,5 @@
-//! WRITE AND VERIFY (10), (12), (16) (SBC-3 5.36 to 5.38): a write that is on the medium and has
-//! been read back, and compared if BYTCHK says so, before it ends.
+//! WRITE AND VERIFY (10), (12), (16) (SBC-3 5.36 to 5.38): a write that completes only once the data is on the medium
+//! and has been read back, and compared if BYTCHK asks for it.
 
 use super::Command;
 use super::read_write::{PROTECT, transfer_extent, unless_empty};
@@ -30,7 +30,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 fn decode(cdb: &Cdb, lba: u64, blocks: u32, len_field: u16) -> Result<Command, Sense> {
-    // The upper bit of BYTCHK means something to VERIFY only.
+    // The upper bit of BYTCHK is defined for VERIFY only.
     const BYTCHK_HIGH: u8 = 0x04;
     cdb.must_be_zero(1, PROTECT)?;
     cdb.must_be_zero(1, BYTCHK_HIGH)?;

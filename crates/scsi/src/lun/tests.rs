@@ -1,4 +1,4 @@
-//! LUNs in their eight-byte field: what is written is read back, anything else refused.
+//! LUN fields: encoding and decoding round-trip, and everything else is refused.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Reservations: who holds what, and which commands of others conflict.
+//! Reservations: who holds what, and which commands of other nexuses conflict.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn name(n: u16) -> NexusName {
     }
 }
 
-/// Nexuses 1 to 3, each registered with its number as its key.
+/// Nexuses 1 to 3, each registered with its own number as the key.
 fn three() -> Reservations {
     let mut reservations = Reservations::default();
     for n in 1..=3 {
@@ -102,12 +102,12 @@ fn a_preempt_takes_over_and_fences() {
     assert_eq!(effects.registrations_preempted, [name(1)]);
     assert!(reservations.is_holder(&name(2)) && !reservations.may(&name(1)));
     assert!(reservations.may(&name(3)));
-    // The old owner cannot act with what it had.
+    // The former holder can no longer act on the reservation.
     assert_eq!(
         reservations.preempt(&name(1), 1, 2, Some(kind)),
         Err(Refusal::Conflict)
     );
-    // Without a reservation in its way it only takes a registration out.
+    // If there is no reservation to preempt, PREEMPT only removes the registration.
     assert!(reservations.preempt(&name(2), 2, 3, Some(kind)).is_ok());
     assert_eq!(reservations.registrations().len(), 1);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments): those that this disk sends, and
-//! those that an initiator acts on.
+//! Additional sense codes by name (SPC-4, ASC and ASCQ assignments): those this disk sends, and those our initiator
+//! acts on.
 
 /// An additional sense code with its qualifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,20 +1,20 @@
-//! Sense data as an initiator receives them, from any target: read in both formats, and said in words.
+//! Sense data received by an initiator from any target: parsed from both formats, and described in words.
 
 use super::{Asc, SenseKey};
 
-/// The reason of a CHECK CONDITION as a target gave it.
+/// The reason for a CHECK CONDITION, as reported by a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// The class of the reason.
+    /// The class of the error.
     pub key: SenseKey,
-    /// The reason.
+    /// The specific error.
     pub asc: Asc,
-    /// Of an earlier command that had ended well, while this one was not begun (SPC-4 4.5.7).
+    /// Whether it belongs to an earlier, completed command; the current one was not performed (SPC-4 4.5.7).
     pub is_deferred: bool,
 }
 
 impl Received {
-    /// Reads sense data; what is missing is zero (NO SENSE).
+    /// Parses sense data; missing bytes count as zero (NO SENSE).
     pub fn parse(data: &[u8]) -> Received {
         let byte = |index: usize| data.get(index).copied().unwrap_or(0);
         let response_code = byte(0) & 0x7F;
@@ -45,7 +45,7 @@ impl std::fmt::Display for Received {
 }
 
 impl SenseKey {
-    /// By number.
+    /// All sense keys, indexed by number.
     const ALL: [SenseKey; 16] = [
         SenseKey::NoSense,
         SenseKey::RecoveredError,
@@ -65,7 +65,7 @@ impl SenseKey {
         SenseKey::Completed,
     ];
 
-    /// As SPC-4 table 43 writes it.
+    /// The name in SPC-4 table 43.
     fn name(self) -> &'static str {
         match self {
             SenseKey::NoSense => "NO SENSE",
@@ -89,7 +89,7 @@ impl SenseKey {
 }
 
 impl Asc {
-    /// What it means, as far as disks send it.
+    /// The code's meaning, if disks commonly send it.
     fn words(self) -> Option<&'static str> {
         let is_meant = |of: &Option<u8>| of.is_none_or(|of| of == self.qualifier);
         CODES
@@ -99,8 +99,8 @@ impl Asc {
     }
 }
 
-/// Additional sense codes that disks send, with their qualifier if they have names by it (SPC-4, ASC and
-/// ASCQ assignments).
+/// Additional sense codes that disks commonly send; the qualifier is `None` if the meaning does not depend on it
+/// (SPC-4, ASC and ASCQ assignments).
 const CODES: [(u8, Option<u8>, &str); 45] = [
     (0x04, Some(0x01), "in process of becoming ready"),
     (0x04, Some(0x02), "initializing command required"),
@@ -171,7 +171,7 @@ mod tests {
                     is_deferred: false,
                 };
                 assert_eq!(Received::parse(&data), expected);
-                // A cached write that failed later, told with whatever command came next.
+                // A deferred error: a cached write that failed later, reported with the next command.
                 data[0] |= 1;
                 expected.is_deferred = true;
                 assert_eq!(Received::parse(&data), expected);

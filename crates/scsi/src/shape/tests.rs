@@ -1,4 +1,4 @@
-//! Shapes of disks: which are possible, and where an extent may end.
+//! Shapes of disks: which are valid, and where an extent may end.
 
 use super::*;
 use crate::fixture::{LEN_BLOCKS, thick, thin};

@@ -1,4 +1,4 @@
-//! A whole logical unit: commands of several nexuses and what each is told.
+//! A whole logical unit: commands of several nexuses, and what each is told.
 
 use super::*;
 use crate::attention::Attentions;
@@ -116,7 +116,7 @@ fn a_resized_disk_tells_everyone_and_serves_its_new_blocks() {
     let sense = fixture::sense(unit.begin(NEXUS, &read_new));
     assert_eq!(sense.asc, Asc::CAPACITY_DATA_HAS_CHANGED);
     assert!(matches!(unit.begin(NEXUS, &read_new), Action::Medium(_)));
-    // Only a change of capacity is one.
+    // Resizing to the same length changes nothing.
     assert_eq!(unit.resize(2 * LEN_BLOCKS), Ok(None));
     assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
     assert_eq!(unit.resize(0), Err(ShapeError::Length(0)));
@@ -130,7 +130,7 @@ fn each_nexus_hears_of_a_resize_once_and_then_no_copy_knows_the_old_capacity() {
         read_only: true,
         ..thick()
     };
-    // One port on two lanes, and another port that shows the disk read-only.
+    // One port on two lanes, and another port that presents the disk as read-only.
     let mut copies = [(1, thick()), (1, thick()), (2, read_only)].map(|(port, shape)| {
         let mut identity = identity();
         identity.port.relative_port = port;
@@ -151,7 +151,7 @@ fn each_nexus_hears_of_a_resize_once_and_then_no_copy_knows_the_old_capacity() {
         assert_eq!(capacity(copy, nexuses(index)[0]), LEN_BLOCKS);
     }
     assert_eq!(copies[0].resize(3 * LEN_BLOCKS), Ok(Some(LEN_BLOCKS)));
-    // The other copies of the disk find it done.
+    // The other views of the disk have already changed.
     assert_eq!(copies[1].resize(3 * LEN_BLOCKS), Ok(None));
     assert_eq!(copies[2].resize(3 * LEN_BLOCKS), Ok(None));
     for (index, copy) in copies.iter_mut().enumerate().rev() {
@@ -163,7 +163,7 @@ fn each_nexus_hears_of_a_resize_once_and_then_no_copy_knows_the_old_capacity() {
         }
     }
     assert!(copies[2].shape().read_only && !copies[1].shape().read_only);
-    // Who comes now hears of the power-on and of nothing else, and a new copy knows all.
+    // A new nexus is told of the power-on only, and a new view sees the current state.
     let mut late = LogicalUnit::sharing(identity(), thick(), shared).unwrap();
     let told = fixture::sense(late.begin(NEXUS, &TEST_UNIT_READY)).asc;
     assert_eq!(told, Asc::POWER_ON_OR_RESET);

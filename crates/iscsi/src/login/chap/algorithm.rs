@@ -6,13 +6,13 @@ use sha2::Sha256;
 use sha3::Sha3_256;
 use smallvec::SmallVec;
 
-/// What a digest gives: 16 to 32 bytes.
+/// A digest value: 16 to 32 bytes.
 pub(super) type Digest = SmallVec<[u8; 32]>;
 
 /// An algorithm of CHAP_A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChapAlgorithm {
-    /// 5. Every implementation has it.
+    /// 5. Supported by every implementation.
     Md5,
     /// 6.
     Sha1,
@@ -23,8 +23,8 @@ pub enum ChapAlgorithm {
 }
 
 impl ChapAlgorithm {
-    /// All, in the order in which an initiator offers them. SHA-256 is last because tgt and its
-    /// relatives take its number for SHA-1, choose it, and then find the digest too long.
+    /// All algorithms, in the order in which an initiator offers them. SHA-256 is last because tgt and its relatives
+    /// take its number for SHA-1, choose it, and then reject the digest as too long.
     pub const ALL: [ChapAlgorithm; 4] = [
         ChapAlgorithm::Sha3_256,
         ChapAlgorithm::Sha1,
@@ -50,7 +50,7 @@ impl ChapAlgorithm {
         }
     }
 
-    /// The answer to a challenge: digest(identifier, secret, challenge) (RFC 1994 §4.1).
+    /// The response to a challenge: digest(identifier, secret, challenge) (RFC 1994 §4.1).
     pub(super) fn respond(self, identifier: u8, secret: &[u8], challenge: &[u8]) -> Digest {
         fn digest<D: md5::Digest>(parts: [&[u8]; 3]) -> Digest {
             let mut digest = D::new();

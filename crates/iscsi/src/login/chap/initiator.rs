@@ -1,10 +1,10 @@
-//! The initiator's side: it offers CHAP and nothing else, proves itself, and with mutual CHAP
-//! goes on only if the target does too.
+//! The initiator's side of CHAP: it offers only CHAP, authenticates itself, and with mutual CHAP continues only if
+//! the target does too.
 
 use super::{Authentication, ChapAlgorithm, Failure, Keys, value};
 use crate::text;
 
-/// Where one exchange stands.
+/// The state of one exchange.
 #[derive(Debug)]
 pub(in crate::login) struct InitiatorChap {
     authentication: Authentication,
@@ -13,11 +13,11 @@ pub(in crate::login) struct InitiatorChap {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// AuthMethod is due.
+    /// Waiting for AuthMethod.
     Method,
-    /// CHAP_A, CHAP_I and CHAP_C are due.
+    /// Waiting for CHAP_A, CHAP_I and CHAP_C.
     Challenge,
-    /// With mutual CHAP, CHAP_N and CHAP_R are due.
+    /// With mutual CHAP, waiting for CHAP_N and CHAP_R.
     Verdict(ChapAlgorithm),
     Done,
 }
@@ -38,8 +38,8 @@ impl InitiatorChap {
         }
     }
 
-    /// Takes what a response brought and writes the next request to `reply`. `leaves` says that
-    /// the target has let us leave the stage.
+    /// Handles the keys of a response and appends the next request's keys to `reply`. `leaves` says that the target
+    /// has let us leave the stage.
     pub(in crate::login) fn advance(
         &mut self,
         method: Option<&str>,

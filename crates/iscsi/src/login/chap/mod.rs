@@ -1,9 +1,9 @@
-//! CHAP, the authentication of RFC 7143 §12.1.3 and RFC 1994: the authenticator sends an identifier and
-//! a random challenge, the other side answers with a digest over them and the secret. The initiator
-//! always proves itself first; it may then ask the target to (mutual CHAP).
+//! CHAP, the authentication of RFC 7143 §12.1.3 and RFC 1994. The authenticator sends an identifier and a random
+//! challenge; the peer responds with a digest of these and the secret. The initiator always authenticates first; it
+//! may then require the same of the target (mutual CHAP).
 //!
-//! `target` and `initiator` hold the two roles, `algorithm` the digests, `value` the encoding of
-//! bytes in text. Nothing here is random: the driver brings fresh bytes for each connection.
+//! `target` and `initiator` implement the two roles, `algorithm` the digests, and `value` the text encoding of bytes.
+//! Nothing here generates randomness: the driver supplies fresh random bytes for each connection.
 
 mod algorithm;
 mod initiator;
@@ -26,19 +26,19 @@ use algorithm::Digest;
 
 /// Shortest secret in bytes: 96 bits (RFC 7143 §9.2.1).
 const SECRET_LEN_MIN: usize = 12;
-/// Longest secret in bytes: what initiators commonly take.
+/// Longest secret in bytes: what initiators commonly accept.
 const SECRET_LEN_MAX: usize = 255;
 /// Longest name in bytes (RFC 7143 §6.1, text-value).
 const USER_LEN_MAX: usize = 255;
 /// Longest challenge in bytes (RFC 7143 §12.1.3).
 const CHALLENGE_LEN_MAX: usize = 1024;
 
-/// A CHAP secret: 12 to 255 bytes. `Debug` does not show it.
+/// A CHAP secret: 12 to 255 bytes. `Debug` does not reveal it.
 #[derive(Clone)]
 pub struct ChapSecret(Arc<[u8]>);
 
 impl ChapSecret {
-    /// Takes the bytes of a secret.
+    /// Makes a secret from its bytes.
     ///
     /// # Errors
     /// [`Error::Argument`] if there are fewer than 12 (RFC 7143 §9.2.1) or more than 255.
@@ -55,7 +55,7 @@ impl ChapSecret {
 }
 
 impl PartialEq for ChapSecret {
-    /// Takes the same time wherever the secrets differ.
+    /// Takes constant time, wherever the secrets differ.
     fn eq(&self, other: &ChapSecret) -> bool {
         bool::from(self.0.ct_eq(&other.0))
     }
@@ -80,7 +80,7 @@ impl ChapAccount {
     /// The account of `user`, 1 to 255 bytes without a zero byte.
     ///
     /// # Errors
-    /// [`Error::Key`] if `user` is no such name.
+    /// [`Error::Key`] if `user` is not a valid name.
     pub fn new(user: impl Into<String>, secret: ChapSecret) -> Result<ChapAccount, Error> {
         let user = user.into();
         if user.is_empty() || user.len() > USER_LEN_MAX || user.contains('\0') {
@@ -93,13 +93,13 @@ impl ChapAccount {
         Ok(ChapAccount { user, secret })
     }
 
-    /// CHAP_N.
+    /// The name (CHAP_N).
     pub fn user(&self) -> &str {
         &self.user
     }
 }
 
-/// Who proves what to whom; the same for both roles.
+/// Who authenticates to whom, and with which account; the same for both roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chap {
     initiator: ChapAccount,
@@ -108,12 +108,12 @@ pub struct Chap {
 }
 
 impl Chap {
-    /// The initiator proves itself with `initiator`. With `target` the target can prove itself
-    /// too; an initiator that has it demands that, a target does it when asked.
+    /// The initiator authenticates with `initiator`. With `target`, the target can authenticate too: an initiator
+    /// configured with it requires that, and a target does it on request.
     ///
     /// # Errors
-    /// [`Error::Authentication`] if both have the same secret: whoever knows one direction's
-    /// answers could give the other's (RFC 7143 §9.2.1).
+    /// [`Error::Authentication`] if both use the same secret: anyone who obtained responses in one direction could
+    /// then use them in the other (RFC 7143 §9.2.1).
     pub fn new(initiator: ChapAccount, target: Option<ChapAccount>) -> Result<Chap, Error> {
         if target
             .as_ref()
@@ -131,10 +131,10 @@ impl Chap {
         })
     }
 
-    /// Only these algorithms, an initiator's in order of preference.
+    /// Restricts CHAP to these algorithms, in order of preference for an initiator.
     ///
     /// # Errors
-    /// [`Error::Authentication`] if there is none.
+    /// [`Error::Authentication`] if the list is empty.
     pub fn with_algorithms(mut self, algorithms: &[ChapAlgorithm]) -> Result<Chap, Error> {
         if algorithms.is_empty() {
             return Err(Error::Authentication("CHAP needs an algorithm; allow one"));
@@ -144,7 +144,7 @@ impl Chap {
     }
 }
 
-/// What one login needs for CHAP.
+/// Everything CHAP needs for one login.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authentication {
     chap: Arc<Chap>,
@@ -153,10 +153,10 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Bytes that [`Authentication::new`] takes.
+    /// The number of random bytes that [`Authentication::new`] takes.
     pub const RANDOM_LEN: usize = 33;
 
-    /// `random` comes from a source that nobody can predict, anew for every connection.
+    /// `random` must come from an unpredictable source, fresh for every connection.
     pub fn new(chap: Arc<Chap>, random: [u8; Self::RANDOM_LEN]) -> Authentication {
         let [identifier, challenge @ ..] = random;
         Authentication {
@@ -166,13 +166,13 @@ impl Authentication {
         }
     }
 
-    /// Our challenge: as long as the algorithm's digest.
+    /// Our challenge, of the same length as the algorithm's digest.
     fn challenge(&self, algorithm: ChapAlgorithm) -> &[u8] {
         &self.challenge[..algorithm.digest_len()]
     }
 
-    /// Whether `digest` answers our challenge with `account`'s secret. Takes the same time
-    /// wherever it is wrong.
+    /// Whether `digest` is the correct response to our challenge with `account`'s secret. Takes constant time,
+    /// wherever it differs.
     fn verify(
         &self,
         algorithm: ChapAlgorithm,
@@ -205,11 +205,11 @@ pub(super) struct Keys {
     response: Option<String>,
 }
 
-/// What is wrong with the peer's CHAP, for our own log.
+/// What is wrong with the peer's CHAP, for this end's log only.
 pub(super) type Failure = &'static str;
 
 impl Keys {
-    /// Takes a pair if its key is one of CHAP's; says whether it is.
+    /// Stores a pair if its key belongs to CHAP; returns whether it does.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         let place = match key {
             "CHAP_A" => &mut self.algorithm,
@@ -238,7 +238,7 @@ impl Keys {
             .all(|key| key.is_none())
     }
 
-    /// CHAP_N, for a log.
+    /// The peer's CHAP_N, truncated for logs.
     pub(super) fn name(&self) -> Option<String> {
         self.name.as_deref().map(crate::text::truncated)
     }
@@ -258,7 +258,7 @@ impl Keys {
         Ok(Some(Challenge { identifier, bytes }))
     }
 
-    /// The peer's name and its answer to our challenge.
+    /// The peer's name and its response to our challenge.
     fn proof(&self, algorithm: ChapAlgorithm) -> Result<(&str, Vec<u8>), Failure> {
         let (Some(name), Some(response)) = (&self.name, &self.response) else {
             return Err("CHAP_N and CHAP_R were due");

@@ -1,9 +1,9 @@
-//! The target's side: it demands that the initiator proves itself, and proves itself if asked.
+//! The target's side of CHAP: it requires the initiator to authenticate, and authenticates itself on request.
 
 use super::{Authentication, ChapAlgorithm, Failure, Keys, value};
 use crate::text;
 
-/// Where one exchange stands.
+/// The state of one exchange.
 #[derive(Debug)]
 pub(in crate::login) struct TargetChap {
     authentication: Authentication,
@@ -14,11 +14,11 @@ pub(in crate::login) struct TargetChap {
 enum State {
     /// The initiator has not agreed on CHAP yet.
     Method,
-    /// CHAP_A is due.
+    /// Waiting for CHAP_A.
     Algorithm,
-    /// CHAP_N and CHAP_R are due.
+    /// Waiting for CHAP_N and CHAP_R.
     Proof(ChapAlgorithm),
-    /// It is who it says, and may have asked the same of us.
+    /// The initiator has authenticated, and may have asked us to do the same.
     Done { has_proven: bool },
 }
 
@@ -46,12 +46,12 @@ impl TargetChap {
         matches!(self.state, State::Done { .. })
     }
 
-    /// Whether we have answered a challenge of the initiator.
+    /// Whether we have responded to a challenge from the initiator.
     pub(in crate::login) fn has_proven(&self) -> bool {
         self.state == State::Done { has_proven: true }
     }
 
-    /// Takes the keys of one request and writes the answer to `reply`.
+    /// Handles the keys of one request and appends the answer to `reply`.
     pub(in crate::login) fn advance(
         &mut self,
         keys: &Keys,
@@ -76,7 +76,7 @@ impl TargetChap {
         else {
             return Err("CHAP_A, and no other CHAP key, was due");
         };
-        // The first in the initiator's order that we allow (RFC 7143 §6.2.1).
+        // The first algorithm in the initiator's order that we allow (RFC 7143 §6.2.1).
         let allowed = &self.authentication.chap.algorithms;
         let chosen = list.split(',').find_map(|offered| {
             let offered = text::number(offered)?;
@@ -108,8 +108,7 @@ impl TargetChap {
         let chap = &self.authentication.chap;
         let (user, digest) = keys.proof(algorithm)?;
         let challenge = keys.challenge()?;
-        // Our own challenge would make us compute the very answer that is wanted from the peer
-        // (RFC 7143 §9.2.1).
+        // A reflected challenge would make us compute the very response that the peer owes us (RFC 7143 §9.2.1).
         let own = self.authentication.challenge(algorithm);
         if challenge.as_ref().is_some_and(|theirs| theirs.bytes == own) {
             return Err("it sent our own challenge back");

@@ -1,4 +1,4 @@
-//! The digests against known answers, the encodings, and what an account may be.
+//! The digests against known answers, the encodings, and the validation of accounts.
 
 use super::*;
 use proptest::prelude::*;

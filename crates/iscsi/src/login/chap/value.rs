@@ -1,7 +1,7 @@
-//! Bytes in text (RFC 7143 §6.1, "binary-value"): hexadecimal behind `0x`, base64 behind `0b`.
-//! We write hexadecimal and read both.
+//! Bytes encoded in text (RFC 7143 §6.1, "binary-value"): hexadecimal after `0x`, base64 after `0b`. Hexadecimal is
+//! written, and both are read.
 
-/// `0x` and two digits for each byte.
+/// Encodes bytes as `0x` and two digits per byte.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
     let digits = bytes
@@ -10,7 +10,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     "0x".chars().chain(digits).collect()
 }
 
-/// The bytes of a value; `None` if it is malformed or has more than `len_max`.
+/// Decodes a value; `None` if it is malformed or longer than `len_max` bytes.
 pub(super) fn decode(text: &str, len_max: usize) -> Option<Vec<u8>> {
     let (prefix, digits) = text.as_bytes().split_at_checked(2)?;
     match prefix {
@@ -31,7 +31,7 @@ fn hexadecimal(digits: &[u8]) -> Option<Vec<u8>> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
-/// RFC 4648 §4, with its padding and without stray bits.
+/// Decodes base64 according to RFC 4648 §4; requires padding, and zero bits in the unused positions.
 fn base64(digits: &[u8]) -> Option<Vec<u8>> {
     if digits.len() % 4 != 0 {
         return None;

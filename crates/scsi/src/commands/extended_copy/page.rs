@@ -1,5 +1,4 @@
-//! The third-party copy VPD page, 8Fh (SPC-4 7.8.17): which copy commands there are and how much
-//! one may ask for.
+//! The third-party copy VPD page, 8Fh (SPC-4 7.8.17): the supported copy commands and their limits.
 
 use super::{
     BLOCK_TO_BLOCK, CSCDS_MAX, DESCRIPTORS_LEN_MAX, IDENTIFICATION, SEGMENT_BLOCKS_MAX,
@@ -23,7 +22,7 @@ pub(crate) fn third_party_copy(block_size_bytes: u32) -> Vec<u8> {
     page
 }
 
-/// A descriptor is as long as its body, rounded up to four bytes.
+/// Appends a descriptor; its length is that of its body, rounded up to four bytes.
 fn descriptor(page: &mut Vec<u8>, kind: u16, body: &[u8]) {
     let len = body.len().next_multiple_of(4);
     page.extend(kind.to_be_bytes());
@@ -32,7 +31,7 @@ fn descriptor(page: &mut Vec<u8>, kind: u16, body: &[u8]) {
     page.resize(page.len() + len - body.len(), 0);
 }
 
-/// The opcodes of third-party copies with their service actions, as the table of commands has them.
+/// The opcodes of third-party copy commands with their service actions, taken from the command table.
 fn supported_commands() -> Vec<u8> {
     let mut list = Vec::new();
     for opcode in [0x83, 0x84] {
@@ -57,13 +56,14 @@ fn parameter_data() -> [u8; 28] {
 }
 
 fn general_copy_operations(block_size_bytes: u32) -> [u8; 32] {
-    /// At a time, in all and with list identifiers: the transport bounds commands as such.
+    /// Maximum concurrent copies, in total and with list identifiers; a nominal value, since the transport limits
+    /// commands as a whole.
     const COPIES: u32 = 64;
     let mut body = [0; 32];
     body[0..4].copy_from_slice(&COPIES.to_be_bytes());
     body[4..8].copy_from_slice(&COPIES.to_be_bytes());
     body[8..12].copy_from_slice(&(SEGMENT_BLOCKS_MAX * block_size_bytes).to_be_bytes());
-    // log2 of the granularity of segments; there is no inline data to have one.
+    // log2 of the segment granularity; there is no inline data, so its granularity stays zero.
     body[12] = block_size_bytes.trailing_zeros() as u8;
     body
 }

@@ -1,6 +1,5 @@
-//! RECEIVE COPY RESULTS (SPC-4 6.23 to 6.26): how a copy went, by the identifier of its list, and
-//! what lists may hold. A copy's result is told after it has ended, until the nexus is lost or has
-//! had eight later ones.
+//! RECEIVE COPY RESULTS (SPC-4 6.23 to 6.26): the result of a copy by its list identifier, and the limits for lists.
+//! A result is available once the copy has ended, until the nexus is lost or has made eight more copies.
 
 use super::super::{Command, reply};
 use super::{
@@ -13,7 +12,7 @@ use crate::cdb::Cdb;
 use crate::sense::{Sense, SenseFormat};
 use crate::unit::LogicalUnit;
 
-/// Results remembered for a nexus.
+/// Maximum number of results remembered per nexus.
 const RESULTS_MAX: usize = 8;
 /// TRANSFER COUNT UNITS: logical blocks.
 const BLOCKS: u8 = 0xF1;
@@ -57,13 +56,13 @@ fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
     }))
 }
 
-/// The result of a copy, as it is remembered.
+/// The remembered result of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopyResult {
     nexus: NexusId,
     form: Form,
     list_id: u32,
-    /// Segments and blocks that were copied.
+    /// The numbers of segments and blocks copied.
     segments: u16,
     blocks: u64,
     ending: Ending,
@@ -92,7 +91,7 @@ impl CopyResults {
     }
 }
 
-/// Puts the number of bytes that follow it in front.
+/// Prefixes the data with its length in bytes.
 fn counted(following: Vec<u8>) -> Vec<u8> {
     let mut data = (following.len() as u32).to_be_bytes().to_vec();
     data.extend(following);
@@ -109,10 +108,11 @@ fn operating_parameters(block_size_bytes: u32) -> Vec<u8> {
     data[10..12].copy_from_slice(&(SEGMENTS_MAX as u16).to_be_bytes());
     data[12..16].copy_from_slice(&(DESCRIPTORS_LEN_MAX as u32).to_be_bytes());
     data[16..20].copy_from_slice(&(SEGMENT_BLOCKS_MAX * block_size_bytes).to_be_bytes());
-    // Copies at a time, in all and for a nexus: the transport bounds commands as such.
+    // Maximum concurrent copies, in total and per nexus; a nominal value, since the transport limits commands as a
+    // whole.
     data[35] = 64;
     data[36] = 64;
-    // log2 of the granularity.
+    // log2 of the data segment granularity.
     data[37] = block_size_bytes.trailing_zeros() as u8;
     data[43] = 2;
     data[44] = BLOCK_TO_BLOCK;
@@ -121,7 +121,7 @@ fn operating_parameters(block_size_bytes: u32) -> Vec<u8> {
 }
 
 impl Copy {
-    /// Notes how it ended, for RECEIVE COPY RESULTS; the first `segments` have been copied.
+    /// Records how the copy ended, for RECEIVE COPY RESULTS; the first `segments` segments were copied.
     pub fn ended(&self, unit: &LogicalUnit, nexus: NexusId, segments: usize, ending: &Ending) {
         let Some(list_id) = self.list_id else {
             return;
@@ -148,7 +148,7 @@ impl CopyResult {
         self.nexus == nexus
     }
 
-    /// COPY OPERATION STATUS: all of it is done by now.
+    /// COPY OPERATION STATUS: by now the operation is always complete.
     fn state(&self) -> u8 {
         const DONE: u8 = 0x01;
         const FAILED: u8 = 0x02;
@@ -174,7 +174,7 @@ impl CopyResult {
 
     /// RECEIVE COPY STATUS (LID4) (SPC-4 6.27).
     fn long_status(&self, format: SenseFormat) -> Vec<u8> {
-        /// No estimate of when to ask again: nothing will change.
+        /// No estimate of when to poll again, because nothing will change.
         const NO_DELAY: u32 = u32::MAX;
         let sense = self.sense(format);
         let sense_len = sense.len() as u8;
@@ -189,7 +189,7 @@ impl CopyResult {
         counted(data)
     }
 
-    /// RECEIVE COPY FAILURE DETAILS (LID1) (SPC-4 6.24); nothing of a copy that did not fail.
+    /// RECEIVE COPY FAILURE DETAILS (LID1) (SPC-4 6.24); empty for a copy that did not fail.
     fn failed_segment(&self, format: SenseFormat) -> Vec<u8> {
         let sense = self.sense(format);
         if sense.is_empty() {

@@ -1,4 +1,4 @@
-//! EXTENDED COPY: right and wrong lists, and what is told of a copy afterwards.
+//! EXTENDED COPY: valid and invalid lists, and the results reported afterwards.
 
 use super::*;
 use crate::fixture::{NEXUS, data, identity, run, sense, thick, unit};
@@ -11,7 +11,7 @@ fn cdb(len: usize) -> Vec<u8> {
     cdb
 }
 
-/// A list of `cscds` descriptors of the fixture's disk and segments of 5 blocks between `indexes`.
+/// A list with `cscds` descriptors of the fixture's disk, and segments of 5 blocks between `indexes`.
 fn list(cscds: usize, indexes: &[(u16, u16)]) -> Vec<u8> {
     let mut list = vec![0; 16];
     list[0] = 9;
@@ -37,7 +37,7 @@ fn copy(list: &[u8]) -> Action {
     crate::fixture::run_with(thick(), &cdb(list.len()), list)
 }
 
-/// The same list as [`list`] makes, under a header of LID4 and this identifier.
+/// The list that [`list`] makes, under a LID4 header with this identifier.
 fn long_list(list: &[u8], list_id: u32) -> Vec<u8> {
     let mut long = vec![0; 48];
     long[0] = 1;
@@ -77,7 +77,7 @@ fn a_segment_says_what_goes_where() {
         (long.list_id, long.segments),
         (Some(0x0102_0304), copy.segments)
     );
-    // The unit itself needs no descriptor.
+    // The addressed unit itself needs no descriptor.
     let Action::Copy(own) = self::copy(&list(0, &[(THIS_UNIT, THIS_UNIT)])) else {
         panic!("no copy")
     };
@@ -166,7 +166,7 @@ fn a_failure_is_told_in_all_three_forms() {
     cdb[4] = 9;
     let long = data(unit.begin(NEXUS, &cdb));
     assert_eq!(long[..8], [0, 0, 0, 46, 1, 2, 0, 1]);
-    // CHECK CONDITION, sense of 18 bytes, 5 blocks of one segment.
+    // CHECK CONDITION, 18 bytes of sense data, 5 blocks of one segment.
     assert_eq!(long[12..16], [2, 18, 18, 0xF1]);
     assert_eq!(long[16..26], [0, 0, 0, 0, 0, 0, 0, 5, 0, 1]);
     assert_eq!((long[32] & 0x7F, long[34]), (0x70, 0x0A));

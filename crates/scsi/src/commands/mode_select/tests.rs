@@ -1,4 +1,4 @@
-//! MODE SELECT: what may change, what is kept, and lists that are refused whole.
+//! MODE SELECT: what can change, what is persisted, and lists that are refused as a whole.
 
 use crate::fixture::*;
 use crate::{Action, Asc, Ending, QueueError, SenseFormat};
@@ -32,7 +32,7 @@ fn what_is_set_holds_for_all_and_the_others_are_told() {
         "who set it was not told"
     );
     assert_eq!(second.sense_format(), SenseFormat::Descriptor);
-    // What was not saved is gone after a reset.
+    // Values that were not saved are lost in a reset.
     first.post(crate::Attention::BusDeviceReset, None);
     sense(second.begin(OTHER, &[0; 6]));
     medium(second.begin(OTHER, &write));
@@ -107,7 +107,7 @@ fn a_list_that_changes_anything_else_changes_nothing() {
 #[test]
 fn each_command_that_saves_has_it_kept_also_the_second_of_the_same() {
     let mut unit = unit(thick());
-    // An initiator sends it again when the first ended with Prepared::not_kept.
+    // An initiator retries if the first attempt ended with Prepared::not_kept.
     for (save, times) in [(1, 2), (0, 1)] {
         for _ in 0..times {
             let Action::Parameters(parameters) = unit.begin(NEXUS, &select(save, 16)) else {

@@ -1,4 +1,4 @@
-//! MODE SENSE (6) and (10): headers, the caching page, and what is not there.
+//! MODE SENSE (6) and (10): headers, the caching page, and unsupported pages.
 
 use crate::Shape;
 use crate::fixture::*;
@@ -90,7 +90,7 @@ fn block_descriptors_come_short_long_or_not_at_all() {
         [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0]
     );
     assert_eq!(ten(thick(), LLBAA | DBD, 0x08)[4..8], [0; 4]);
-    // 32 bits that do not suffice.
+    // A number of blocks that does not fit into 32 bits.
     assert_eq!(six(Shape::new(512, 1 << 33), 0, 0x08)[4..8], [0xFF; 4]);
 }
 

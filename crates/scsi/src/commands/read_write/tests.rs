@@ -1,4 +1,4 @@
-//! READ and WRITE of every length: which blocks they name, and what is refused.
+//! READ and WRITE of every CDB length: which blocks they address, and what is refused.
 
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
@@ -118,7 +118,7 @@ fn no_block_beyond_the_last_is_touched() {
         thick(),
         &cdb_16(0x8A, 0, 1 << 63, u32::MAX)
     )));
-    // READ (6) reaches 2^21 blocks, no more, and they all exist; its length may still pass the end.
+    // READ (6) addresses at most 2^21 blocks, and all of them exist here, but its length may still pass the end.
     assert!(out_of_range(run(thick(), &[0x08, 0x1F, 0xFF, 0xFF, 2, 0])));
 }
 
@@ -181,7 +181,7 @@ fn a_write_of_half_a_block_is_refused_and_a_read_into_too_little_room_is_not() {
     let write = run(thick(), &cdb_10(0x2A, 0, 0, 2));
     assert_eq!(write.check_offered(1024), Ok(()));
     assert_eq!(write.check_offered(10000), Ok(()));
-    // Whole blocks are written, with an overflow residual.
+    // Only whole blocks are written, with an overflow residual.
     for offered in [0, 512] {
         assert_eq!(write.check_offered(offered), Ok(()));
     }
@@ -193,7 +193,7 @@ fn a_write_of_half_a_block_is_refused_and_a_read_into_too_little_room_is_not() {
         run(thick(), &cdb_10(0x28, 0, 0, 2)).check_offered(0),
         Ok(())
     );
-    // VERIFY of the medium alone ignores data that come along.
+    // VERIFY without data ignores any data-out.
     assert_eq!(
         run(thick(), &cdb_10(0x2F, 0, 0, 2)).check_offered(1024),
         Ok(())

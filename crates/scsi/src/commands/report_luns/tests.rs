@@ -1,4 +1,4 @@
-//! REPORT LUNS: the list, its order, and a reply that is cut short.
+//! REPORT LUNS: the list, its order, and truncated replies.
 
 use crate::fixture::*;
 use crate::sense::Asc;

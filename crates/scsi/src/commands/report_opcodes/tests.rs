@@ -1,4 +1,4 @@
-//! REPORT SUPPORTED OPERATION CODES: agrees with the table that dispatches.
+//! REPORT SUPPORTED OPERATION CODES: consistent with the table used for dispatch.
 
 use crate::fixture::*;
 use crate::opcodes::TABLE;

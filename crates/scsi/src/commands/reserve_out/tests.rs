@@ -42,7 +42,7 @@ fn a_reservation_made_on_one_lane_holds_on_another_at_once() {
         assert_eq!(second.begin(OTHER, &cdb), Action::End(Ending::CONFLICT));
         assert!(matches!(first.begin(NEXUS, &cdb), Action::Medium(_)));
     }
-    // A registrant may, from its registration on.
+    // A registrant may, as soon as it is registered.
     assert_eq!(out(&mut second, OTHER, 0, (0, 2), 0), Ending::GOOD);
     assert!(matches!(second.begin(OTHER, &WRITE), Action::Medium(_)));
 }
@@ -132,7 +132,7 @@ fn spec_i_pt_registers_others_by_name() {
     assert_eq!(settle(&mut first, NEXUS, &cdb, &data), Ending::GOOD);
     assert_eq!(out(&mut first, NEXUS, 1, (5, 0), 0), Ending::GOOD);
     assert!(matches!(second.begin(OTHER, &WRITE), Action::Medium(_)));
-    // Garbage where the names should be is refused, whatever it is.
+    // Garbage in place of the TransportIDs is refused.
     for end in 24..data.len() {
         let ending = settle(
             &mut first,
@@ -144,7 +144,7 @@ fn spec_i_pt_registers_others_by_name() {
     }
 }
 
-/// REGISTER with these keys and flags, beside SPEC_I_PT, that names the ports of these initiators.
+/// REGISTER with these keys and flags plus SPEC_I_PT, naming the ports of these initiators.
 fn register_also(
     unit: &mut LogicalUnit,
     keys: (u64, u64),
@@ -182,12 +182,12 @@ fn spec_i_pt_registers_nobody_when_one_that_it_names_is_registered() {
         assert_eq!(ending, invalid_parameter(24));
         assert_eq!(first.shared().look().reservations, before);
     }
-    // The other still has its own key, and the free ones are free.
+    // The other nexus keeps its own key, and the unregistered ports stay unregistered.
     assert_eq!(out(&mut second, OTHER, 1, (2, 0), 0), Ending::GOOD);
     let free = register_also(&mut first, (0, 5), 0, &["c", "a", "c"]);
     assert_eq!(free, Ending::GOOD);
     assert_eq!(first.shared().look().reservations.registrations().len(), 3);
-    // From a nexus that is registered it is an error, but a wrong key comes first.
+    // SPEC_I_PT is an error from a registered nexus, but a wrong key is reported first.
     let again = register_also(&mut first, (5, 6), 0, &["d"]);
     assert_eq!(again, invalid_parameter(20));
     let wrong = register_also(&mut first, (7, 6), 0, &["d"]);
@@ -215,7 +215,7 @@ fn all_tg_pt_changes_no_key_that_is_not_given() {
     let mut elsewhere = LogicalUnit::sharing(elsewhere, thick(), shared).unwrap();
     elsewhere.establish(OTHER, "iqn.2026-11.test:a,i,0x000000000001");
     assert_eq!(out(&mut elsewhere, OTHER, 0, (0, 2), 0), Ending::GOOD);
-    // It is one initiator port: as if it had asked at the other target port, where its key is 2.
+    // Treated as if the same initiator port had asked at its other target port, where its key is 2.
     let ending = out(&mut first, NEXUS, 0, (0, 5), ALL_TG_PT);
     assert_eq!(ending, Ending::CONFLICT);
     assert_eq!(first.shared().look().reservations.registrations().len(), 1);
@@ -224,7 +224,7 @@ fn all_tg_pt_changes_no_key_that_is_not_given() {
     assert_eq!(keys.iter().map(|r| r.key).collect::<Vec<_>>(), [5, 5]);
 }
 
-/// A PERSISTENT RESERVE OUT that is ready to be kept.
+/// A PERSISTENT RESERVE OUT that is ready to be persisted.
 fn prepared(unit: &mut LogicalUnit, action: u8, keys: (u64, u64), flags: u8) -> Prepared {
     let Action::Parameters(parameters) = unit.begin(NEXUS, &cdb(action, 6, 24)) else {
         panic!("no parameter list");

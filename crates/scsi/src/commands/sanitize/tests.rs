@@ -1,4 +1,4 @@
-//! SANITIZE: what it keeps out, how it ends, what it refuses.
+//! SANITIZE: which commands it blocks, how it ends, and what it refuses.
 
 use super::*;
 use crate::fixture::*;
@@ -34,7 +34,7 @@ fn while_it_runs_the_unit_serves_nothing_else_on_any_lane() {
     let told = sense(second.begin(OTHER, &cdb_10(0x28, 0, 0, 1)));
     assert_eq!(told.asc, Asc::SANITIZE_IN_PROGRESS);
     assert_eq!(told.specific, Some(KeySpecific::Progress(0x7FFF)));
-    // A reset does not end it, and a read that was accepted before is not done.
+    // A reset does not stop it, and a read accepted before it is not performed.
     first.post(crate::Attention::BusDeviceReset, None);
     sense(second.begin(OTHER, &[0; 6]));
     assert_eq!(
@@ -113,7 +113,7 @@ fn that_a_failure_was_left_is_kept() {
         panic!("no overwrite")
     };
     overwrite.ended(unit.shared(), false);
-    // Twice: an initiator sends it again when the first ended with Prepared::not_kept.
+    // Twice, as by an initiator that retries when the first attempt ended with Prepared::not_kept.
     for _ in 0..2 {
         let Action::Change(leave) = unit.begin(NEXUS, &cdb(0x1F, 0)) else {
             panic!("nothing to keep")

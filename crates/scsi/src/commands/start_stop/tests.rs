@@ -89,7 +89,7 @@ fn an_eject_flushes_first_and_fails_if_that_fails() {
     let ending = flush_and_eject(&mut first).flushed(&first, Err(failed));
     assert_eq!(ending.sense.expect("a failure").asc, Asc::WRITE_ERROR);
     assert_eq!(second.begin(OTHER, &[0; 6]), good());
-    // While it flushes the medium is there, and its removal may be prevented.
+    // During the flush the medium is still present, and its removal can be prevented.
     let eject = flush_and_eject(&mut first);
     assert_eq!(second.begin(OTHER, &PREVENT), good());
     let ending = eject.flushed(&first, Ok(()));

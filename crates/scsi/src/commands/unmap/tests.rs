@@ -1,4 +1,4 @@
-//! UNMAP: its parameter list, whole or broken, and its limits.
+//! UNMAP: its parameter list, complete or malformed, and its limits.
 
 use crate::fixture::*;
 use crate::medium::MediumOp;
@@ -88,7 +88,7 @@ fn a_list_that_is_cut_off_is_refused() {
             "{len} bytes"
         );
     }
-    // Fewer bytes than the CDB says, too.
+    // Also with fewer bytes than the CDB says.
     let Action::Parameters(list) = run(thin(), &cdb(whole.len())) else {
         panic!()
     };

@@ -58,7 +58,7 @@ fn unmap_is_granted_only_for_zeroes() {
                 block
             }
         );
-        // A disk without discard does not know the bit.
+        // A disk without discard rejects the UNMAP bit.
         assert_eq!(sense(run(thick(), &cdb)).asc, Asc::INVALID_FIELD_IN_CDB);
     }
 }
@@ -74,7 +74,7 @@ fn without_a_data_buffer_zeroes_are_written() {
             unmap: true
         }
     );
-    // The bit belongs to the 16-byte form; the other takes its block.
+    // NDOB exists only in the 16-byte form; the other form still takes its block.
     assert_eq!(
         run(thin(), &cdb_10(0x41, NDOB, 8, 16)).data_out_len_bytes(),
         512

@@ -1,4 +1,4 @@
-//! What holds for every CDB and every parameter list, sensible or not.
+//! Properties that hold for every CDB and every parameter list, valid or not.
 
 use super::*;
 use crate::medium::Extent;
@@ -23,7 +23,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Mostly commands that exist, with fields that are mostly small, so that many get through.
+/// Mostly existing commands with small field values, so that many are accepted.
 fn cdbs() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![3 => Just(0_u8), 2 => 0..16_u8, 1 => any::<u8>()];
     let known = (0..TABLE.len(), prop::collection::vec(byte, 15)).prop_map(|(row, bytes)| {
@@ -38,7 +38,7 @@ fn cdbs() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![8 => known, 1 => prop::collection::vec(any::<u8>(), 0..20)]
 }
 
-/// Bytes for a parameter list: often zeroes or a sensible UNMAP header.
+/// Bytes for a parameter list: often zeroes or a valid UNMAP header.
 fn lists() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => Just(0_u8), 1 => any::<u8>()];
     prop::collection::vec(byte, 0..128)
@@ -135,7 +135,7 @@ proptest! {
         let Action::Parameters(list) = action else { return Ok(()) };
         let mut exact = data.clone();
         exact.resize(list.len_bytes() as usize, 0);
-        // As much as was offered, and as much as is wanted.
+        // Once with the offered data, and once with exactly the wanted length.
         for data in [data, exact] {
             let action = unit.resume(list.clone(), &data);
             prop_assert!(!matches!(action, Action::Parameters(_)));
