@@ -138,7 +138,7 @@ impl Store {
         let known = self.index.get(&block).copied();
         let slot = match known {
             Some(slot) => slot,
-            // Less than a granule could never become valid.
+            // Less than a granule makes nothing valid, so do not spend memory on it.
             None if covered == 0 => return,
             None => match self.slot_for(block) {
                 Some(slot) => slot,

@@ -453,8 +453,8 @@ impl Unit {
         claim.lose(&self.config().target_name, by)
     }
 
-    /// Runs `asks` while registered. Some targets (LIO) refuse every command on a registrants-only disk to
-    /// non-registrants, even READ CAPACITY, which SBC-3 4.17 allows for everyone.
+    /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
+    /// the disk, not even its capacity, which SBC-3 4.17 lets everyone read.
     pub(super) async fn as_registrant<T>(
         &self,
         asks: impl AsyncFnOnce() -> Result<T>,

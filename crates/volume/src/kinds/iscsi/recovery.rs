@@ -4,9 +4,9 @@
 //! a newer write, so no write is sent until the old nexus is known to be dead *at the target*:
 //!
 //! 1. the same initiator port has logged in at the same target port, which makes the target end the old session first
-//! (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
+//!    (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
 //! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), some time after the connection was aborted:
-//! what had left this machine by then has arrived or never will.
+//!    what had left this machine by then has arrived or never will.
 //!
 //! A reset aborts everybody's commands. Ours are held back and drained before it; a nexus that has one in flight all
 //! the same counts as lost.

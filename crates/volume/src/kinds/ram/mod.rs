@@ -324,7 +324,8 @@ impl Region {
         // SAFETY: whole pages of the mapping, all locked: nobody accesses them meanwhile.
         let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
         if failed != 0 {
-            // Locked memory (mlockall) cannot be given back, but can be cleared. SAFETY: as above.
+            // Locked memory (mlockall) cannot be given back, but can be cleared.
+            // SAFETY: as above.
             unsafe { std::ptr::write_bytes(start, 0, len) };
         }
         true

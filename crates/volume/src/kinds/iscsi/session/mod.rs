@@ -104,7 +104,7 @@ pub(super) struct Session {
     /// Event codes of the asynchronous messages already logged, as a bit mask.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
-    /// Commands are tagged with stage times for a watch.
+    /// Commands report their stage times to the current watch.
     is_watched: bool,
 }
 

@@ -265,8 +265,8 @@ fn a_target_that_takes_one_session_is_used_with_one_and_asked_for_more_as_far_as
     }
 }
 
-/// The first write is outstanding when its session is given up, and neither a login nor a reset ends it. Returns a
-/// counter of the writes that reach the target.
+/// The first write is outstanding when its session is given up, and neither a login nor a reset ends it. Returns
+/// the write's task, and a counter of the writes that reach the target.
 async fn haunted(
     other: &SharedVolume,
     foreign: &Foreign,
