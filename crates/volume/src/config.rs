@@ -1,6 +1,6 @@
-//! The configuration of volumes: a tree of nodes, each a table with one key that names its kind,
-//! or a string that names a `[volume.NAME]`. Parsing refuses unknown keys; [`Volumes::check`]
-//! refuses what parses and cannot be meant. Every error knows where in the text it is.
+//! The configuration of volumes: a tree of nodes, each of them a table with one key that names its kind, or a string
+//! that names a `[volume.NAME]`. Parsing rejects unknown keys; [`Volumes::check`] rejects what parses but makes no
+//! sense. Every error knows its place in the text.
 //!
 //! ```toml
 //! [volume.log]
@@ -10,8 +10,8 @@
 //! throttle = { rate = "1Gbit/s", of = "log" }
 //! ```
 //!
-//! Here are the names for code that reads one. A kind's settings hold nodes, and a node is of some kind, so
-//! both stand in `kinds`; the values of settings stand in `values`.
+//! This module re-exports the names that code needs to read a configuration. A kind's settings contain nodes, and a
+//! node is of some kind, so both are defined in `kinds`; the values of settings are in `values`.
 
 pub use crate::{
     kinds::{Kind, Node, Volumes, What, file::Caching, ram::settings::Ram},

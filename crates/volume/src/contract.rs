@@ -1,5 +1,5 @@
-//! The contract of [`Volume`] as a test that every leaf and layer runs: random requests against a
-//! model, what must be refused, and overlapping requests in flight together.
+//! The contract of [`Volume`] as a test suite that every leaf and layer runs: random requests against a model,
+//! requests that must be refused, and overlapping requests in flight.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -7,11 +7,11 @@ use engine::{Buf, Lane, LaneConfig, LaneFuture, LaneHandle, Payload, random::Spl
 
 use crate::{AtomicWrites, Durability, ErrorKind, Result, SharedVolume, Volume};
 
-/// The longest request that the suite makes, in bytes.
+/// The longest request of the suite, in bytes.
 const REQUEST_BYTES_MAX: u64 = 300 << 10;
 
-/// Opens a volume on a lane of a real ring and holds it to the contract. The volume is read and
-/// overwritten as a whole: some MiB are plenty.
+/// Opens a volume on a lane with a real ring and tests it against the contract. The whole volume is read and
+/// overwritten, so a few MiB are enough.
 pub fn run(open: impl FnOnce(LaneHandle) -> LaneFuture<'static, Result<SharedVolume>>) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
@@ -20,17 +20,19 @@ pub fn run(open: impl FnOnce(LaneHandle) -> LaneFuture<'static, Result<SharedVol
     });
 }
 
-/// Holds `volume` to the contract on the current lane, with requests drawn from `seed`. Panics
-/// where the contract is broken.
+/// Tests `volume` against the contract on the current lane, with requests drawn from `seed`.
+///
+/// # Panics
+/// Where the contract is broken.
 pub async fn hold(volume: SharedVolume, seed: u64) {
     hold_with(volume, seed, true).await;
 }
 
-/// As [`hold`], for a disk of a target that lets a read see half of a write beside it, as one does that
-/// reads and writes a file through the page cache. What is there afterwards has to be whole.
+/// As [`hold`], for a disk whose target lets a read see half of a concurrent write, as a target does that serves a
+/// file through the page cache. The final content still has to be whole.
 ///
 /// # Panics
-/// Where the volume breaks it.
+/// Where the contract is broken.
 pub async fn hold_but_for_reads_beside_writes(volume: SharedVolume, seed: u64) {
     hold_with(volume, seed, false).await;
 }
@@ -63,7 +65,7 @@ async fn hold_with(volume: SharedVolume, seed: u64, reads_are_whole: bool) {
     follows_a_model(&*volume, &mut random).await;
 }
 
-/// A range of whole blocks within `len` bytes: mostly short, often at an edge.
+/// A random range of whole blocks within `len` bytes: mostly short, often at an edge.
 fn range(random: &mut SplitMix64, block: u64, len: u64) -> (u64, u64) {
     let blocks = len / block;
     let longest = (REQUEST_BYTES_MAX / block).min(blocks);
@@ -81,7 +83,7 @@ fn range(random: &mut SplitMix64, block: u64, len: u64) -> (u64, u64) {
     (start * block, n * block)
 }
 
-/// A range that the volume writes all or nothing, if there is one.
+/// A random range that the volume can write atomically, if there is one.
 fn atomic_range(volume: &dyn Volume, random: &mut SplitMix64) -> Option<(u64, usize)> {
     let atomic = volume.atomic_writes()?;
     let unit = u64::from(atomic.unit_bytes);
@@ -92,7 +94,7 @@ fn atomic_range(volume: &dyn Volume, random: &mut SplitMix64) -> Option<(u64, us
     Some((start * unit, (n * unit) as usize))
 }
 
-/// `bytes` in slices of odd lengths that begin at odd addresses, as the network leaves them.
+/// `bytes` in slices of odd lengths at odd addresses, as the network delivers them.
 fn scattered(bytes: &[u8], random: &mut SplitMix64) -> Payload {
     if random.below(3) == 0 {
         return Buf::copy_of(bytes).into();
@@ -286,7 +288,7 @@ async fn follows_a_model(volume: &dyn Volume, random: &mut SplitMix64) {
     assert!(read_all(volume).await == model, "all of it");
 }
 
-/// Without a promise, each discarded block is zero or as it was; what it is now, it stays.
+/// Without a guarantee, each discarded block is zero or unchanged; whichever it is now, it must stay so.
 async fn discarded_as_allowed(volume: &dyn Volume, at: u64, model: &mut [u8]) {
     let block = volume.shape().block_size_bytes as usize;
     let seen = volume.read(at, model.len()).await.expect("it reads");
@@ -300,8 +302,8 @@ async fn discarded_as_allowed(volume: &dyn Volume, at: u64, model: &mut [u8]) {
     }
 }
 
-/// Overlapping requests in flight: afterwards, and for each read meanwhile if `reads_are_whole`, every block
-/// is whole and is what it was before or what one of the writes made of it.
+/// Overlapping requests in flight: afterwards, and in each concurrent read if `reads_are_whole`, every block is whole
+/// and is either what it was before or what one of the writes made of it.
 async fn keeps_blocks_whole_in_overlap(
     volume: &SharedVolume,
     random: &mut SplitMix64,
@@ -309,7 +311,7 @@ async fn keeps_blocks_whole_in_overlap(
 ) {
     let shape = volume.shape().clone();
     let block = shape.block_size_bytes as usize;
-    // A small window, so that requests do overlap.
+    // A small window, to make requests overlap.
     let window = shape.len_bytes().min(64 << 10);
     let offset = random.below((shape.len_bytes() - window) / block as u64 + 1) * block as u64;
     let before = volume
@@ -317,7 +319,7 @@ async fn keeps_blocks_whole_in_overlap(
         .await
         .expect("it reads")
         .to_vec();
-    // For each block of the window: the values that it may have.
+    // For each block of the window, the contents that it may have.
     let allowed: Rc<RefCell<Vec<Vec<Vec<u8>>>>> = Rc::new(RefCell::new(
         before.chunks(block).map(|b| vec![b.to_vec()]).collect(),
     ));

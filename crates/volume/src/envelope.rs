@@ -1,10 +1,10 @@
-//! What a block of ours on a disk begins with: magic, kind, version and checksum, which keep their places
-//! in every version of every kind, so that an older release can tell a newer format from damage. The
-//! rest of the block is the kind's own, filled up with zeroes. All numbers are little-endian.
+//! The common header of our blocks on a disk: magic, kind, version and checksum. These have fixed positions in every
+//! version of every kind, so that an older release can tell a newer format from damage. The rest of the block belongs
+//! to the kind and is padded with zeroes. All numbers are little-endian.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Length of a block in bytes: no disk's block is larger.
+/// The length of a block in bytes: no disk's block is larger.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"SANSTONE";
@@ -15,21 +15,21 @@ const CONTENT_AT: usize = 24;
 
 /// One kind of block, in the version that this release writes and reads.
 pub(crate) struct Format {
-    /// Filled up with zeroes.
+    /// Padded with zeroes.
     pub(crate) kind: [u8; 8],
     pub(crate) version: u32,
-    /// The bytes from the block's beginning that the checksum covers, and the content lies within.
+    /// The length of the prefix of the block that the checksum covers; the content lies within it.
     pub(crate) covered_bytes: usize,
 }
 
-/// Why a block is none that this release can read.
+/// Why this release cannot read a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Zeroes.
+    /// All zeroes.
     Blank,
-    /// Nothing that a release wrote.
+    /// Not written by any release.
     Foreign,
-    /// A block of this kind.
+    /// A block of this other kind.
     OtherKind(String),
     OtherVersion(u32),
     /// Its checksum does not match.
@@ -37,7 +37,7 @@ pub(crate) enum Unreadable {
 }
 
 impl Format {
-    /// The block with `content`, [`BLOCK_BYTES`] long.
+    /// Encodes the block with `content`, [`BLOCK_BYTES`] long.
     pub(crate) fn seal(&self, content: &(impl IntoBytes + Immutable)) -> Vec<u8> {
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend(MAGIC);
@@ -52,7 +52,7 @@ impl Format {
         block
     }
 
-    /// The content of `block`.
+    /// Validates `block` and returns its content.
     pub(crate) fn open<T: FromBytes>(&self, block: &[u8]) -> Result<T, Unreadable> {
         if block.iter().all(|&byte| byte == 0) {
             return Err(Unreadable::Blank);
@@ -83,7 +83,7 @@ impl Format {
         }
     }
 
-    /// CRC-32C of what is covered, with the checksum itself zero.
+    /// CRC-32C of the covered prefix, with the checksum itself taken as zero.
     pub(crate) fn checksum(&self, block: &[u8]) -> u32 {
         let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
         let zeroed = crc32c::crc32c_append(before, &[0; CONTENT_AT - CHECKSUM_AT]);

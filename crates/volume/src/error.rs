@@ -1,9 +1,9 @@
-//! What can go wrong with an I/O: a stable kind for programs, a message for people, and beneath it what
-//! each layer was doing, down to the system's own error.
+//! The error of an I/O: a stable kind for programs, a message for people, and below it what each layer was doing,
+//! down to the system's own error.
 
 use std::{fmt, io, sync::Arc};
 
-/// The kind of an [`Error`]: what a caller may decide on.
+/// The kind of an [`Error`], on which callers may base decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -11,37 +11,36 @@ pub enum ErrorKind {
     OutOfRange,
     /// Offset or length is not a multiple of the block size.
     Misaligned,
-    /// The volume does not take writes.
+    /// The volume does not accept writes.
     ReadOnly,
-    /// The medium failed at this I/O; others may work.
+    /// The medium failed this I/O; others may work.
     Medium,
-    /// An earlier flush failed, so what was written before it may be lost: the volume refuses
-    /// writes and flushes until it is opened again.
+    /// An earlier flush failed, so what was written before it may be lost: the volume refuses writes and flushes
+    /// until it is reopened.
     FlushFailed,
-    /// No space is left where the volume keeps its data.
+    /// No space is left on the medium that stores the data.
     NoSpace,
-    /// Whoever holds the data cannot be reached.
+    /// The holder of the data cannot be reached.
     Unreachable,
-    /// No answer came in time.
+    /// No answer arrived in time.
     TimedOut,
-    /// The peer answered in a way that its protocol does not allow, or refused the command.
+    /// The peer violated its protocol, or refused the command.
     Protocol,
     /// Another owner has it: there is a claim on a stripe's child.
     Claimed,
     /// Another initiator has reserved the disk (SAM-5 5.3.1, RESERVATION CONFLICT).
     ReservationConflict,
-    /// Another owner has taken it over, or it has been closed: this one refuses all I/O until it is
-    /// opened again.
+    /// Another owner has taken it over, or it has been closed: this one refuses all I/O until it is reopened.
     Preempted,
     /// The configuration names something that does not exist or does not fit.
     Configuration,
 }
 
-/// A failed I/O or a volume that cannot be opened.
+/// A failed I/O, or a volume that cannot be opened.
 ///
-/// It is shown as the whole story in one line: what was being done, outermost first, and what went
-/// wrong. Programs find the parts with [`source`](std::error::Error::source), which ends with the
-/// [`io::Error`] if the system's was the first.
+/// Displays as a single line: what was being done, outermost first, and what went wrong. Programs get the parts with
+/// [`source`](std::error::Error::source), whose chain ends with the [`io::Error`] if the system's error was the
+/// cause.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Told>);
 
@@ -52,7 +51,7 @@ struct Told {
     source: Option<Source>,
 }
 
-/// What an error stands on.
+/// The cause of an error.
 #[derive(Debug)]
 enum Source {
     Volume(Error),
@@ -63,7 +62,7 @@ enum Source {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of `kind`; the message says what was wrong, with which value, and what to do.
+    /// An error of `kind`; the message says what was wrong, with which value, and what to do about it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error::told(kind, message.into(), None)
     }
@@ -94,7 +93,7 @@ impl Error {
             }
             _ => ErrorKind::Medium,
         };
-        // An error of the system cannot be cloned, but made again from its number.
+        // An error of the system cannot be cloned, but it can be recreated from its number.
         let same = match error.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(error.kind(), error.to_string()),
@@ -102,12 +101,12 @@ impl Error {
         Error::told(kind, what.to_string(), Some(Source::System(same)))
     }
 
-    /// What kind of error it is.
+    /// The kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The same error beneath `what`, which was being done.
+    /// Wraps the error in a description of `what` was being done.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
         Error::told(self.kind(), what.to_string(), Some(Source::Volume(self)))

@@ -1,15 +1,15 @@
-//! What a leaf answers that has nothing better. [`Volume`](crate::Volume) has no defaults, so that no
-//! layer loses a request of its child in silence; a leaf that falls back says so by calling these, or by
-//! [`fall_back!`](crate::fall_back) for all of them.
+//! Answers for leaves that have nothing better. [`Volume`](crate::Volume) has no default methods, so that no layer
+//! silently loses a request for its child; a leaf opts in by calling these, or [`fall_back!`](crate::fall_back) for
+//! all of them.
 
 use engine::{LaneFuture, Payload};
 
 use crate::{Allocation, Durability, Error, ErrorKind, Result, Volume};
 
-/// Written at a time by [`write_zeroes`], in bytes.
+/// The length written at a time by [`write_zeroes`], in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Of a volume that does not know what takes space: all may.
+/// For a volume that does not know what occupies space: everything may.
 pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
     LaneFuture::new(async move {
         volume.shape().check(at, len)?;
@@ -20,13 +20,13 @@ pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Resu
     })
 }
 
-/// Of a volume whose [`Volume::atomic_writes`] is `None`: refuses.
+/// For a volume whose [`Volume::atomic_writes`] is `None`: refuses.
 pub fn write_atomic<'a>() -> LaneFuture<'a, Result<()>> {
     let why = "the volume cannot write all or nothing";
     LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
 }
 
-/// Of a volume without a command for it: writes zeroes.
+/// For a volume without a zeroing command: writes zeroes.
 pub fn write_zeroes(
     volume: &dyn Volume,
     at: u64,
@@ -46,7 +46,7 @@ pub fn write_zeroes(
     })
 }
 
-/// In an `impl Volume`: all the calls for which this module has an answer.
+/// In an `impl Volume`: implements every method for which this module has an answer.
 #[macro_export]
 macro_rules! fall_back {
     () => {

@@ -1,16 +1,16 @@
-//! The sticky failure of a flush: what was written before it may be lost although everything below calls it
-//! clean. From then on flushes fail and writes are refused, until the volume is opened again.
+//! The sticky failure of a flush: what was written before it may be lost, although everything below considers it
+//! clean. From then on flushes fail and writes are refused, until the volume is reopened.
 
 use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Whether what was acknowledged may be lost, as all lanes of a volume see it.
+/// Whether acknowledged writes may be lost, shared by all lanes of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct FlushFailure(OnceLock<Error>);
 
 impl FlushFailure {
-    /// Refuses what would build on writes that may be lost.
+    /// Refuses requests that would build on writes that may be lost.
     pub(crate) fn check(&self) -> Result<()> {
         match self.0.get() {
             None => Ok(()),
@@ -18,7 +18,7 @@ impl FlushFailure {
         }
     }
 
-    /// From now on, `message` says what has failed and what to do. The first one stays.
+    /// Records the failure; `message` says what has failed and what to do. The first one stays.
     pub(crate) fn set(&self, message: impl Into<String>) {
         self.0
             .get_or_init(|| Error::new(ErrorKind::FlushFailed, message.into()));

@@ -1,8 +1,7 @@
-//! Histograms of times that one lane writes and any thread reads.
+//! Latency histograms that one lane writes and any thread reads.
 //!
-//! Recording costs a few plain loads and stores, no read-modify-write: only the owning lane writes.
-//! Times fall into buckets that cut each power of two into equal steps; reading turns them into an
-//! HDR histogram.
+//! Recording costs a few plain loads and stores and no atomic read-modify-write, because only the owning lane writes.
+//! Buckets divide each power of two into equal steps; reading converts them into an HDR histogram.
 
 use std::{
     fmt,
@@ -11,22 +10,22 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-/// Times up to 2^40 ns, some 18 minutes; longer ones fall into the last bucket.
+/// Times up to 2^40 ns, some 18 minutes; longer ones go into the last bucket.
 const POWERS: u32 = 40;
 
-/// Counts of times in nanoseconds. A power of two is cut into 2^`STEP_BITS` steps: what it says of
-/// a time is off by at most half of one.
+/// Counts of times in nanoseconds. A power of two is divided into 2^`STEP_BITS` steps: the reported time is off by at
+/// most half a step.
 pub struct LaneHistogram<const STEP_BITS: u32>(Box<[AtomicU64]>);
 
 impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
     const BUCKETS: usize = ((POWERS - STEP_BITS + 1) as usize) << STEP_BITS;
 
-    /// Counts a time. Only one thread may do so.
+    /// Counts a time. Only one thread may call this.
     pub fn record(&self, ns: u64) {
         add(&self.0[Self::bucket_of(ns)], 1);
     }
 
-    /// Adds everything that was counted to `sum`. Times that are counted meanwhile may be missing.
+    /// Adds all counts to `sum`. Times recorded concurrently may be missing.
     pub fn add_to(&self, sum: &mut Histogram<u64>) {
         for (bucket, count) in self.0.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
@@ -38,7 +37,7 @@ impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
 
     fn bucket_of(ns: u64) -> usize {
         let ns = ns.min((1 << POWERS) - 1);
-        // The highest bits of the number choose: which power of two, and which step within.
+        // The highest bits of the number select the power of two and the step within it.
         let shift = (ns | 1 << STEP_BITS).ilog2() - STEP_BITS;
         ((shift as usize) << STEP_BITS) + (ns >> shift) as usize
     }
@@ -67,7 +66,7 @@ impl<const STEP_BITS: u32> fmt::Debug for LaneHistogram<STEP_BITS> {
     }
 }
 
-/// An HDR histogram with room for every time that a [`LaneHistogram`] tells apart.
+/// An HDR histogram that can hold every time that a [`LaneHistogram`] distinguishes.
 pub fn empty() -> Histogram<u64> {
     Histogram::new_with_max(1 << POWERS, 2).expect("the bounds are constants that it takes")
 }

@@ -1,13 +1,13 @@
-//! Where the time of a request goes below whoever made it: a [`Watch`] is told by the leaves when they work
-//! for it, and by our initiator what the network and the target had of that.
+//! Accounts for where the time of a request goes below its issuer: leaves tell a [`Watch`] when they work for the
+//! request, and our initiator reports what the network and the target took of that.
 //!
-//! A watch goes with the futures that it is put over, and with what these spawn for it. Nobody has to pass
-//! it on: who works for the current one asks for it. Without one that is a look at a thread's variable.
+//! A watch travels with the futures that it is put on, and with the tasks that these spawn. Nobody has to pass it on:
+//! whoever does the work asks for the current watch. Without a watch this costs one thread-local read.
 //!
-//! Parts of a request that are worked on side by side share the time among them, each moment in equal
-//! parts. So all layers together never take longer than the request itself.
+//! Parts of a request that run in parallel split each moment equally, so that all layers together never add up to
+//! more than the request itself.
 //!
-//! A watch that traces also keeps what ran when: a [`Span`] for each request of a node and each command.
+//! A watch that traces also records what ran when: a [`Span`] for each request of a node and for each command.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,68 +27,70 @@ use crate::trace::Trace;
 pub use crate::trace::{Ran, Request, Span, Told};
 
 thread_local! {
-    /// Whether somebody watches: a request that nobody watches costs this look.
+    /// Whether there is a current watch: the only cost of an unwatched request.
     static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// Whether who watches also traces: what is only watched costs each node no more than this look.
+    /// Whether the current watch also traces: the only extra cost per node of a request that is watched but not
+    /// traced.
     static IS_TRACED: Cell<bool> = const { Cell::new(false) };
-    /// Who watches what runs now.
+    /// The watch of what runs now.
     static CURRENT: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// Shares are added up in so small a part of a nanosecond, as a power of two.
+/// Shares are summed in units of 2^-16 ns.
 const SHARE_BITS: u32 = 16;
 
-/// Where the time of a request went. What is left of it was spent above: by whoever asked, by layers, by
-/// our initiator before a command was sent.
+/// Where the time of a request went. The rest was spent above: by the issuer, by layers, by our initiator before a
+/// command was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layers {
-    /// On the way to targets that tell what they had of it, and back: the kernels of both ends, what lies
-    /// between them, and the transfer of data.
+    /// On the way to and from targets that report their stage times: the kernels at both ends, the network between
+    /// them, and the data transfer.
     pub wire: Duration,
-    /// At these targets, without their media.
+    /// At these targets, excluding their media.
     pub target: Duration,
-    /// At media: those of this machine, and those that these targets tell of.
+    /// At media: those of this machine, and those that these targets report.
     pub medium: Duration,
-    /// On the way to and at targets that do not tell.
+    /// At targets that do not report their stage times, and on the way to and from them.
     pub untold: Duration,
-    /// Somebody worked for it out of sight: a layer that lives on another lane.
+    /// Some of the work could not be observed: a layer on another lane, or the medium of a target that does not
+    /// report it.
     pub is_partial: bool,
 }
 
 impl Layers {
-    /// All that was spent below the volume's layers; `None` if some of it is not known.
+    /// All time spent below the volume's layers; `None` if some of it is unknown.
     pub fn below(&self) -> Option<Duration> {
         let below = self.wire + self.target + self.medium + self.untold;
         (!self.is_partial).then_some(below)
     }
 }
 
-/// Sees where the time of a request goes; clones are the same.
+/// Accounts for the time of one request; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     state: Rc<State>,
-    /// The node of the tree that works for it, where a trace wants to know.
+    /// The node of the tree that is working for it, if a trace records it.
     node: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     layers: Cell<Layers>,
-    /// How many work for it now.
+    /// How many are working for it now.
     working: Cell<u32>,
-    /// What each that has worked for it all the time would have got by then.
+    /// The time, in share units, credited so far to a worker that has worked from the beginning.
     share: Cell<u64>,
     shared_until: Cell<Instant>,
     trace: Option<RefCell<Trace>>,
 }
 
 impl Watch {
-    /// A watch over what nobody has worked for yet.
+    /// A watch that has not seen any work yet.
     pub fn new() -> Watch {
         Watch::default()
     }
 
-    /// The same, which also keeps [what ran when](Watch::take_spans).
+    /// The same, but also records [what ran when](Watch::take_spans).
     pub fn tracing() -> Watch {
         let state = State {
             trace: Some(RefCell::default()),
@@ -100,12 +102,13 @@ impl Watch {
         }
     }
 
-    /// What it has seen to its end.
+    /// The times of all work that has ended.
     pub fn layers(&self) -> Layers {
         self.state.layers.get()
     }
 
-    /// What ran until now and has ended, in the order of the ends, with how many more there were than a trace keeps.
+    /// The spans that have ended so far, in the order of their ends, and the number of spans left out because the
+    /// trace was full.
     pub fn take_spans(&self) -> (Vec<Span>, usize) {
         let trace = self.state.trace.as_ref();
         trace.map_or_else(Default::default, |trace| trace.take().into_spans())
@@ -121,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// Watches over all that is begun on this thread from now on, until that is dropped.
+    /// Makes this the current watch of this thread until the returned guard is dropped.
     pub fn enter(&self) -> Entered {
         IS_WATCHED.set(true);
         IS_TRACED.set(self.is_tracing());
@@ -136,7 +139,7 @@ impl Watch {
         self.state.layers.set(layers);
     }
 
-    /// What each of those that work for it gets is counted up to `now`; gives how much that is so far.
+    /// Advances the credit of each current worker to `now`; returns the total credit.
     fn share(&self, now: Instant) -> u64 {
         let state = &*self.state;
         let (until, working) = (state.shared_until.get(), u64::from(state.working.get()));
@@ -149,7 +152,7 @@ impl Watch {
     }
 }
 
-/// A thread is watched over as long as this is there.
+/// Keeps a watch current on this thread while it lives.
 #[derive(Debug)]
 #[must_use = "dropped at once it watches over nothing"]
 pub struct Entered {
@@ -164,7 +167,7 @@ impl Drop for Entered {
     }
 }
 
-/// The watch over what runs now.
+/// The current watch, if there is one.
 pub(crate) fn current() -> Option<Watch> {
     match IS_WATCHED.get() {
         true => CURRENT.with_borrow(Clone::clone),
@@ -172,7 +175,7 @@ pub(crate) fn current() -> Option<Watch> {
     }
 }
 
-/// A `request` of a node: whoever works for it works there.
+/// A `request` of a node: work done for it is attributed to that node.
 pub(crate) fn at_node<'a, T: 'a>(
     request: LaneFuture<'a, T>,
     what: impl FnOnce() -> Option<(Arc<str>, Request)>,
@@ -197,7 +200,7 @@ pub(crate) fn at_node<'a, T: 'a>(
     })
 }
 
-/// A request of a node that was answered as soon as it was made.
+/// Records a request of a node that was answered immediately.
 pub(crate) fn at_once(what: impl FnOnce() -> Option<(Arc<str>, Request)>) {
     if let Some((watch, (node, what))) = traced(what) {
         let now = time::now();
@@ -210,13 +213,13 @@ pub(crate) fn at_once(what: impl FnOnce() -> Option<(Arc<str>, Request)>) {
     }
 }
 
-/// The current watch, if it traces, with what it is told.
+/// The current watch, if it traces, with the result of `what`.
 fn traced<T>(what: impl FnOnce() -> Option<T>) -> Option<(Watch, T)> {
     let watch = IS_TRACED.get().then(|| CURRENT.with_borrow(Clone::clone));
     Some((watch??, what()?))
 }
 
-/// A request that a medium works for.
+/// A request that is executed by a local medium.
 pub(crate) fn at_medium<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a, T> {
     let Some(watch) = current() else {
         return request;
@@ -230,7 +233,7 @@ pub(crate) fn at_medium<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a,
     })
 }
 
-/// A request that somebody works for who cannot be watched.
+/// A request whose execution cannot be observed.
 pub(crate) fn out_of_sight<T>(request: LaneFuture<'_, T>) -> LaneFuture<'_, T> {
     if let Some(watch) = current() {
         watch.add(|layers| layers.is_partial = true);
@@ -238,7 +241,7 @@ pub(crate) fn out_of_sight<T>(request: LaneFuture<'_, T>) -> LaneFuture<'_, T> {
     request
 }
 
-/// Begins `future` as a task of its own, under the watch over what runs now.
+/// Spawns `future` as a task under the current watch.
 pub(crate) fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
     match current() {
         Some(watch) => task::spawn(watched(watch, future)),
@@ -246,7 +249,7 @@ pub(crate) fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Jo
     }
 }
 
-/// `future`, watched over by `watch`.
+/// Runs `future` under `watch`.
 pub async fn watched<F: Future>(watch: Watch, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {
@@ -256,19 +259,19 @@ pub async fn watched<F: Future>(watch: Watch, future: F) -> F::Output {
     .await
 }
 
-/// Something that works for a request. What it takes counts when it has ended; dropped before that, it
-/// counts as spent by whoever gave it up.
+/// A piece of work for a request. Its time is counted when it ends; if it is dropped before, the time counts as spent
+/// by the caller that gave it up.
 #[derive(Debug)]
 pub(crate) struct Work {
     watch: Watch,
-    /// Since when it is to be done, where a trace wants to know.
+    /// When it was requested, if a trace records it.
     asked: Option<Instant>,
-    /// Once it has: when, and what each had got by then.
+    /// Once it has begun: when, and the total credit at that time.
     began: Option<(Instant, u64)>,
 }
 
 impl Work {
-    /// Work to come, for the request that `watch` is over.
+    /// Work about to be done for the request under `watch`.
     pub(crate) fn new(watch: Watch) -> Work {
         Work {
             asked: watch.is_tracing().then(time::now),
@@ -277,7 +280,7 @@ impl Work {
         }
     }
 
-    /// It begins.
+    /// The work begins.
     pub(crate) fn begin(&mut self, now: Instant) {
         debug_assert!(self.began.is_none(), "work begins once");
         self.began = Some((now, self.watch.share(now)));
@@ -287,7 +290,7 @@ impl Work {
             .set(self.watch.state.working.get() + 1);
     }
 
-    /// How long it has taken until `now`, and its part of the time.
+    /// The time it took until `now`, and its share of the request's time.
     fn end(&self, now: Instant) -> (Duration, Duration) {
         let Some((began, share)) = self.began else {
             return (Duration::ZERO, Duration::ZERO);
@@ -296,20 +299,20 @@ impl Work {
         (now.since(began), Duration::from_nanos(share >> SHARE_BITS))
     }
 
-    /// A medium has ended it.
+    /// The work of a local medium has ended.
     pub(crate) fn end_at_medium(self, now: Instant) {
         let (_, share) = self.end(now);
         self.watch.add(|layers| layers.medium += share);
     }
 
-    /// A target has answered it; `told` is what it says of its time.
+    /// A target has answered the command; `told` is the time it reports.
     pub(crate) fn end_at_target(self, told: Option<Told>, now: Instant) {
         let (took, share) = self.end(now);
         self.note_command(told, now);
         let Some(told) = told else {
             return self.watch.add(|layers| layers.untold += share);
         };
-        // A target may say what it likes: it had the command no longer than it took here.
+        // Do not trust the target: it cannot have had the command for longer than the command took here.
         let total = told.total.min(took);
         let medium = told.medium.unwrap_or_default().min(total);
         let part = |of: Duration| match took.as_nanos() {

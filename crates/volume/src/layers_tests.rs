@@ -1,4 +1,4 @@
-//! What a watch sees: each part where it was spent, and all of them together never more than there was.
+//! What a watch sees: each part of the time where it was spent, and in total never more than the request took.
 
 use engine::{
     sim::{World, seeds},
@@ -65,7 +65,7 @@ fn a_target_that_lies_gets_no_more_than_the_round_trip() {
         assert_eq!(layers.medium, medium_seen_us * US);
         assert_eq!(layers.below(), Some(100 * US));
     }
-    // An answer that seems to have come before the command.
+    // An answer that seems to arrive before the command was sent.
     let watch = Watch::new();
     let work = begun(&watch, at_us(100));
     work.end_at_target(told(10, Some(10)), at_us(90));
@@ -79,11 +79,11 @@ fn parts_side_by_side_share_the_time() {
     let (medium, far) = (begin(0), begin(100));
     let given_up = begin(100);
     medium.end_at_medium(at_us(400));
-    // It was alone from 0 to 100, and one of three until 400.
+    // Alone from 0 to 100, and one of three until 400.
     assert_eq!(watch.layers().medium, 200 * US);
     drop(given_up);
     far.end_at_target(told(200, Some(0)), at_us(500));
-    // 100 as one of three, 100 alone; half of its 400 were the target's.
+    // 100 as one of three, 100 alone; half of its 400 were spent at the target.
     let layers = watch.layers();
     assert_eq!((layers.target, layers.wire), (100 * US, 100 * US));
     assert_eq!(watch.state.working.get(), 0);
@@ -118,7 +118,7 @@ proptest! {
     }
 }
 
-/// Somebody below, who works for whoever is watched now.
+/// Work at a lower level, for whatever is currently watched.
 async fn work(took: Duration) {
     let watch = current();
     let work = watch.map(|watch| begun(&watch, time::now()));

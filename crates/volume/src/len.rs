@@ -1,6 +1,6 @@
-//! The length of a volume: the one thing of its shape that may change while it is open, and only
-//! upwards. All copies of a shape that come from one leaf share it, so that everything above the leaf (a layer,
-//! a volume's home, a remote of it) has the leaf's length at any moment, without being told.
+//! The length of a volume: the only part of its shape that may change while it is open, and only upwards. All copies
+//! of a leaf's shape share it, so that everything above the leaf (a layer, a volume's home, a remote of it) always
+//! has the leaf's current length without being notified.
 
 use std::{
     fmt,
@@ -10,27 +10,27 @@ use std::{
     },
 };
 
-/// A length in bytes, shared by its clones. Two are equal when they are as long now.
+/// A length in bytes, shared by its clones. Two are equal if their current lengths are.
 #[derive(Clone)]
 pub struct Len(Arc<AtomicU64>);
 
 impl Len {
-    /// A length of its own.
+    /// A new length, shared with nobody yet.
     pub fn new(bytes: u64) -> Self {
         Len(Arc::new(AtomicU64::new(bytes)))
     }
 
-    /// The length now. Who was told of a new one by a message or under a lock finds it here.
+    /// The current length. After notification of a new length by a message or under a lock, it is visible here.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Makes it longer, for all who share it; never shorter.
+    /// Increases the length for all who share it; never decreases it.
     pub(crate) fn grow(&self, bytes: u64) {
         self.0.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Whether what makes one longer makes the other longer.
+    /// Whether both share one length, so that growing one grows the other.
     pub fn is_shared_with(&self, other: &Len) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

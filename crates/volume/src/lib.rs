@@ -1,20 +1,20 @@
-//! Volumes: the [`Volume`] trait with its contract, the layers and leaves that keep it, and the
-//! graph that builds a tree of them from the configuration.
+//! Volumes: the [`Volume`] trait with its contract, the layers and leaves that implement it, and the graph that
+//! builds a tree of them from the configuration.
 //!
-//! A leaf holds data (`ram`, `file`) or reaches them elsewhere (`iscsi`). A layer is a volume made of volumes
+//! A leaf holds data (`ram`, `file`) or accesses it elsewhere (`iscsi`). A layer is a volume made of volumes
 //! (`stripe`, `cache`, `throttle`, …). Only the table in `kinds/mod.rs` knows every kind.
 //!
-//! Each module knows those below it:
+//! Each module depends only on those below it:
 //!
 //! ```text
-//!  graph, config    what opens the volumes of a configuration; the names of all that stands in one
-//!  kinds            every kind of volume with its settings, and the tree of nodes that they make
-//!  part             an open node of the tree, on every lane or at home on one
-//!  stats            the counters of a node
-//!  layers           where the time of one request goes, for whoever watches it
-//!  trace            what ran when within it
-//!  volume, values   the trait and its contract; the values of settings, and what is said of wrong ones
-//!  claim            the owner of a stripe's children
+//! graph, config    opens the volumes of a configuration; re-exports everything that a configuration contains
+//! kinds            every kind of volume with its settings, and the tree of nodes that they form
+//! part             an open node of the tree, on every lane or at home on one
+//! stats            the request counters of a node
+//! layers           accounts for where the time of a request goes, if it is watched
+//! trace            the timeline of a traced request
+//! volume, values   the trait and its contract; the value types of settings, and their error messages
+//! claim            exclusive ownership of a stripe's children
 //! ```
 
 pub mod claim;

@@ -1,4 +1,4 @@
-//! The [claim](crate::claim) on a child without a fence: a mark, written and read like any block.
+//! The [claim](crate::claim) on a child without a fence: a mark, written and read like any other block.
 
 use engine::Payload;
 
@@ -10,8 +10,8 @@ use crate::{
     },
 };
 
-/// Claims a child that nothing fences: judges what its mark says, writes ours and reads it again.
-/// `is_locked`: as for [`Claim::standing`].
+/// Claims a child that has no fence: evaluates its current mark, writes ours and reads it back. `is_locked`: as for
+/// [`Claim::standing`].
 pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
     let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
     match claim.standing(&block, is_locked) {
@@ -35,7 +35,7 @@ pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bo
     })
 }
 
-/// Takes the mark of `claim` off a child, if it is there.
+/// Removes the mark of `claim` from a child, if it is there.
 pub(crate) async fn unmark(volume: &dyn Volume, claim: &Claim) -> Result<()> {
     let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
     if claim.is_marked(&block).is_err() {

@@ -1,4 +1,4 @@
-//! The cost of the layers themselves: nanoseconds per I/O over children that cost nothing.
+//! The overhead of the layers themselves: nanoseconds per I/O over children that cost nothing.
 //!
 //! `cargo test --release -p sanstone-volume measure -- --ignored --nocapture`
 
@@ -15,7 +15,7 @@ use crate::{
     test_volume::{TestVolume, on_lane},
 };
 
-/// Gives views of one buffer and takes writes without looking at them.
+/// Returns views of one buffer, and accepts writes without looking at them.
 struct Nothing {
     shape: Shape,
     bytes: Slice,
@@ -65,7 +65,7 @@ impl Volume for Nothing {
     crate::fall_back!();
 }
 
-/// Five rounds of `io` on offsets in turn, each in nanoseconds per I/O.
+/// Runs five rounds of `io` at successive offsets; returns nanoseconds per I/O for each.
 fn rounds(lane: &Lane, len: usize, within: u64, mut io: impl FnMut(&Lane, u64)) -> Vec<u64> {
     const COUNT: u64 = 200_000;
     (0..5)

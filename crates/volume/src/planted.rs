@@ -1,29 +1,29 @@
-//! Bugs that a test plants, to see that the tests find them. Only what is built for tests has them.
+//! Bugs that a test plants in order to check that the tests catch them. They exist only in test builds.
 
-/// A bug. Each is one decision of the data path, taken wrongly.
+/// A bug: one decision of the data path, taken wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// `iscsi`: a flush has nothing to do when the home lane has written nothing.
+    /// `iscsi`: a flush does nothing when the home lane has written nothing.
     FlushOfOnePath,
-    /// `iscsi`: a write is sent again before its lost nexus is dead at the target.
+    /// `iscsi`: a write is resent before its lost nexus is dead at the target.
     ResendAtOnce,
-    /// `iscsi`: other lanes go on by themselves while a lost nexus may still write.
+    /// `iscsi`: other lanes keep sending by themselves while a lost nexus may still write.
     DoorsOpenWhileHaunted,
-    /// `iscsi`: nobody waits until other lanes have said that they send nothing.
+    /// `iscsi`: nobody waits until other lanes have confirmed that they have stopped sending.
     DoorsNotWaitedFor,
-    /// `iscsi`: other lanes do not look whether the claim still stands.
+    /// `iscsi`: other lanes do not check whether the claim still stands.
     ClaimUncheckedByLanes,
-    /// `cache`: it answers from memory though another owner may have written.
+    /// `cache`: it answers from memory although another owner may have written.
     CacheKeptInDoubt,
 }
 
-/// Whether the current thread has planted `bug`.
+/// Whether `bug` is planted in the current thread.
 #[cfg(any(test, feature = "planted"))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     testing::PLANTED.get() == Some(bug)
 }
 
-/// No: what is built for users has none.
+/// Never: builds for users have no planted bugs.
 #[cfg(not(any(test, feature = "planted")))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
@@ -39,7 +39,7 @@ mod testing {
         pub(super) static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Plants `bug` in the current thread, on which a simulated world runs, for as long as this lives.
+    /// Plants `bug` in the current thread, which runs a simulated world, while this lives.
     #[must_use]
     #[derive(Debug)]
     pub struct Planted(());
@@ -48,7 +48,7 @@ mod testing {
         /// Plants `bug`.
         ///
         /// # Panics
-        /// If there is one already.
+        /// If a bug is planted already.
         pub fn new(bug: Bug) -> Planted {
             assert_eq!(PLANTED.replace(Some(bug)), None, "one at a time");
             Planted(())

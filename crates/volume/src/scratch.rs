@@ -1,4 +1,4 @@
-//! A directory for a test's files, removed with its end.
+//! A temporary directory for a test's files, removed on drop.
 
 use std::{
     path::PathBuf,

@@ -1,5 +1,5 @@
-//! No layer loses a request of its child: over a child that has its own answer to each, every layer
-//! hands each on as what it is, or stands in the list of those that have a reason not to.
+//! No layer loses a request for its child: over a child with its own answer to each request, every layer passes each
+//! one on unchanged, or is listed with a reason not to.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -47,7 +47,7 @@ const REQUESTS: [Request; 9] = [
     Request::WriteZeroes,
 ];
 
-/// Who does not hand on what, and why.
+/// Which layers do not pass on which requests, and why.
 const REASONS: [(&str, Request, &str); 2] = [
     (
         "stripe",
@@ -57,7 +57,7 @@ const REASONS: [(&str, Request, &str); 2] = [
     ("concat", Request::Claim, "as a stripe"),
 ];
 
-/// A child that has an answer of its own to every request, and notes which came.
+/// A child with its own answer to every request, which records the requests it gets.
 struct Able {
     memory: Rc<TestVolume>,
     seen: RefCell<Vec<Request>>,

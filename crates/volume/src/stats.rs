@@ -1,10 +1,10 @@
-//! Counts, bytes, errors and latencies of each kind of request. Every node of the graph is counted, under
-//! its path and always; a `stats` node adds one where there is none.
+//! Counts, bytes, errors and latencies of each kind of request. Every node of the graph is always counted, under its
+//! path; a `stats` node only adds one more place to count.
 //!
-//! Each thread has counters of its own that only it writes, so that counting costs a few plain loads
-//! and stores; a snapshot reads all threads' and adds them up. A table of times takes memory when the
-//! first request of its kind ends. Times are those of the lane's turns, which costs no look at a clock:
-//! from the turn that a request came in to the turn that its answer came in, zero if that is the same.
+//! Each thread has counters that only it writes, so that counting costs a few plain loads and stores; a snapshot sums
+//! up all threads. A histogram is allocated when the first request of its kind completes. Times are taken from the
+//! lane's turns, which needs no clock read: from the turn in which a request arrived to the turn in which its answer
+//! arrived, and zero within the same turn.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,7 @@ impl RequestKind {
         RequestKind::Discard,
     ];
 
-    /// What people call it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             RequestKind::Read => "read",
@@ -63,20 +63,20 @@ impl RequestKind {
     }
 }
 
-/// The counters of a node on all lanes; clones are the same.
+/// The counters of a node on all lanes; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct StatsHandle(Arc<Mutex<Threads>>);
 
-/// One entry a thread, however often it opens the volume.
+/// One entry per thread, however often it opens the volume.
 type Threads = Vec<(ThreadId, Arc<LaneCounters>)>;
 
 impl StatsHandle {
-    /// Nothing counted yet.
+    /// All zero.
     pub fn new() -> Self {
         StatsHandle::default()
     }
 
-    /// What was counted since the beginning, on all lanes.
+    /// The totals since the beginning, over all lanes.
     pub fn snapshot(&self) -> Snapshot {
         let lanes = self.lock();
         Snapshot(RequestKind::ALL.map(|kind| {
@@ -116,7 +116,7 @@ impl StatsHandle {
     }
 }
 
-/// What nodes have counted, by their paths: shown as a line for each kind of request that there was.
+/// The counters of nodes by path; displayed as one line for each kind of request that occurred.
 #[derive(Clone, Debug)]
 pub struct NodeReport(pub BTreeMap<String, Snapshot>);
 
@@ -157,29 +157,29 @@ impl fmt::Display for KindSnapshot {
     }
 }
 
-/// Counts of every kind of request.
+/// The counters of all kinds of request.
 #[derive(Clone, Debug)]
 pub struct Snapshot([KindSnapshot; KINDS]);
 
 impl Snapshot {
-    /// Those of one kind.
+    /// The counters of one kind.
     pub fn of(&self, kind: RequestKind) -> &KindSnapshot {
         &self.0[kind as usize]
     }
 }
 
-/// Counts of one kind of request.
+/// The counters of one kind of request.
 #[derive(Clone, Debug)]
 pub struct KindSnapshot {
-    /// Requests that have ended.
+    /// Requests that have completed.
     pub requests: u64,
-    /// Those of them that ended with an error.
+    /// Those that completed with an error.
     pub errors: u64,
-    /// Those that nobody waited for to their end: what became of them is not known.
+    /// Those whose caller gave up waiting; their outcome is unknown.
     pub unanswered: u64,
-    /// Bytes that were read, written or discarded without an error.
+    /// Bytes read, written or discarded without an error.
     pub bytes: u64,
-    /// How long they took, in nanoseconds, as the lane's turns tell.
+    /// Their latencies in nanoseconds, at the resolution of the lane's turns.
     pub latency_ns: Histogram<u64>,
 }
 
@@ -214,23 +214,23 @@ pub struct Stats {
     inner: SharedVolume,
     counters: Arc<LaneCounters>,
     sight: Sight,
-    /// Where it is in a tree.
+    /// Its path in a tree.
     path: Option<Arc<str>>,
 }
 
-/// What whoever [watches](crate::layers) a request sees of a node.
+/// What a [watch](crate::layers) on a request sees of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sight {
-    /// What it asks of others, or tells itself.
+    /// Whatever the node asks of others, or reports itself.
     Through,
     /// A medium at work.
     Medium,
-    /// Nothing: it is on another lane.
+    /// Nothing: the node is on another lane.
     Hidden,
 }
 
 impl Stats {
-    /// `inner`, counted in a part of `handle` for the current lane.
+    /// `inner`, counted for the current lane in `handle`.
     pub fn new(inner: SharedVolume, handle: &StatsHandle) -> Self {
         Stats {
             inner,
@@ -245,12 +245,12 @@ impl Stats {
         Stats::new(inner, handle).seen_as(Sight::Medium)
     }
 
-    /// The same, of which this is seen.
+    /// The same, seen by a watch as `sight`.
     pub(crate) fn seen_as(self, sight: Sight) -> Self {
         Stats { sight, ..self }
     }
 
-    /// The same, of a node that a [trace](crate::layers) finds at `path`.
+    /// The same, for a node that a [trace](crate::layers) knows as `path`.
     pub fn found_at(self, path: Option<Arc<str>>) -> Self {
         Stats { path, ..self }
     }
@@ -291,13 +291,13 @@ impl Stats {
     }
 }
 
-/// A request that is waited for: it counts as unanswered unless its answer came. A future of its own,
-/// for it is in the way of every request of every node.
+/// A request being waited for; counts as unanswered if dropped before its answer. A hand-written future, because
+/// every request of every node goes through it.
 struct Counted<'a, T> {
     request: LaneFuture<'a, Result<T>>,
     counters: &'a KindCounters,
     bytes: u64,
-    /// The turn that it came in, if it has outlasted that.
+    /// The turn in which it arrived, if it was not answered within that turn.
     began: Option<Instant>,
     is_answered: bool,
 }

@@ -1,5 +1,5 @@
-//! A volume for tests of layers: memory that delays and reorders, fails and can be held, counts
-//! what is asked of it, and knows what a power cut would leave.
+//! A volume for testing layers: memory that delays and reorders, fails and can be held, counts the calls, and knows
+//! what a power cut would leave.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +19,7 @@ pub(crate) fn on_lane<T>(future: impl Future<Output = T>) -> T {
     lane.block_on(future)
 }
 
-/// Small seeded random numbers (xorshift64*).
+/// A small seeded random number generator (xorshift64*).
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
@@ -60,15 +60,15 @@ pub(crate) struct Call {
 pub(crate) struct TestVolume {
     pub(crate) shape: Shape,
     pub(crate) data: RefCell<Vec<u8>>,
-    /// What a power cut now would certainly leave.
+    /// What is certain to remain after a power cut now.
     pub(crate) durable: RefCell<Vec<u8>>,
-    /// Everything asked for, in order.
+    /// All calls, in order.
     pub(crate) calls: RefCell<Vec<Call>>,
     /// Each call pauses up to this long before and after its effect.
     pub(crate) pause_us_max: Cell<u64>,
-    /// Calls for which this is true fail; a write has then changed its first half.
+    /// Calls for which this is true fail; a failing write has changed its first half.
     pub(crate) fails: Cell<fn(&Call) -> bool>,
-    /// Calls for which this is true wait, after their effect, until it is set anew.
+    /// Calls for which this is true wait, after their effect, until it is set again.
     held: Cell<fn(&Call) -> bool>,
     released: Notify,
     claim: RefCell<Option<Claim>>,
@@ -118,12 +118,12 @@ impl TestVolume {
         self.released.notify();
     }
 
-    /// Forgets who claimed it, without taking the mark off.
+    /// Forgets the claim without removing the mark.
     pub(crate) fn crash(&self) -> Option<Claim> {
         self.claim.take()
     }
 
-    /// How many calls of `kind` there were since the last [`TestVolume::forget`].
+    /// The number of calls of `kind` since the last [`TestVolume::forget`].
     pub(crate) fn count(&self, kind: Kind) -> usize {
         let calls = self.calls.borrow();
         calls.iter().filter(|call| call.kind == kind).count()

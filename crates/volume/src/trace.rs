@@ -1,57 +1,57 @@
-//! What ran when within a request, for whoever draws it: the spans of a [watch](crate::layers) that traces.
+//! The timeline of a request for display: the spans of a [watch](crate::layers) that traces.
 
 use std::sync::Arc;
 
 use engine::{Duration, Instant};
 
-/// More spans than this of one request are counted only.
+/// The most spans recorded for one request; further ones are only counted.
 const SPANS_MAX: usize = 4096;
 
-/// Something that ran for a request, by the clock of this machine.
+/// Something that ran for a request, timed by this machine's clock.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The path of the node where it ran, as `db/stripe/0/iscsi`.
+    /// The path of the node where it ran, such as `db/stripe/0/iscsi`.
     pub node: Arc<str>,
-    /// When it was asked for.
+    /// When it was requested.
     pub began: Instant,
     /// When it was answered.
     pub ended: Instant,
-    /// What it was.
+    /// What ran.
     pub ran: Ran,
 }
 
 /// What ran.
 #[derive(Clone, Debug)]
 pub enum Ran {
-    /// A request of the node.
+    /// A request to the node.
     Request(Request),
-    /// A command of our initiator. It waited for the target's window until it was `sent`; then the target and the
-    /// way there and back had it, of which the target `told`, if it tells.
+    /// A command of our initiator. It waited for the target's command window until it was `sent`; from then until the
+    /// answer it was at the target or on the way. `told` is the target's own account, if it gives one.
     Command {
         /// When it was sent.
         sent: Instant,
-        /// What the target says of its time.
+        /// The times that the target reports.
         told: Option<Told>,
     },
 }
 
-/// What a node was asked for.
+/// A request to a node.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Such as "write".
+    /// The kind of request, such as "write".
     pub kind: &'static str,
-    /// How many bytes it is about.
+    /// The number of bytes that it concerns.
     pub len_bytes: u64,
     /// Whether the node is a medium.
     pub is_medium: bool,
 }
 
-/// What a target has told of a command: durations, by its own clock.
+/// The times that a target reports for a command: durations, by its own clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Told {
-    /// How long it had it.
+    /// How long it had the command.
     pub total: Duration,
-    /// How long its medium had it, if it knows.
+    /// How long its medium had the command, if it knows.
     pub medium: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ impl Trace {
         }
     }
 
-    /// All of them, and how many more there were.
+    /// All spans, and the number of those left out.
     pub(crate) fn into_spans(self) -> (Vec<Span>, usize) {
         (self.spans, self.left_out)
     }

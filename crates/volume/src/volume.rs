@@ -1,4 +1,4 @@
-//! The trait that everything that stores blocks keeps, and its contract.
+//! [`Volume`], the trait that everything that stores blocks implements, and its contract.
 
 use std::rc::Rc;
 
@@ -6,29 +6,29 @@ use engine::{LaneFuture, Payload};
 
 use crate::{Claim, Error, ErrorKind, Len, Result};
 
-/// A volume as its users on one lane hold it.
+/// A volume, as held by its users on one lane.
 pub type SharedVolume = Rc<dyn Volume>;
 
-/// What a volume looks like. While the volume is open it may become longer; nothing else changes.
+/// The properties of a volume. While the volume is open its length may grow; nothing else changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// The unit of offsets and lengths, in bytes: 512 or 4096.
     pub block_size_bytes: u32,
-    /// The unit that is written without reading first, in bytes; a multiple of the block size.
+    /// The unit that can be written without read-modify-write, in bytes; a multiple of the block size.
     pub physical_block_bytes: u32,
     /// Length; a multiple of the block size.
     pub len: Len,
-    /// Whether a completed write may be lost at a power cut unless it was `Fua` or a flush has
-    /// completed since (SCSI's WCE).
+    /// Whether a completed write may be lost in a power cut unless it was `Fua` or a flush has completed since
+    /// (SCSI's WCE).
     pub volatile_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// What discarding does; `None`: nothing, and it need not be offered.
+    /// What discarding does; `None`: nothing, so it need not be offered.
     pub discard: Option<Discard>,
-    /// The length at which I/O uses all of the volume at once, in bytes (a stripe's full width).
+    /// The I/O length that uses all of the volume at once, in bytes (a stripe's full width).
     pub optimal_io_bytes: u32,
-    /// On what all I/O stands: the claim on the children of the stripe in it. Once it is lost every
-    /// request is refused, also by a layer that could answer from memory. `None`: there is none.
+    /// The claim on the children of the stripe below, on which all I/O depends. Once it is lost every request is
+    /// refused, even by a layer that could answer from memory. `None`: there is no stripe.
     pub claim: Option<Claim>,
 }
 
@@ -44,31 +44,31 @@ pub struct Discard {
 /// When a write counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
-    /// As the volume's cache has it: see [`Shape::volatile_cache`].
+    /// According to the volume's cache: see [`Shape::volatile_cache`].
     Cached,
     /// When it is on persistent media, in every copy that the volume promises (SCSI's FUA).
     Fua,
 }
 
-/// Whether a range takes space.
+/// Whether a range occupies space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// Whether it does, or may.
     pub is_mapped: bool,
-    /// For how many bytes that holds, at least a block.
+    /// The number of bytes to which this applies, at least a block.
     pub len_bytes: u64,
 }
 
-/// Which writes are all or nothing, also through a power cut.
+/// Which writes are atomic: all or nothing, even in a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicWrites {
-    /// Offsets and lengths are multiples of this, in bytes.
+    /// Offsets and lengths must be multiples of this, in bytes.
     pub unit_bytes: u32,
-    /// The longest, in bytes; a multiple of the unit. `None`: as long as any write.
+    /// The longest, in bytes; a multiple of the unit. `None`: no limit.
     pub max_bytes: Option<u32>,
 }
 
-/// Where only one length can be written all or nothing, this is the best: a page of most databases.
+/// The preferred length where only one length can be written atomically: the page size of most databases.
 pub(crate) const DATABASE_PAGE_BYTES: u32 = 16 << 10;
 
 /// A random-access array of blocks.
@@ -76,26 +76,24 @@ pub(crate) const DATABASE_PAGE_BYTES: u32 = 16 << 10;
 /// # Contract
 ///
 /// For callers:
-/// - Offsets and lengths are multiples of the block size, lengths are above zero, and ranges lie
-///   within [`Shape::len_bytes`]; otherwise the call fails and changes nothing.
-/// - Calls may overlap in any number and complete in any order. Two calls in flight on the same
-///   block have no order: a read sees the block before or after the write, each block whole.
-/// - A future from `write`, `discard`, `write_zeroes` or `flush` must be driven to its end: who
-///   may be cancelled runs it in a task of its own and drops only the wait for it.
+/// - Offsets and lengths are multiples of the block size, lengths are above zero, and ranges lie within
+///   [`Shape::len_bytes`]; otherwise the call fails and changes nothing.
+/// - Any number of calls may be in flight and may complete in any order. Two calls in flight on the same block are
+///   unordered: a read sees the block before or after the write, and always a whole block.
+/// - A future from `write`, `discard`, `write_zeroes` or `flush` must be driven to its end: a caller that may be
+///   cancelled runs it in a task of its own and drops only the wait for it.
 ///
 /// For implementers:
-/// - Every call ends exactly once, in bounded time, also when what is below fails.
-/// - A write that has ended well is seen by every read that begins afterwards. One that failed
-///   may have changed any of its blocks.
-/// - `Fua` and `flush` keep their promise through a power cut. `flush` covers every write that
-///   ended before it began, whoever made it, in every child that took one; an error of one
-///   child is an error of the flush, and it is sticky: [`ErrorKind::FlushFailed`] until the
-///   volume is opened again.
-/// - Every request has an answer of its own, none comes by default: a layer hands each on to its
-///   child or says why not, and only a leaf that has nothing better falls back
-///   ([`fallback`](crate::fallback)).
+/// - Every call completes exactly once, in bounded time, even when a lower volume fails.
+/// - A write that has succeeded is seen by every read that begins afterwards. A write that failed may have changed
+///   any of its blocks.
+/// - `Fua` and `flush` keep their promise through a power cut. `flush` covers every write that completed before it
+///   began, whoever issued it, in every child that received one. An error of one child is an error of the flush, and
+///   it is sticky: [`ErrorKind::FlushFailed`] until the volume is reopened.
+/// - No request has a default implementation: a layer passes each one on to its child or states why not, and only a
+///   leaf that has nothing better uses a fallback ([`fallback`](crate::fallback)).
 pub trait Volume {
-    /// What the volume looks like.
+    /// The volume's shape.
     fn shape(&self) -> &Shape;
 
     /// Reads `len` bytes at byte `at`.
@@ -104,33 +102,31 @@ pub trait Volume {
     /// Writes `data` at byte `at`.
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>>;
 
-    /// Makes all writes that have ended durable.
+    /// Makes all completed writes durable.
     fn flush(&self) -> LaneFuture<'_, Result<()>>;
 
-    /// Makes the medium below this owner's alone until [`Volume::close`], or refuses with the name of
-    /// the one who has it: see [`crate::claim`]. A layer hands it on.
+    /// Claims the medium below exclusively for this owner until [`Volume::close`], or fails with the name of the
+    /// current owner: see [`crate::claim`]. A layer passes it on.
     fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>>;
 
-    /// Ends it in good order: what was claimed is given up, and sessions are logged out. To be called
-    /// when nothing is in flight, and all is flushed that has to be; what comes later may be refused.
-    /// A layer hands it on. Closing what is closed does nothing.
+    /// Closes the volume cleanly: releases the claim and logs sessions out. To be called when nothing is in flight
+    /// and everything that has to be durable is flushed; later requests may be refused. A layer passes it on. Closing
+    /// twice is harmless.
     fn close(&self) -> LaneFuture<'_, Result<()>>;
 
-    /// Tells the volume that `len` bytes at byte `at` are not needed any more. Afterwards they
-    /// read as zeroes if [`Discard::reads_zeroes`], else as zeroes or as they were, block by block.
+    /// Tells the volume that `len` bytes at byte `at` are no longer needed. Afterwards they read as zeroes if
+    /// [`Discard::reads_zeroes`]; otherwise each block reads as zeroes or as before.
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>>;
 
-    /// Whether byte `at` takes space, and for how much of the `len` bytes from there that holds. A
-    /// volume that does not know says that all may: [`crate::fallback::allocation`].
+    /// Whether byte `at` occupies space, and for how much of the `len` bytes from there that holds. A volume that
+    /// does not know answers that everything may: [`crate::fallback::allocation`].
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>>;
 
-    /// Which writes [`Volume::write_atomic`] takes; `None`: none. It stays as it is while the volume
-    /// is open.
+    /// Which writes [`Volume::write_atomic`] accepts; `None`: none. Does not change while the volume is open.
     fn atomic_writes(&self) -> Option<AtomicWrites>;
 
-    /// As [`Volume::write`], and a power cut leaves all of the data or nothing. What a reader sees
-    /// meanwhile is the caller's to exclude. A volume without atomic writes refuses:
-    /// [`crate::fallback::write_atomic`].
+    /// As [`Volume::write`], but a power cut leaves all of the data or nothing. Concurrent readers are the caller's
+    /// responsibility. A volume without atomic writes refuses: [`crate::fallback::write_atomic`].
     fn write_atomic(
         &self,
         at: u64,
@@ -138,8 +134,8 @@ pub trait Volume {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>>;
 
-    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` allows to free their space. A
-    /// volume without a better way writes them: [`crate::fallback::write_zeroes`].
+    /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` permits freeing their space. A volume without a
+    /// better way writes them: [`crate::fallback::write_zeroes`].
     fn write_zeroes(
         &self,
         at: u64,
@@ -150,7 +146,7 @@ pub trait Volume {
 }
 
 impl AtomicWrites {
-    /// Refuses a write that is none of these.
+    /// Refuses a write that does not satisfy these limits.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
         let unit = u64::from(self.unit_bytes);
         let is_short = self.max_bytes.is_none_or(|max| len <= u64::from(max));
@@ -171,12 +167,12 @@ impl AtomicWrites {
 }
 
 impl Shape {
-    /// The length now, in bytes.
+    /// The current length, in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len.bytes()
     }
 
-    /// Refuses everything once the claim is lost.
+    /// Fails once the claim is lost.
     pub fn check_claim(&self) -> Result<()> {
         match &self.claim {
             None => Ok(()),
@@ -184,8 +180,7 @@ impl Shape {
         }
     }
 
-    /// Refuses a range that is not in whole blocks or reaches beyond the end, and everything once the
-    /// claim is lost.
+    /// Refuses a range that is not whole blocks or reaches beyond the end, and everything once the claim is lost.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
         self.check_claim()?;
         let block = u64::from(self.block_size_bytes);
@@ -207,7 +202,7 @@ impl Shape {
         }
     }
 
-    /// As [`Shape::check`], and refuses if the volume is read-only.
+    /// As [`Shape::check`]; also fails if the volume is read-only.
     pub fn check_write(&self, at: u64, len: u64) -> Result<()> {
         if self.read_only {
             return Err(Error::new(ErrorKind::ReadOnly, "the volume is read-only"));

@@ -1,8 +1,8 @@
-//! What an I/O of the file leaf costs, without a clock: calls of the system, sleeps (each of which takes a wake-up)
-//! and what the kernel gives to worker threads, against bounds a little above what was measured.
+//! The cost of an I/O of the file leaf, measured without a clock: system calls, sleeps (each of which costs a
+//! wake-up) and what the kernel hands to worker threads, against bounds slightly above what was measured.
 //!
-//! How many completions come at once is the disk's affair, and a busy machine's: a case may try a few rounds, and
-//! one that costs too much does so in all of them.
+//! How many completions arrive together depends on the disk and on how busy the machine is, so a case may take a few
+//! rounds; one that is really too expensive exceeds its bounds in all of them.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, rc::Rc, sync::Arc};
 
@@ -17,14 +17,14 @@ const FILE_BYTES: u64 = 16 << 20;
 const IO_BYTES: usize = 4096;
 const IOS: usize = 2048;
 
-/// A load and the most that one I/O of it may cost.
+/// A load, and the most that one of its I/Os may cost.
 struct Case {
     caching: Caching,
     is_write: bool,
     depth: usize,
     system_calls: f64,
     sleeps: f64,
-    /// Whether worker threads may have a part in it.
+    /// Whether worker threads may be involved.
     may_punt: bool,
 }
 
@@ -35,13 +35,13 @@ const fn case(caching: Caching, is_write: bool, depth: usize, bounds: [f64; 2]) 
         depth,
         system_calls: bounds[0],
         sleeps: bounds[1],
-        // ext4 takes no buffered write that must not block.
+        // ext4 does not accept a buffered write that must not block.
         may_punt: matches!(caching, Caching::WriteBack) && is_write,
     }
 }
 
-/// One at a time, a lane that sleeps makes one call for each I/O, and one that looks makes two: to submit and to
-/// collect.
+/// With one I/O at a time, a lane that sleeps makes one call per I/O, and a lane that polls makes two: to submit and
+/// to collect.
 const CASES: [Case; 8] = [
     case(Caching::Direct, false, 1, [2.1, 1.1]),
     case(Caching::Direct, true, 1, [2.1, 1.1]),
@@ -60,7 +60,7 @@ impl Case {
     }
 }
 
-/// Keeps the case's depth in flight until all I/Os have ended.
+/// Keeps the case's number of I/Os in flight until all have completed.
 async fn load(volume: &Rc<FileVolume<FileMedium>>, case: &Case) {
     let places = FILE_BYTES as usize / IO_BYTES;
     let workers = (0..case.depth).map(|worker| {
@@ -81,7 +81,7 @@ async fn load(volume: &Rc<FileVolume<FileMedium>>, case: &Case) {
     task::join_all(workers.map(Box::pin)).await;
 }
 
-/// How often each of the kernel's worker threads of this process has gone to sleep.
+/// How many times each of this process's kernel worker threads has gone to sleep.
 fn workers_sleeps() -> BTreeMap<String, u64> {
     let threads = fs::read_dir("/proc/self/task").expect("this process has threads");
     let sleeps = threads.filter_map(|thread| {
@@ -98,7 +98,7 @@ fn workers_sleeps() -> BTreeMap<String, u64> {
     sleeps.collect()
 }
 
-/// How often worker threads were woken between two counts: each sleeps again afterwards.
+/// How often worker threads were woken between two counts: each goes back to sleep afterwards.
 fn woken(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> u64 {
     let woken = after
         .iter()
@@ -114,7 +114,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What an I/O of the case costs: system calls, sleeps; and how often workers were woken in all.
+/// The cost of an I/O of the case: system calls and sleeps; and the total number of worker wake-ups.
 async fn measure(case: &Case) -> ([f64; 2], u64) {
     let name = format!("cost-{}-{}.img", std::process::id(), case.depth);
     let scratch = Scratch(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name));
@@ -128,7 +128,7 @@ async fn measure(case: &Case) -> ([f64; 2], u64) {
     .await
     .expect("a file");
     let volume = Rc::new(Arc::clone(&file).on_lane());
-    // Every block is there, and in the page cache where that is used.
+    // Every block exists, and is in the page cache if that is used.
     for at in (0..FILE_BYTES).step_by(1 << 20) {
         let data = Payload::zeroes(1 << 20);
         volume

@@ -1,20 +1,21 @@
-//! The mark of a claim: the last block of a child's reserved MiB, which names the child's owner. It lies in
-//! one sector, so that a power cut leaves the old mark or the new one, and never a part.
+//! The mark of a claim: the last block of a child's reserved MiB, which names the child's owner. It fits in one
+//! sector, so a power cut leaves the old mark or the new one, but never a mixture.
 //!
-//! Its block is in an [envelope](crate::envelope). A mark is read from a disk that anybody may have written: nothing in it is trusted beyond its form.
+//! The block is wrapped in an [envelope](crate::envelope). A mark is read from a disk that anybody may have written,
+//! so nothing in it is trusted beyond its format.
 
 use uuid::Uuid;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U64};
 
 use crate::envelope::{BLOCK_BYTES, Format, Unreadable};
 
-/// Where the mark lies on a child, in bytes.
+/// The position of the mark on a child, in bytes.
 pub(crate) const MARK_AT: u64 = (1 << 20) - MARK_BYTES as u64;
-/// What is read and written of it, in bytes: no block is larger.
+/// The length that is read and written, in bytes: no block is larger.
 pub(crate) const MARK_BYTES: usize = BLOCK_BYTES;
 /// The version that this release writes and reads.
 const VERSION: u32 = 1;
-/// The smallest sector: the mark lies within it, and the rest of its block is zero.
+/// The smallest sector: the mark fits in it, and the rest of its block is zero.
 const SECTOR_BYTES: usize = 512;
 /// The longest name of an owner, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
@@ -28,28 +29,28 @@ const FORMAT: Format = Format {
 /// Who has claimed a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Chance: tells this claim from every other one.
+    /// Random: distinguishes this claim from every other one.
     pub(crate) nonce: u128,
-    /// Who claims: the identity of a state directory, or chance.
+    /// The owner's identity: that of a state directory, or random.
     pub(crate) owner: Uuid,
-    /// The boot of the owner's machine; nil: not known.
+    /// The boot of the owner's machine; nil if unknown.
     pub(crate) boot: Uuid,
-    /// Seconds since 1970, by the owner's clock: for people, nothing is decided on it.
+    /// When the claim began, in seconds since 1970 by the owner's clock; for people only, no decision depends on it.
     pub(crate) since_unix_s: u64,
-    /// The owner, for people.
+    /// The owner's name, for people.
     pub(crate) name: String,
 }
 
-/// What a child holds in the mark's place.
+/// What a child has in the mark's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
     Mark(Mark),
-    /// A mark that this release cannot read: why. Its owner may be alive.
+    /// A mark that this release cannot read, and why. Its owner may be alive.
     Unreadable(String),
-    /// A mark that nobody can read: a living owner of it would have given up.
+    /// A mark that nobody can read: if its owner were alive, it would have given up.
     Damaged,
-    /// Something that no release wrote as a mark.
+    /// Data that no release wrote as a mark.
     Data,
 }
 
@@ -60,12 +61,12 @@ struct OnDisk {
     owner: [u8; 16],
     boot: [u8; 16],
     since_unix_s: U64,
-    /// UTF-8, filled up with zeroes.
+    /// UTF-8, padded with zeroes.
     name: [u8; NAME_BYTES_MAX],
 }
 
 impl Mark {
-    /// The block to write, [`MARK_BYTES`] long.
+    /// Encodes the block to write, [`MARK_BYTES`] long.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut name = [0; NAME_BYTES_MAX];
         let len = whole_characters(&self.name, NAME_BYTES_MAX);
@@ -79,7 +80,7 @@ impl Mark {
         })
     }
 
-    /// What the mark's block of a child holds.
+    /// Decodes the block in the mark's place.
     pub(crate) fn decode(block: &[u8]) -> Found {
         let on_disk: OnDisk = match FORMAT.open(block) {
             Ok(on_disk) => on_disk,
@@ -98,26 +99,26 @@ impl Mark {
             owner: Uuid::from_bytes(on_disk.owner),
             boot: Uuid::from_bytes(on_disk.boot),
             since_unix_s: on_disk.since_unix_s.get(),
-            // It goes to a terminal, and anybody may have written it.
+            // It is printed to terminals, and anybody may have written it.
             name: name.chars().filter(|c| !c.is_control()).collect(),
         })
     }
 
-    /// The key of the claim's reservations: a half that is the owner's, so that an owner knows what it
-    /// had reserved before a crash and had not marked yet, and a half that is the claim's.
+    /// The key of the claim's reservations. The upper half identifies the owner, which can thus recognise what it had
+    /// reserved but not yet marked before a crash; the lower half identifies the claim.
     pub(crate) fn key(&self) -> u64 {
         let own = u64::from(crc32c::crc32c(self.owner.as_bytes()));
         own << 32 | u64::from((self.nonce as u32).max(1))
     }
 
-    /// Who it is and since when, for a message.
+    /// Who the owner is and since when, for a message.
     pub(crate) fn describe(&self) -> String {
         let since = utc(self.since_unix_s);
         format!("{} since {since} (owner {})", self.name, self.owner)
     }
 }
 
-/// The most bytes of `text`, up to `len`, that are whole characters.
+/// The length of the longest prefix of `text` of at most `len` bytes that does not split a character.
 fn whole_characters(text: &str, len: usize) -> usize {
     let mut end = len.min(text.len());
     while !text.is_char_boundary(end) {
@@ -126,10 +127,10 @@ fn whole_characters(text: &str, len: usize) -> usize {
     end
 }
 
-/// As `2026-11-22 20:45:07 UTC` (days to a date: Howard Hinnant's `civil_from_days`).
+/// Formats as `2026-11-22 20:45:07 UTC` (days to a date: Howard Hinnant's `civil_from_days`).
 fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // What lies beyond some 290 million years is no date that anyone reads.
+    // Nobody reads dates more than 190 million years away.
     let shifted = days.min(1 << 36) + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =

@@ -1,16 +1,16 @@
-//! The children of a stripe have one owner at a time. Opening a stripe for writing *claims* each child first,
-//! and the claim stands until the stripe is closed.
+//! Exclusive ownership of a stripe's children. Opening a stripe for writing *claims* each child first, and the claim
+//! stands until the stripe is closed.
 //!
-//! A claim is a [`mark`] on the child, written durably and read again. Where the child's target has
-//! persistent reservations it is also a fence that keeps all others out (`kinds/iscsi/claim.rs`; where it
-//! has none, `local_claim.rs`). The claim of another owner is replaced only if that owner is dead *for
-//! certain*, which no clock decides: it has our own identity, whose state directory we hold locked, or the
-//! child is a regular file that we hold locked and the owner ran on this machine since the last boot. (A
-//! lock on a device's node does not lock the device, which may have other nodes.) Any other claim is refused
-//! with the owner's name, unless the user orders a take-over.
+//! A claim is a [`mark`] on the child, written durably and read back. Where the child's target has persistent
+//! reservations, a fence additionally keeps everyone else out (`kinds/iscsi/claim.rs`; children without a fence are
+//! in `local_claim.rs`). Another owner's claim is replaced only if that owner is *certainly* dead, which no clock can
+//! tell: either it has our own identity, whose state directory we hold locked, or the child is a regular file that we
+//! hold locked and the owner ran on this machine since the last boot. (Locking a device node does not lock the
+//! device, which may have other nodes.) Any other claim is refused with the owner's name, unless the user orders a
+//! take-over.
 //!
-//! All lanes share one [`Claim`], and so do the layers above, through [`Shape::claim`](crate::Shape). As
-//! soon as one child turns out to have another owner, the whole volume refuses all I/O for good.
+//! All lanes share one [`Claim`], and so do the layers above, through [`Shape::claim`](crate::Shape). As soon as one
+//! child turns out to have another owner, the whole volume refuses all I/O for good.
 
 mod mark;
 
@@ -29,15 +29,15 @@ use uuid::Uuid;
 pub(crate) use self::mark::{Found, MARK_AT, MARK_BYTES, Mark};
 use crate::{Error, ErrorKind, Result};
 
-/// How long after the last proof that a claim stands a cache may answer without asking its child.
+/// How long after the last proof of the claim a cache may still answer without asking its child.
 pub const DOUBT: Duration = Duration::from_secs(3);
-/// The bytes at the start of a stripe's child that are not data.
+/// Bytes at the start of a stripe's child that hold no data.
 const RESERVED_BYTES: u64 = 1 << 20;
 
-/// Who has a child whose mark is damaged.
+/// Stands for the owner of a child whose mark is damaged.
 const A_DAMAGED: &str = "a damaged claim";
 
-/// Who claims: one for each process, whatever it opens.
+/// The owner of claims: one per process, whatever it opens.
 #[derive(Clone)]
 pub struct Owner(Arc<OwnerInner>);
 
@@ -45,14 +45,14 @@ struct OwnerInner {
     uuid: Uuid,
     boot: Uuid,
     name: String,
-    /// The nonces of the claims that it has now.
+    /// The nonces of its current claims.
     standing: Mutex<Vec<u128>>,
 }
 
 impl Owner {
-    /// The owner with this identity, which belongs to something that only one process can hold, a
-    /// locked state directory; `name` tells people who it is. `boot` is that of the machine, nil if
-    /// it is not known: see [`boot_id`].
+    /// The owner with identity `uuid`, which must belong to something that only one process can hold, such as a
+    /// locked state directory; `name` identifies it to people. `boot` is that of the machine, nil if unknown: see
+    /// [`boot_id`].
     pub fn new(uuid: Uuid, boot: Uuid, name: impl Into<String>) -> Owner {
         Owner(Arc::new(OwnerInner {
             uuid,
@@ -67,7 +67,7 @@ impl Owner {
         self.0.uuid
     }
 
-    /// A short-lived owner, which nobody will be again.
+    /// A temporary owner with a random identity.
     pub fn passing(name: impl Into<String>) -> Owner {
         Owner::new(Uuid::new_v4(), boot_id(), name)
     }
@@ -84,14 +84,14 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A name for people: what the program does, on which machine, in which process.
+/// A name for people: program, machine and process.
 pub fn name_of(what: impl fmt::Display) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, process) = (host.trim(), std::process::id());
     format!("{what} on {host} (process {process})")
 }
 
-/// Names this boot of the machine; nil where the system does not tell.
+/// Identifies this boot of the machine; nil if the system does not report it.
 pub fn boot_id() -> Uuid {
     let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     told.trim().parse().unwrap_or_default()
@@ -100,16 +100,16 @@ pub fn boot_id() -> Uuid {
 /// What to do about the claim of an owner that may be alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Others {
-    /// Refuse, and say who it is.
+    /// Refuse, and report who it is.
     #[default]
     Refuse,
-    /// Take over where the child can fence the other one off.
+    /// Take over if the child can fence the other owner off.
     Fence,
-    /// Take over everywhere: the user knows that the other one is off for certain.
+    /// Take over in any case: the user is certain that the other owner is gone.
     Overrule,
 }
 
-/// A claim on all children of a stripe, shared by its clones; each names one child.
+/// A claim on all children of a stripe. Clones share it; each refers to one child.
 #[derive(Clone)]
 pub struct Claim {
     shared: Arc<Shared>,
@@ -120,37 +120,37 @@ struct Shared {
     owner: Owner,
     mark: Mark,
     others: Others,
-    /// Bytes that are no mark may be overwritten in its place.
+    /// Whether data found in the mark's place may be overwritten.
     may_overwrite: bool,
-    /// Why it stands no longer.
+    /// Why it no longer stands.
     lost: OnceLock<Error>,
-    /// Another one has a child.
+    /// A child has another owner.
     is_preempted: AtomicBool,
-    /// For each child the time (in the lane's nanoseconds) of the last proof that it is ours;
-    /// `u64::MAX`: it needs none, for nobody else can open it.
+    /// Per child, the time (in the lane's nanoseconds) of the last proof that it is ours; `u64::MAX`: needs no proof,
+    /// because nobody else can open it.
     proved_ns: Box<[AtomicU64]>,
 }
 
-/// What was found in the mark's place means for us.
+/// What the block in the mark's place means for us.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// Nobody has it.
+    /// No owner.
     Free,
-    /// Its owner is dead for certain.
+    /// Its owner is certainly dead.
     Dead(Mark),
-    /// Its owner may be alive: who it is.
+    /// Its owner may be alive; who it is.
     Alive(String),
-    /// Another place of this process has it, or another child of this very stripe is this disk.
+    /// This process has claimed it elsewhere, or it is the same disk as another child of this stripe.
     Ours,
-    /// Bytes that are no mark.
+    /// Data that is no mark.
     Data,
 }
 
 impl Claim {
-    /// A claim of `owner` on `children` children; it stands on none yet. `since_unix_s` is now.
+    /// A claim of `owner` on `children` children, none of which is claimed yet. `since_unix_s` is the current time.
     ///
     /// # Errors
-    /// When there are no random bytes for it.
+    /// When no random bytes are available.
     pub fn new(owner: &Owner, children: usize, others: Others, since_unix_s: u64) -> Result<Claim> {
         let mut nonce = [0; 16];
         engine::random::fill(&mut nonce).map_err(|error| {
@@ -179,7 +179,7 @@ impl Claim {
         })
     }
 
-    /// The same, which may overwrite what is no mark. For a claim that no child has yet.
+    /// The same, with permission to overwrite data in the mark's place. Only before any child has the claim.
     #[must_use]
     pub fn overwriting(mut self, may: bool) -> Claim {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -188,7 +188,7 @@ impl Claim {
         self
     }
 
-    /// The claim as one child gets it.
+    /// The claim for one child.
     pub(crate) fn of_child(&self, child: usize) -> Claim {
         Claim {
             shared: self.shared.clone(),
@@ -196,7 +196,7 @@ impl Claim {
         }
     }
 
-    /// Refuses when it stands no longer.
+    /// Fails if the claim no longer stands.
     ///
     /// # Errors
     /// `Preempted`, with who took over, or that the volume is closed.
@@ -207,8 +207,7 @@ impl Claim {
         }
     }
 
-    /// Whether it is too long ago that every child was seen to be ours: what is in memory may be of
-    /// the past then, and only a child can tell.
+    /// Whether the last proof for some child is too old: cached data may be out of date, and only the child can tell.
     pub(crate) fn is_in_doubt(&self, now: Instant) -> bool {
         let oldest = self
             .shared
@@ -219,14 +218,14 @@ impl Claim {
         oldest.is_some_and(|ns| now.as_ns().saturating_sub(ns) > DOUBT.as_nanos() as u64)
     }
 
-    /// At `at` this child was ours. A child that says so once has to say so again and again.
+    /// Records that this child was ours at `at`. Once called for a child, it must be called again regularly.
     pub(crate) fn proved(&self, at: Instant) {
         if let Some(proved) = self.shared.proved_ns.get(self.child) {
             proved.store(at.as_ns(), Relaxed);
         }
     }
 
-    /// Another has taken over: says so once, and nothing is done any more.
+    /// Records that another owner has taken over, which ends all I/O; logs it once.
     pub(crate) fn lose(&self, child: impl fmt::Display, by: &str) -> Error {
         let error = Error::new(
             ErrorKind::Preempted,
@@ -242,14 +241,14 @@ impl Claim {
         self.shared.lost.get().cloned().unwrap_or(error)
     }
 
-    /// It is given up in good order: what still comes is refused.
+    /// Releases the claim cleanly: later requests are refused.
     pub(crate) fn close(&self) {
         let closed = Error::new(ErrorKind::Preempted, "the volume has been closed");
         let _ = self.shared.lost.set(closed);
         self.shared.leave();
     }
 
-    /// Whether it was not taken over. One that is being given up is still there to be taken off.
+    /// Whether it was not taken over. Still true while it is being released, so that the mark can be removed.
     pub(crate) fn is_held(&self) -> bool {
         !self.shared.is_preempted.load(Relaxed)
     }
@@ -263,14 +262,14 @@ impl Claim {
         self.shared.mark.key()
     }
 
-    /// Whether the reservation key `key` is one of this owner's, also if no mark says so: it may have
-    /// died between the two.
+    /// Whether `key` is a reservation key of this owner, even if no mark shows it: the owner may have died between
+    /// reserving and marking.
     pub(crate) fn is_own_key(&self, key: u64) -> bool {
         key >> 32 == self.key() >> 32
     }
 
-    /// What `block`, read from the mark's place, means for us. `is_locked`: the child is a file that
-    /// this process alone on this machine can have open.
+    /// What `block`, read from the mark's place, means for us. `is_locked`: the child is a file that no other process
+    /// on this machine can have open.
     pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> Standing {
         let found = match Mark::decode(block) {
             Found::Nothing => return Standing::Free,
@@ -291,7 +290,7 @@ impl Claim {
         }
     }
 
-    /// Whether `block`, read from the mark's place, is this claim's own mark; else whose it is.
+    /// Whether `block`, read from the mark's place, is this claim's own mark; if not, whose it is.
     pub(crate) fn is_marked(&self, block: &[u8]) -> std::result::Result<(), String> {
         match Mark::decode(block) {
             Found::Mark(found) if found.nonce == self.shared.mark.nonce => Ok(()),
@@ -303,14 +302,14 @@ impl Claim {
         }
     }
 
-    /// The block to write on a child.
+    /// The block to write to a child.
     pub(crate) fn block(&self) -> Payload {
         Buf::copy_of(&self.shared.mark.encode()).into()
     }
 }
 
 impl Shared {
-    /// What is left of it on a child is that of an owner who has ended.
+    /// The claim has ended: marks it left on children now count as those of a dead owner.
     fn leave(&self) {
         let nonce = self.mark.nonce;
         self.owner.standing().retain(|standing| *standing != nonce);
@@ -337,7 +336,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Why a child is refused that another owner has.
+/// The error for a child that another owner has.
 pub(crate) fn refuse_alive(owner: &str) -> Error {
     Error::new(
         ErrorKind::Claimed,
@@ -348,7 +347,7 @@ pub(crate) fn refuse_alive(owner: &str) -> Error {
     )
 }
 
-/// Why a take-over is refused where the other owner cannot be fenced off.
+/// The error for a take-over where the other owner cannot be fenced off.
 pub(crate) fn refuse_unfenced(owner: &str) -> Error {
     Error::new(
         ErrorKind::Claimed,
@@ -359,7 +358,7 @@ pub(crate) fn refuse_unfenced(owner: &str) -> Error {
     )
 }
 
-/// Why a child is refused that this process has claimed already.
+/// The error for a child that this process has already claimed.
 pub(crate) fn refuse_ours() -> Error {
     Error::new(
         ErrorKind::Configuration,
@@ -368,7 +367,7 @@ pub(crate) fn refuse_ours() -> Error {
     )
 }
 
-/// Why a child is refused that holds something where the mark is to be.
+/// The error for a child with data in the mark's place.
 pub(crate) fn refuse_data() -> Error {
     Error::new(
         ErrorKind::Configuration,
@@ -379,7 +378,7 @@ pub(crate) fn refuse_data() -> Error {
     )
 }
 
-/// A claim is replaced whose owner is dead.
+/// Logs that a dead owner's claim is replaced.
 pub(crate) fn tell_replaced(mark: &Mark) {
     let owner = mark.describe();
     tracing::info!(
@@ -388,7 +387,7 @@ pub(crate) fn tell_replaced(mark: &Mark) {
     );
 }
 
-/// Whether a child's first MiB, as read, has a mark of any owner and version.
+/// Whether a child's first MiB contains a mark of any owner and version.
 pub(crate) fn holds_mark(start: &Payload) -> bool {
     let place = MARK_AT as usize..RESERVED_BYTES as usize;
     let found = Mark::decode(&start.slice(place).to_vec());

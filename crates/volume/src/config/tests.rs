@@ -1,4 +1,4 @@
-//! Configurations that are read, and what is said about those that are wrong.
+//! Configurations that parse, and the messages about those that are wrong.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn the_example_of_the_design_is_read() {
     assert_eq!(throttle.children()[0].what, What::Named("scratch".into()));
 }
 
-/// A wrong configuration, the text that its place must begin with, and a part of its message.
+/// A wrong configuration, the text that its reported place must begin with, and a part of the message.
 #[test]
 fn what_is_wrong_is_said_with_its_place_and_the_mend() {
     for (text, place, part) in [
@@ -244,7 +244,7 @@ fn a_cache_is_refused_where_others_may_write() {
         let place = &text[error.span().expect("a place").start..];
         assert!(place.starts_with("\"1MiB\", of"), "{place}");
     }
-    // A stripe above claims its children, and the cache between does not learn when the claim goes.
+    // A stripe above claims its children, but the cache in between is not told when the claim is lost.
     let text = format!(
         "volume.db.stripe = {{ of = [{{ cache = {{ size = \"1MiB\", of = {{ {disk} }} }} }}] }}"
     );

@@ -1,5 +1,5 @@
-//! Making a stripe or concat of a graph: its children are opened from the configuration, claimed, and
-//! given their superblocks.
+//! Creates a stripe or concat of a graph: opens its children from the configuration, claims them, and writes their
+//! superblocks.
 
 use engine::LaneHandle;
 use uuid::Uuid;
@@ -15,12 +15,12 @@ use crate::{
     values::ConfigError,
 };
 
-/// What a new stripe or concat is told.
+/// The parameters of a new stripe or concat.
 #[derive(Clone, Debug)]
 pub struct NewStripe {
-    /// Its name for ever.
+    /// Its permanent identity.
     pub uuid: Uuid,
-    /// Now, in seconds since 1970.
+    /// The current time, in seconds since 1970.
     pub created_unix_s: u64,
     /// Overwrite whatever the children hold.
     pub force: bool,
@@ -30,7 +30,7 @@ impl Graph {
     /// Writes the superblocks of the stripe or concat called `name`, which makes its children one volume.
     ///
     /// # Errors
-    /// When it is no stripe, or what [`create`] refuses.
+    /// When it is not a stripe or concat, or what [`create`] refuses.
     pub async fn create_stripe(
         &mut self,
         name: &str,
@@ -60,7 +60,8 @@ impl Graph {
             created_unix_s: options.created_unix_s,
             force: options.force,
         };
-        // Whoever has a child is refused by name, also with force; nothing is written before.
+        // A child owned by someone else is reported with the owner's name, even with `force`; nothing is written
+        // before.
         if !options.force {
             look(&children).await.map_err(told)?;
         }
@@ -69,16 +70,15 @@ impl Graph {
         claim_all(&children, &claim).await.map_err(told)?;
         let created = create(&children, &options).await;
         give_up(&children).await;
-        // Those of their kind among the children were closed with these.
+        // Nested stripes and concats among the children were closed with them.
         self.context.until_closed.clear();
         created.map_err(told)
     }
 
-    /// Opens the volume called `name` for the new owner of its stripe or concat, which is there already: no file
-    /// is made.
+    /// Opens the volume called `name` for the new owner of its existing stripe or concat; creates no files.
     ///
     /// # Errors
-    /// When it is no stripe, or cannot be opened.
+    /// When it is not a stripe or concat, or cannot be opened.
     pub async fn take_over(
         &mut self,
         name: &str,
@@ -96,7 +96,7 @@ impl Graph {
         self.open(name, home).await
     }
 
-    /// Refuses stripes and concats that can be created and never served.
+    /// Refuses stripes and concats that could be created but never served.
     ///
     /// # Errors
     /// The first child that keeps its blocks in memory, with its place.

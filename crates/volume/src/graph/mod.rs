@@ -1,12 +1,11 @@
-//! From the configuration to open trees.
+//! Turns a configuration into open trees of volumes.
 //!
-//! A [`Graph`] opens each named volume once for the process; a [`Tree`] may go to any thread and
-//! gives each lane its own volume. Leaves and layers without state that belongs to one lane (`ram`,
-//! `file`, `stats`, a `stripe` of such) have an instance on every lane. Others (`cache`, `throttle`, `iscsi`,
-//! `fault`) have one instance, on a home lane; other lanes reach it by messages. The home of a tree is named when
-//! it is opened, and the children of a node with several have theirs on the lanes from there on, so that they share
-//! the work. This and all else that differs
-//! between kinds is in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
+//! A [`Graph`] opens each named volume once per process; a [`Tree`] may be sent to any thread and gives each lane its
+//! own volume. Leaves and layers without lane-bound state (`ram`, `file`, `stats`, a `stripe` of such) have an
+//! instance on every lane. Others (`cache`, `throttle`, `iscsi`, `fault`) have a single instance on a home lane,
+//! which other lanes reach by messages. The caller chooses the home of a tree when it opens the tree; the children of
+//! a node with several are placed on the following lanes, to spread the work. This and all other differences between
+//! kinds are implemented in their folders in [`kinds`](crate::kinds): a kind is given an `Opening` and returns an
 //! open `Part`.
 
 mod create;
@@ -49,8 +48,8 @@ pub struct Graph {
     context: Context,
 }
 
-/// An open volume, for all lanes of the process. It is closed when the last one who has it, or a
-/// tree that it is a part of, lets go.
+/// An open volume, for all lanes of the process. It is closed when its last user, or the last tree that contains it,
+/// is dropped.
 #[derive(Clone)]
 pub struct Tree {
     name: Arc<str>,
@@ -58,23 +57,23 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// What it is called in the configuration.
+    /// Its name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it looks like.
+    /// The volume's shape.
     pub fn shape(&self) -> &Shape {
         self.part.shape()
     }
 
-    /// The name that it carries itself, whatever the configuration calls it: that of the stripe or the
-    /// remote disk that it is, or has below layers of one child.
+    /// The persistent name that it carries, whatever the configuration calls it: that of the stripe or remote disk
+    /// that it is, or that lies below single-child layers.
     pub fn carried(&self) -> Option<&Carried> {
         self.part.carried()
     }
 
-    /// The lane that it lives on, if it is one: every other one asks that one for each request.
+    /// The lane that it lives on, if there is just one, to which every other lane has to send its requests.
     pub fn only_lane(&self) -> Option<&LaneHandle> {
         self.part.only_lane()
     }
@@ -108,33 +107,33 @@ impl Graph {
         })
     }
 
-    /// Looks whether the volumes would open. Nothing is changed, made or locked.
+    /// Checks whether the volumes would open. Nothing is changed, created or locked.
     pub fn check(&self) -> Findings {
         self.volumes.look(&self.context.base)
     }
 
-    /// Opens from now on for `owner`, who claims the children of stripes.
+    /// Sets the owner that claims the children of stripes opened from now on.
     pub fn set_owner(&mut self, owner: Owner) {
         self.context.owner = owner;
     }
 
-    /// Spreads what is opened from now on over these lanes, which run as long as it is open.
+    /// Sets the lanes over which volumes opened from now on are spread; they must run for as long as those are open.
     pub fn set_lanes(&mut self, lanes: &[LaneHandle]) {
         self.context.lanes = lanes.to_vec();
     }
 
-    /// Whether what is opened from now on is for somebody who [watches](crate::layers) where the time goes:
-    /// then targets are asked to tell.
+    /// Whether volumes opened from now on will be [watched](crate::layers): if so, targets are asked to report their
+    /// stage times.
     pub fn set_watched(&mut self, is_watched: bool) {
         self.context.is_watched = is_watched;
     }
 
-    /// What reaches into the layers that are open.
+    /// Handles on the open layers.
     pub fn handles(&self) -> &Handles {
         &self.context.handles
     }
 
-    /// What was asked of each node of the open trees, by its path.
+    /// The request counters of each node of the open trees, by path.
     pub fn report(&self) -> NodeReport {
         let nodes = self.context.handles.all::<StatsHandle>().into_iter();
         NodeReport(
@@ -144,15 +143,15 @@ impl Graph {
         )
     }
 
-    /// Logs what the file leaf at `path`, as `db/cache/file`, asks of its medium from its opening on.
+    /// Logs what the file leaf at `path`, such as `db/cache/file`, asks of its medium, starting when it is opened.
     #[cfg(any(test, feature = "testing"))]
     pub fn record(&mut self, path: &str) -> crate::kinds::file::recorder::Recording {
         self.context.handles.given(path)
     }
 
-    /// Opens the volume called `name`, or gives it again if it is open. What needs a home gets
-    /// `home`, which must be running, and may be the current lane; children beside the first get the
-    /// lanes after it, of those in [`Graph::set_lanes`].
+    /// Opens the volume called `name`, or returns it again if it is open. A node that needs a home gets `home`, a
+    /// running lane, which may be the current one; children beyond the first get the lanes after it in
+    /// [`Graph::set_lanes`].
     ///
     /// # Errors
     /// What keeps it from opening, with the place in the configuration.
@@ -169,8 +168,7 @@ impl Graph {
         })
     }
 
-    /// Means these volumes from now on, and gives those that it meant before. What is open stays open as
-    /// it is.
+    /// Replaces the configured volumes, and returns the previous ones. Open volumes stay open unchanged.
     ///
     /// # Errors
     /// As [`Graph::new`].
@@ -182,30 +180,30 @@ impl Graph {
         Ok(std::mem::replace(&mut self.volumes, volumes))
     }
 
-    /// Files that are made from now on may have to go again: until [`Graph::keep_made`] or
+    /// Starts a trial: files created from now on may have to be removed again, until [`Graph::keep_made`] or
     /// [`Graph::remove_made`].
     pub fn begin_trial(&mut self) {
         self.context.kept.of::<OpenFiles>().begin_trial();
     }
 
-    /// What was made since [`Graph::begin_trial`] stays.
+    /// Keeps the files created since [`Graph::begin_trial`].
     pub fn keep_made(&mut self) {
         self.context.kept.of::<OpenFiles>().keep_made();
     }
 
-    /// Removes the files that were made since [`Graph::begin_trial`] and gives their paths. Their volumes
-    /// are closed, and were used by nobody.
+    /// Removes the files created since [`Graph::begin_trial`] and returns their paths. Their volumes are closed and
+    /// were never used.
     pub fn remove_made(&mut self) -> Vec<PathBuf> {
         self.context.kept.of::<OpenFiles>().remove_made()
     }
 
-    /// Closes the open volumes in good order: claims are given up, and sessions logged out. For the
-    /// end, when nothing is in flight and all is flushed. Says what could not be given up.
+    /// Closes the open volumes cleanly: releases claims and logs sessions out. To be called at the end, when nothing
+    /// is in flight and all is flushed. Returns messages about what could not be closed.
     pub async fn close(&mut self) -> Vec<String> {
         self.close_all_but(&BTreeSet::new()).await
     }
 
-    /// The same for all but those whose names are in `kept`, which are in use.
+    /// The same for all volumes except those whose names are in `kept`, which are in use.
     pub async fn close_all_but(&mut self, kept: &BTreeSet<String>) -> Vec<String> {
         let mut failed = Vec::new();
         let (stays, named) = std::mem::take(&mut self.named)
@@ -223,7 +221,7 @@ impl Graph {
         };
         let (stays, until_closed): (Vec<_>, Vec<_>) = until_closed.into_iter().partition(is_kept);
         self.context.until_closed = stays;
-        // What is part of another one is closed with it; what was left of a start that failed is not.
+        // Parts of another volume are closed with it; leftovers of a failed start are not, so close them here.
         let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
         parts.extend(until_closed.into_iter().filter(left));
         for (name, part) in parts {
@@ -240,11 +238,12 @@ impl Graph {
         failed
     }
 
-    /// Looks how long the files of the open volumes are now. A leaf whose file became longer has the
-    /// new length when this returns, on every lane, and what shows the leaf's length has it too.
-    /// Blocks briefly: for somebody who asks, not for the data path.
+    /// Checks the current length of the open volumes' files. If a file has grown, its leaf has the new length when
+    /// this returns, on every lane, and so has everything that shows the leaf's length. Blocks briefly: for an
+    /// explicit request, not for the data path.
     ///
-    /// Gives those that grew, and why others were not followed: see [`OpenFile::look_at_length`](crate::kinds::file::OpenFile::look_at_length).
+    /// Returns those that grew, and why others were not followed: see
+    /// [`OpenFile::look_at_length`](crate::kinds::file::OpenFile::look_at_length).
     pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
         let files = self.context.kept.get::<OpenFiles>();
         let open = files.into_iter().flat_map(OpenFiles::open);
@@ -252,9 +251,9 @@ impl Graph {
             .collect()
     }
 
-    /// Looks whether the paths of the open files still lead to them. Blocks briefly.
+    /// Checks whether the paths of the open files still lead to them. Blocks briefly.
     ///
-    /// Gives what to say of each that does not.
+    /// Returns a message for each that does not.
     pub fn look_at_paths(&self) -> Vec<String> {
         let files = self.context.kept.get::<OpenFiles>();
         let open = files.into_iter().flat_map(OpenFiles::open);
@@ -271,7 +270,7 @@ impl Graph {
         .collect()
     }
 
-    /// Opens `node`, which is at `path` in the graph, on `lanes`, of which the first is its home.
+    /// Opens `node`, which is at `path` in the graph, on `lanes`, the first of which is its home.
     fn open_node<'a>(
         &'a mut self,
         node: &'a Node,
@@ -326,7 +325,7 @@ impl Graph {
     }
 }
 
-/// What `kind` at `path` is made of, with where each is in the graph.
+/// The children of `kind` at `path`, with the path of each in the graph.
 fn child_paths<'a>(kind: &'a Kind, path: &'a str) -> impl Iterator<Item = (&'a Node, String)> {
     let children = kind.children();
     let has_several = children.len() > 1;

@@ -1,6 +1,5 @@
-//! The trees of a graph as an administrator looks at them: what each node is, how long, what is asked
-//! of it, and what its session does if it has one. A [`NodeView`] holds only what may be read on any
-//! thread, so that no lane waits for whoever looks.
+//! The trees of a graph as shown to an administrator: the type, size, request counters and session of each node. A
+//! [`NodeView`] holds only what any thread may read, so that monitoring never involves a lane.
 
 use super::Graph;
 use crate::{
@@ -12,34 +11,34 @@ use crate::{
 /// A node of an open tree.
 #[derive(Clone, Debug)]
 pub struct NodeView {
-    /// Its path in the graph, as `db/cache/stripe/0/file`.
+    /// Its path in the graph, such as `db/cache/stripe/0/file`.
     pub path: String,
-    /// The name of the volume, where the configuration names one in this place.
+    /// The name of the volume, if the configuration refers to one by name here.
     pub name: Option<String>,
-    /// What it is called in a configuration.
+    /// The name of its kind in a configuration.
     pub kind: &'static str,
-    /// Where it lies: a path or a URL.
+    /// Its location: a path or a URL.
     pub place: Option<String>,
-    /// The unit of a stripe that was opened, in bytes.
+    /// The unit of an open stripe, in bytes.
     pub unit_bytes: Option<u32>,
-    /// The memory that it may fill, in bytes.
+    /// The memory that it may use, in bytes.
     pub memory_bytes: Option<u64>,
-    /// What it looks like; `None` when it is not open.
+    /// Its shape; `None` when it is not open.
     pub shape: Option<Shape>,
-    /// What was asked of it.
+    /// Its request counters.
     pub counters: StatsHandle,
     /// The claim on its children, if it claims them.
     pub claim: Option<Claim>,
     /// Its session, if it has one.
     pub session: Option<SessionStatus>,
-    /// What it answers from memory, if it is a cache that was opened.
+    /// The counters of an open cache.
     pub cache: Option<CacheHandle>,
-    /// What it is made of, in order.
+    /// Its children, in order.
     pub children: Vec<NodeView>,
 }
 
 impl NodeView {
-    /// It is closed, and so is what only it is made of.
+    /// Marks it and everything that is only part of it as closed.
     fn forget_open(&mut self) {
         (self.shape, self.claim, self.session, self.cache) = (None, None, None, None);
         for child in self
@@ -59,10 +58,10 @@ impl Graph {
     }
 
     fn view_named(&self, name: &str) -> Option<NodeView> {
-        // A name may stand for another one; a circle of them is refused before this.
+        // A name may refer to another one; cycles are rejected earlier.
         let node = self.volumes.0.get(name)?;
         let mut view = self.view_node(node, name)?;
-        // What was counted outlives what was open.
+        // The counters outlive the open volume.
         let part = self.named.get(name);
         if part.is_none_or(|part| part.strong_count() == 0) {
             view.forget_open();

@@ -27,7 +27,7 @@ fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("it can be meant")
 }
 
-/// A lane on a thread of its own, until it is dropped.
+/// A lane on a thread of its own, until dropped.
 pub(crate) struct OtherLane {
     pub(crate) handle: LaneHandle,
     stop: Arc<AtomicBool>,
@@ -88,7 +88,7 @@ fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
                 LaneFuture::new(async move {
                     let home = if at_home { here } else { elsewhere };
                     let tree = graph.open(name, &home).await.expect(name);
-                    // What a lane uses stays open until it lets go, without the graph and the tree.
+                    // What a lane uses stays open until the lane releases it, even without the graph and the tree.
                     tree.on_lane().await
                 })
             });
@@ -514,7 +514,7 @@ fn a_concat_of_any_lengths_keeps_the_contract_also_below_layers() {
             created.expect("it is created");
         }
         let tree = graph.open("db", &home).await.expect("it opens");
-        // A MiB, two of them, and three times 64 KiB.
+        // One MiB, two MiB, and three times 64 KiB.
         assert_eq!(tree.shape().len_bytes(), (3 << 20) + 3 * (64 << 10));
         assert_eq!(tree.shape().block_size_bytes, 4096);
         let uuid = uuid::Uuid::from_u128(8);
@@ -548,7 +548,7 @@ fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
             let tree = graph.open("db", &home).await.expect("it opens");
             let volume = tree.on_lane().await.expect("a volume");
             assert_eq!(volume.shape().len_bytes(), 6 * unit_bytes);
-            // Over each border between units, and at both ends.
+            // Across each border between units, and at both ends.
             let ends = [0, 6 * unit_bytes - 8192];
             let borders = (1..6).map(|border| border * unit_bytes - 4096);
             for (value, at) in (1u8..).zip(borders.chain(ends)) {

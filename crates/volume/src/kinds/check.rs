@@ -1,5 +1,5 @@
-//! Checks of what parses and cannot be meant: names of nothing, trees that contain themselves, and settings that
-//! their kind refuses. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check) does.
+//! Validates configurations that parse but make no sense: unknown names, cyclic trees, and settings that their kind
+//! rejects. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check) does.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use crate::values::ConfigError;
 const NAME_BYTES_MAX: usize = 64;
 
 impl Volumes {
-    /// Refuses what cannot be meant.
+    /// Rejects configurations that make no sense.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place and what to write instead.
+    /// The first problem, with its place and what to write instead.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.errors().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All that cannot be meant, each with its place and what to write instead.
+    /// All problems, each with its place and what to write instead.
     pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         let mut tree_errors = Vec::new();
@@ -39,7 +39,7 @@ impl Volumes {
         for name in self.0.keys().take_while(|_| all_are_found) {
             errors.extend(self.check_acyclic(name, &mut Vec::new(), &mut done).err());
         }
-        // Trees that end, and that no kind refuses.
+        // These checks need trees that are acyclic and valid in themselves.
         for (name, node) in self.0.iter().take_while(|_| errors.is_empty()) {
             tree_errors.extend(self.check_reached_once(name, node).err());
             for node in node.all() {
@@ -53,7 +53,7 @@ impl Volumes {
     /// The volume called `name`.
     ///
     /// # Errors
-    /// When there is none; the message lists those that there are. `at` is where it was named.
+    /// When there is none; the message lists the existing ones. `at` is where it was named.
     pub fn find(&self, name: &str, at: &Node) -> Result<&Node, ConfigError> {
         self.0.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
@@ -71,8 +71,8 @@ impl Volumes {
         })
     }
 
-    /// What the volume called `name` is made of, by name: itself and all that it refers to. Empty when
-    /// there is no such volume.
+    /// The names of all volumes that the volume called `name` consists of: itself and, transitively, all that it
+    /// refers to. Empty when there is no such volume.
     pub fn parts(&self, name: &str) -> BTreeSet<&str> {
         let mut parts = BTreeSet::new();
         let mut names = vec![name];
@@ -89,8 +89,7 @@ impl Volumes {
         parts
     }
 
-    /// Refuses a tree that reaches a volume by two ways: what is written by one of them goes past the
-    /// caches on the other.
+    /// Rejects a tree that reaches a volume in two ways: writes through one of them would bypass caches on the other.
     fn check_reached_once(&self, name: &str, node: &Node) -> Result<(), ConfigError> {
         let mut seen = BTreeSet::new();
         let mut nodes = vec![node];
@@ -111,7 +110,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Refuses memory before a disk that others may write to: only a claim tells when they do.
+    /// Rejects a cache in front of a disk that others may write to: only a claim would tell when they do.
     fn check_own(&self, node: &Node) -> Result<(), ConfigError> {
         let What::Inline(kind) = &node.what else {
             return Ok(());
@@ -137,7 +136,7 @@ impl Volumes {
         }
     }
 
-    /// A node at or below `node` to which others may write, with nothing between that keeps them out.
+    /// A node at or below `node` that others may write to, with nothing in between that keeps them out.
     fn shared<'a>(&'a self, node: &'a Node) -> Option<&'a Node> {
         match &node.what {
             What::Named(name) => self.shared(self.0.get(name)?),

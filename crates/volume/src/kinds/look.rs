@@ -1,5 +1,4 @@
-//! What can be said about a configuration and the system that it is for, without opening anything
-//! for writing.
+//! Checks a configuration against the system it is for, without opening anything for writing.
 
 use std::{collections::HashMap, hash::Hash, path::Path};
 
@@ -9,18 +8,17 @@ use crate::{part::ByType, values::ConfigError};
 /// The advice to a user who names a medium twice.
 pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two places";
 
-/// What [`Graph::check`](crate::graph::Graph::check) finds.
+/// The findings of [`Graph::check`](crate::graph::Graph::check).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What would keep the volumes from opening.
     pub errors: Vec<ConfigError>,
-    /// What works and may not be what was meant.
+    /// What works but may not be intended.
     pub notes: Vec<ConfigError>,
 }
 
 impl Volumes {
-    /// Looks whether they would open, with paths that are relative to `base`. Nothing is changed, made
-    /// or locked.
+    /// Checks whether the volumes would open. Paths are relative to `base`. Nothing is changed, created or locked.
     pub(crate) fn look(&self, base: &Path) -> Findings {
         let mut findings = Findings::default();
         let mut users = ByType::default();
@@ -42,7 +40,7 @@ impl Volumes {
     }
 }
 
-/// A look at one node: what there is to look at, and where to say what was found.
+/// The check of one node: access to its context, and where to report findings.
 pub(crate) struct Look<'a> {
     base: &'a Path,
     volumes: &'a Volumes,
@@ -53,7 +51,7 @@ pub(crate) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// What relative paths start from.
+    /// The directory that relative paths start from.
     pub(crate) fn base(&self) -> &'a Path {
         self.base
     }
@@ -68,8 +66,8 @@ impl<'a> Look<'a> {
         self.volumes
     }
 
-    /// Takes for this volume what only one may use, which the configuration calls `name`; gives the
-    /// volume that has taken it before, and how that calls it.
+    /// Registers the exclusive use of `medium`, which the configuration calls `name`, by this volume. If it is
+    /// already in use, returns the volume that uses it and that volume's name for it.
     pub(crate) fn use_once<M: Eq + Hash + Send + 'static>(
         &mut self,
         medium: M,
@@ -79,7 +77,7 @@ impl<'a> Look<'a> {
         users.insert(medium, (self.volume.to_owned(), name))
     }
 
-    /// What to say when `medium` is named here and has been named by the volume `other` already.
+    /// The message when `medium` is named here and was already named by the volume `other`.
     pub(crate) fn used_twice(&self, medium: &str, other: &str) -> String {
         match other == self.volume {
             true => format!(
@@ -93,12 +91,12 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Says what would keep the volume from opening.
+    /// Reports what would keep the volume from opening.
     pub(crate) fn errors(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
         self.findings.errors.extend(errors);
     }
 
-    /// Says of the node what works and may not be what was meant.
+    /// Reports something about the node that works but may not be intended.
     pub(crate) fn note(&mut self, message: String) {
         let note = ConfigError::new(self.node.span.clone(), message);
         self.findings.notes.push(note);

@@ -1,8 +1,8 @@
-//! The kinds of volume: a folder for each, and the table of them.
+//! The kinds of volume: one folder for each, and the table of them.
 //!
-//! A folder holds all that is particular to its kind. Its `settings.rs` has the settings as users write
-//! them, what is refused of them, and how such a volume is opened: the [`Settings`] that everything
-//! else goes by. How to add a kind is in CONTRIBUTING.md.
+//! A folder contains everything particular to its kind. Its `settings.rs` has the settings as users write them, their
+//! validation, and how such a volume is opened: the [`Settings`] trait, which is all that the rest of the crate uses.
+//! How to add a kind is in CONTRIBUTING.md.
 
 pub mod cache;
 mod check;
@@ -32,8 +32,8 @@ pub(crate) use self::{
     settings::Settings,
 };
 
-/// Makes the sum of all kinds of `FOLDER => Settings`: the name of a folder is what its kind is
-/// called in a configuration.
+/// Builds the enum of all kinds from `FOLDER => Settings`; the folder name is also the kind's name in a
+/// configuration.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $folder:ident => $settings:ident,)*) => {
         /// A volume of any kind, with its settings.
@@ -47,10 +47,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// What every kind is called.
+            /// The names of all kinds.
             pub const NAMES: &[&str] = &[$(stringify!($folder)),*];
 
-            /// What the kind is called in a configuration.
+            /// The kind's name in a configuration.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Kind::$settings(_) => stringify!($folder),)*
@@ -63,7 +63,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Reads the settings of the kind called `name`.
+            /// Parses the settings of the kind called `name`.
             pub(crate) fn read<'de, A: de::MapAccess<'de>>(
                 name: &str,
                 map: &mut A,
@@ -71,7 +71,7 @@ macro_rules! kinds {
                 $(if name == stringify!($folder) {
                     return map.next_value().map(Kind::$settings);
                 })*
-                // Refused where its value stands, so that the error has that place.
+                // Rejected where its value is, so that the error has that position.
                 map.next_value_seed(Refuse(no_kind(name)))
             }
         }
@@ -83,35 +83,35 @@ kinds! {
     ram => Ram,
     /// A file or a block device.
     file => File,
-    /// A disk of an iSCSI target.
+    /// A disk on an iSCSI target.
     iscsi => Iscsi,
-    /// Several volumes of equal length, their blocks dealt out in turn.
+    /// Several volumes of equal length, with their blocks interleaved.
     stripe => Stripe,
-    /// Several volumes of any lengths, one after the other.
+    /// Several volumes of any length, one after the other.
     concat => Concat,
-    /// Memory in front of a volume.
+    /// A memory cache in front of a volume.
     cache => Cache,
     /// A volume behind a link of limited rate.
     throttle => Throttle,
-    /// A volume that fails as told.
+    /// A volume that fails on demand.
     fault => Fault,
     /// A volume whose requests are counted and timed.
     stats => Stats,
 }
 
 impl Kind {
-    /// The nodes it is made of, in order.
+    /// Its child nodes, in order.
     pub fn children(&self) -> &[Node] {
         self.settings().children()
     }
 
-    /// The memory that it may fill.
+    /// The memory that it may use.
     pub fn memory(&self) -> Option<&toml::Spanned<Size>> {
         self.settings().memory()
     }
 }
 
-/// What is said about a kind that there is not.
+/// The error message for an unknown kind.
 fn no_kind(name: &str) -> String {
     let mend = match name {
         "url" => "iscsi = { url = \"iscsi://…\" }",
@@ -133,7 +133,7 @@ fn no_kind(name: &str) -> String {
     format!("{name} is a setting of a kind of volume; write {mend}")
 }
 
-/// Refuses a value with this message, whatever it is.
+/// Rejects any value with this message.
 struct Refuse(String);
 
 impl<'de> de::DeserializeSeed<'de> for Refuse {

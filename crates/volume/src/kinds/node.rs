@@ -1,6 +1,6 @@
-//! Nodes of the tree, and how a node is read from a string or a table.
+//! Nodes of the configuration tree, and how they are parsed from a string or a table.
 //!
-//! Two nodes are equal when they mean the same, wherever in the text they are.
+//! Two nodes are equal if they mean the same, wherever in the text they are.
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 
@@ -19,10 +19,10 @@ impl<'de> Deserialize<'de> for Volumes {
     }
 }
 
-/// A volume in the configuration, and the bytes of the text that describe it.
+/// A volume in the configuration, with its position in the text.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Where in the text it is.
+    /// Its bytes in the text.
     pub span: Range<usize>,
     /// What it is.
     pub what: What,
@@ -37,7 +37,7 @@ impl PartialEq for Node {
 impl Eq for Node {}
 
 impl Node {
-    /// The volume called `name`, of which the text says nothing.
+    /// A reference to the volume called `name` that is not in the text.
     pub(crate) fn named(name: &str) -> Self {
         Node {
             span: 0..0,
@@ -58,7 +58,7 @@ impl Node {
     }
 }
 
-/// A reference or a description.
+/// A reference or an inline description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The volume of another `[volume.NAME]`.
@@ -78,7 +78,7 @@ impl<'de> Deserialize<'de> for Node {
 }
 
 impl Node {
-    /// This one and all that is described in it, parents first; references are not followed.
+    /// This node and everything described inside it, parents first; references are not followed.
     pub fn all(&self) -> Vec<&Node> {
         let mut all = vec![self];
         if let What::Inline(kind) = &self.what {

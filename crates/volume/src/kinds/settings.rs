@@ -1,5 +1,4 @@
-//! What a kind of volume has to answer: what it is made of, what is wrong with its settings, and how
-//! a volume of it is opened.
+//! What every kind of volume has to provide: its children, the validation of its settings, and how to open it.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -13,41 +12,39 @@ use crate::{
     values::{ConfigError, Size},
 };
 
-/// The settings of a volume of some kind. Two are equal when they mean the same, wherever in the text
-/// they are.
+/// The settings of a volume of some kind. Two are equal if they mean the same, wherever in the text they are.
 pub(crate) trait Settings: fmt::Debug {
-    /// Opens the volume over its children, which are open. One of the last three methods of
-    /// [`Opening`] says whether each lane gets an instance or one lane is its home.
+    /// Opens the volume over its children, which are open. Ends with one of the constructors of [`Opening`], which
+    /// decides whether each lane gets an instance or one lane is its home.
     fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>>;
 
-    /// The nodes it is made of, in order; a leaf has none.
+    /// Its child nodes, in order; a leaf has none.
     fn children(&self) -> &[Node] {
         &[]
     }
 
-    /// Refuses what parses and cannot be meant, without a look at the system.
+    /// Rejects settings that parse but make no sense, without looking at the system.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place and what to write instead.
+    /// The first problem, with its place and what to write instead.
     fn check(&self) -> std::result::Result<(), ConfigError> {
         Ok(())
     }
 
-    /// Looks at the system for what would keep the volume from opening. Nothing is changed, made or
-    /// locked.
+    /// Checks the system for anything that would keep the volume from opening. Nothing is changed, created or locked.
     fn look(&self, _: &mut Look<'_>) {}
 
-    /// What messages call the volume, as its path; without, its kind and what it is made of.
+    /// What messages call the volume, such as its path; `None`: its kind and children.
     fn describe(&self) -> Option<String> {
         None
     }
 
-    /// Where in the text to point when it does not open; without, at all of it.
+    /// The part of the text to point at when it does not open; `None`: all of it.
     fn span(&self) -> Option<Range<usize>> {
         None
     }
 
-    /// The memory that it may fill.
+    /// The memory that it may use.
     fn memory(&self) -> Option<&Spanned<Size>> {
         None
     }
@@ -57,17 +54,17 @@ pub(crate) trait Settings: fmt::Debug {
         false
     }
 
-    /// Whether it keeps others from writing to what it is made of.
+    /// Whether it keeps others from writing to its children.
     fn claims_children(&self) -> bool {
         false
     }
 
-    /// Whether what is below has to be its own: it would not see what others write there.
+    /// Whether it needs to be the only writer of what is below: it would not notice others' writes.
     fn needs_only_writer(&self) -> bool {
         false
     }
 
-    /// Whether what it holds is gone when the process ends.
+    /// Whether its data is gone when the process ends.
     fn is_volatile(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! State that kinds keep in a graph, which does not know their types: one value of each.
+//! Storage for the state that kinds keep in a graph, which does not know their types: one value per type.
 
 use std::{
     any::{Any, TypeId, type_name},
@@ -6,7 +6,7 @@ use std::{
     fmt,
 };
 
-/// A value of each type, which is its default until somebody changes it.
+/// A map with at most one value of each type, initially the type's default.
 #[derive(Default)]
 pub(crate) struct ByType(HashMap<TypeId, Box<dyn Any + Send>>);
 
@@ -23,7 +23,7 @@ impl ByType {
         }
     }
 
-    /// The value of type `T`, if anybody has changed it.
+    /// The value of type `T`, if it has ever been accessed with [`ByType::of`].
     pub(crate) fn get<T: 'static>(&self) -> Option<&T> {
         self.0.get(&TypeId::of::<T>())?.downcast_ref()
     }

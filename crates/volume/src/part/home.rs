@@ -1,7 +1,7 @@
-//! Volumes with one home. What a cache, a link or an iSCSI session knows lives on one lane; users
-//! on other lanes have a [`Remote`], which sends each request there and waits for its answer.
+//! Volumes with a home lane. The state of a cache, a link or an iSCSI session lives on one lane; users on other lanes
+//! have a [`Remote`], which sends each request there and waits for the answer.
 //!
-//! Payload crosses as a [`Buf`](engine::Buf): the same memory if it is not shared, else one copy.
+//! Payload crosses lanes as a [`Buf`](engine::Buf): the same memory if it is not shared, otherwise a copy.
 
 use std::{future::Future, rc::Rc, sync::Arc};
 
@@ -10,7 +10,7 @@ use engine::{LaneFuture, LaneHandle, Payload};
 use super::Resident;
 use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
 
-/// A volume that lives on one lane; it goes when this is dropped, anywhere.
+/// A volume that lives on one lane; dropping this anywhere drops it there.
 #[derive(Debug)]
 pub(crate) struct Home {
     volume: Arc<Resident<SharedVolume>>,
@@ -19,7 +19,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Runs `make` on `lane` and keeps what it gives there.
+    /// Runs `make` on `lane` and keeps the resulting volume there.
     pub(crate) async fn settle(
         lane: &LaneHandle,
         make: impl FnOnce() -> LaneFuture<'static, Result<SharedVolume>> + Send + 'static,
@@ -52,7 +52,7 @@ impl Home {
         self.volume.lane().is_current()
     }
 
-    /// The volume itself on its own lane, elsewhere a remote of it.
+    /// The volume itself on its own lane, a remote elsewhere.
     pub(crate) fn on_lane(self: &Arc<Self>) -> Result<SharedVolume> {
         match self.is_here() {
             true => self.volume.here(),
@@ -66,8 +66,8 @@ impl Home {
 struct Remote(Arc<Home>);
 
 impl Remote {
-    /// Runs `request` on the volume's lane and brings its result here. It runs to its end there
-    /// also if nobody waits for it any more.
+    /// Runs `request` on the volume's lane and returns its result here. It runs to completion there even if nobody
+    /// waits for it any more.
     async fn call<T, F>(
         &self,
         request: impl FnOnce(SharedVolume) -> F + Send + 'static,

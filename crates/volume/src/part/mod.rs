@@ -1,6 +1,6 @@
-//! An open node of the graph, for the whole process: how a lane gets its volume from it.
+//! An open node of the graph, shared by the whole process; gives each lane its volume.
 //!
-//! A kind is handed an [`Opening`] and gives an open [`Part`].
+//! A kind is handed an [`Opening`] and returns an open [`Part`].
 
 mod by_type;
 mod handles;
@@ -33,37 +33,37 @@ pub(crate) use self::{
     resident::Resident,
 };
 
-/// A name that a volume has itself, whatever the configuration calls it.
+/// A persistent name that a volume carries itself, whatever the configuration calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// The one that a stripe or concat got when it was created.
+    /// The identity that a stripe or concat got when it was created.
     Stripe(Uuid),
-    /// The one by which a remote disk is told from all others in the world.
+    /// The worldwide unique name of a remote disk.
     Remote(String),
 }
 
-/// Makes a lane's volume.
+/// Creates a lane's volume.
 type Instance = dyn Fn() -> LaneFuture<'static, Result<SharedVolume>> + Send + Sync;
 
 /// An open node, shared by all lanes.
 pub(crate) struct Part {
     shape: Shape,
     place: Place,
-    /// Ways to a volume that has a home which begin on other lanes.
+    /// For a volume with a home: direct access from other lanes.
     branches: OnceLock<Vec<Arc<Home>>>,
-    /// How many lanes without a way of their own have asked for one.
+    /// Requests for a volume from lanes without direct access, to rotate among the branches.
     dealt: AtomicUsize,
-    /// The name that it has itself.
+    /// The name that it carries itself.
     carried: OnceLock<Carried>,
-    /// Set where others may write to its own blocks at any time.
+    /// Set if others may write to its own blocks at any time.
     shared: OnceLock<()>,
-    /// Set where it tells itself where the time of its requests goes.
+    /// Set if it reports itself where the time of its requests goes.
     tells_layers: OnceLock<()>,
-    /// Held so that what is named twice is opened once as long as anyone uses it.
+    /// Held so that a volume named twice is opened only once, for as long as anyone uses it.
     children: Vec<Arc<Part>>,
-    /// What is asked of it, on every lane.
+    /// Its request counters, over all lanes.
     counters: StatsHandle,
-    /// Where it is in the graph, once it is open.
+    /// Its path in the graph, once it is open.
     path: OnceLock<Arc<str>>,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// A node without state that belongs to one lane: `make` gives each lane its volume.
+    /// A node without lane-bound state: `make` creates each lane's volume.
     fn leaf_on_every_lane(
         shape: Shape,
         make: impl Fn() -> SharedVolume + Send + Sync + 'static,
@@ -131,8 +131,8 @@ impl Part {
         }))
     }
 
-    /// A node whose state lives on `home`: `make` runs there once, over its children's volumes on
-    /// that lane; the other lanes reach it by messages.
+    /// A node whose state lives on `home`: `make` runs there once, over its children's volumes on that lane; other
+    /// lanes reach it by messages.
     async fn at_home(
         home: &LaneHandle,
         children: Vec<Arc<Part>>,
@@ -159,12 +159,12 @@ impl Part {
         }))
     }
 
-    /// Gives other lanes ways of their own to the volume.
+    /// Gives other lanes direct access to the volume.
     pub(crate) fn branch(&self, branches: Vec<Arc<Home>>) {
         let _ = self.branches.set(branches);
     }
 
-    /// The current lane's way to the volume at `home`; lanes without one share in all there are.
+    /// The current lane's access to the volume at `home`; lanes without direct access are spread over all there are.
     fn way<'a>(&'a self, home: &'a Arc<Home>) -> &'a Arc<Home> {
         let branches = self.branches.get().map_or(&[][..], Vec::as_slice);
         let ways = || std::iter::once(home).chain(branches);
@@ -178,17 +178,17 @@ impl Part {
         &self.shape
     }
 
-    /// Says where it is in the graph.
+    /// Sets its path in the graph.
     pub(crate) fn settle_at(&self, path: &str) {
         let _ = self.path.set(path.into());
     }
 
-    /// Says which name it has itself.
+    /// Sets the name that it carries itself.
     pub(crate) fn carry(&self, name: Carried) {
         let _ = self.carried.set(name);
     }
 
-    /// The name that it carries: its own, or that of the only one below.
+    /// The name that it carries: its own, or that of its only child.
     pub(crate) fn carried(&self) -> Option<&Carried> {
         match (self.carried.get(), &*self.children) {
             (Some(own), _) => Some(own),
@@ -197,19 +197,19 @@ impl Part {
         }
     }
 
-    /// Says that others may write to its blocks at any time.
+    /// Declares that others may write to its blocks at any time.
     pub(crate) fn share(&self) {
         let _ = self.shared.set(());
     }
 
-    /// Whether others may write to it, or to what it is made of, and no claim tells when they do.
+    /// Whether others may write to it, or to its children, without a claim that would tell.
     pub(crate) fn is_shared(&self) -> bool {
         let is_own = self.shape.claim.is_some();
         !is_own
             && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
     }
 
-    /// The only lane on which nobody else has to be asked, if there is one.
+    /// The one lane that needs no messages to use it, if there is just one.
     pub(crate) fn only_lane(&self) -> Option<&LaneHandle> {
         let has_branches = || self.branches.get().is_some_and(|ways| !ways.is_empty());
         match (&self.place, &*self.children) {
@@ -219,7 +219,7 @@ impl Part {
         }
     }
 
-    /// What it is made of.
+    /// Its children.
     #[cfg(test)]
     pub(crate) fn children(&self) -> &[Arc<Part>] {
         &self.children
@@ -229,7 +229,7 @@ impl Part {
         &self.counters
     }
 
-    /// Says that it tells a [watch](crate::layers) itself what its requests take.
+    /// Declares that it reports to a [watch](crate::layers) itself where the time of its requests goes.
     pub(crate) fn tell_layers(&self) {
         let _ = self.tells_layers.set(());
     }
@@ -244,7 +244,7 @@ impl Part {
         }
     }
 
-    /// The volume for the current lane, counted: as whoever asks it sees it, with the way to its home.
+    /// The volume for the current lane, with request counters on top, so that they include the way to its home.
     pub(crate) async fn on_lane(&self) -> Result<SharedVolume> {
         let volume = match &self.place {
             Place::EveryLane(instance) => instance().await?,

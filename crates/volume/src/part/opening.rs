@@ -15,50 +15,50 @@ use crate::{
     claim::{Others, Owner},
 };
 
-/// What the volumes of a graph are opened with, and what they leave with it.
+/// Parameters for opening the volumes of a graph, and the state that they share.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// What relative paths start from.
+    /// The directory that relative paths start from.
     pub(crate) base: PathBuf,
-    /// Where volumes may live.
+    /// The lanes where volumes may live.
     pub(crate) lanes: Vec<LaneHandle>,
-    /// Who claims the children of stripes.
+    /// The owner that claims the children of stripes.
     pub(crate) owner: Owner,
     /// What to do about other owners of a stripe's children.
     pub(crate) others: Others,
-    /// Whether files that are not there are made.
+    /// Whether missing files are created.
     pub(crate) may_make: bool,
     /// Whether requests will be [watched](crate::layers).
     pub(crate) is_watched: bool,
     pub(crate) handles: Handles,
-    /// What kinds keep for all of their volumes.
+    /// State that kinds keep for all of their volumes.
     pub(crate) kept: ByType,
-    /// Those that are closed with the graph, even if nothing else uses them, by their paths.
+    /// Volumes, with their paths, that are closed with the graph even if nothing else uses them.
     pub(crate) until_closed: Vec<(String, Arc<Part>)>,
 }
 
-/// A volume that is being opened: what it is opened over, and where it will live.
+/// A volume that is being opened: its children, and where it will live.
 ///
-/// It ends with one of the methods that make a [`Part`]. They differ in who has the volume's state:
-/// with `on_every_lane` each lane has an instance, which shares with the others only what may be
-/// shared between threads; `at_home` makes one instance, which the other lanes reach by messages.
+/// It ends with one of the methods that create a [`Part`]. They differ in where the volume's state is: with
+/// `on_every_lane` each lane has an instance, and instances share only what may be shared between threads; `at_home`
+/// creates a single instance, which the other lanes reach by messages.
 pub(crate) struct Opening<'a> {
     pub(crate) context: &'a mut Context,
-    /// Its home, and then the others that may take a part of its work.
+    /// Its home lane first, then the others that may share its work.
     pub(crate) lanes: &'a [LaneHandle],
-    /// The kinds from the volume's name on.
+    /// The path of kinds, starting with the volume's name.
     pub(crate) path: String,
-    /// What it is made of.
+    /// Its children.
     pub(crate) children: Vec<Arc<Part>>,
 }
 
 impl Opening<'_> {
-    /// What relative paths start from.
+    /// The directory that relative paths start from.
     pub(crate) fn base(&self) -> &Path {
         &self.context.base
     }
 
-    /// Whether files that are not there are made.
+    /// Whether missing files are created.
     pub(crate) fn may_make(&self) -> bool {
         self.context.may_make
     }
@@ -68,7 +68,7 @@ impl Opening<'_> {
         self.context.is_watched
     }
 
-    /// Which of the graph's lanes it is.
+    /// The index of `lane` among the graph's lanes.
     pub(crate) fn number_of(&self, lane: &LaneHandle) -> usize {
         let found = self.context.lanes.iter().position(|it| it == lane);
         found.unwrap_or(0)
@@ -79,33 +79,33 @@ impl Opening<'_> {
         self.path.split('/').next().unwrap_or_default()
     }
 
-    /// What it is made of, in order.
+    /// Its children, in order.
     pub(crate) fn children(&self) -> &[Arc<Part>] {
         &self.children
     }
 
-    /// What reaches into this volume from outside, through [`Handles`].
+    /// The outside handle on this volume, created if missing: see [`Handles`].
     pub(crate) fn handle<H: Clone + Default + Send + 'static>(&mut self) -> H {
         self.context.handles.given(&self.path)
     }
 
-    /// Makes `handle` what reaches into this volume from outside.
+    /// Sets the outside handle on this volume.
     pub(crate) fn put<H: Send + 'static>(&mut self, handle: H) {
         self.context.handles.put(self.path.clone(), handle);
     }
 
-    /// The handle that somebody has given to this volume before it is opened.
+    /// The handle that was set for this volume before it is opened.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn existing_handle<H: Clone + 'static>(&self) -> Option<H> {
         self.context.handles.get(&self.path).cloned()
     }
 
-    /// What this kind keeps in the graph for all of its volumes.
+    /// The state that this kind keeps in the graph for all of its volumes.
     pub(crate) fn kept<T: Default + Send + 'static>(&mut self) -> &mut T {
         self.context.kept.of()
     }
 
-    /// Who the graph's owner is.
+    /// The identity of the graph's owner.
     pub(crate) fn owner(&self) -> Uuid {
         self.context.owner.uuid()
     }
@@ -121,7 +121,7 @@ impl Opening<'_> {
         self.context.until_closed.push(kept);
     }
 
-    /// A leaf of this shape that each lane has an instance of.
+    /// A leaf of this shape with an instance on each lane.
     pub(crate) fn leaf_on_every_lane(
         self,
         shape: Shape,
@@ -130,7 +130,7 @@ impl Opening<'_> {
         Part::leaf_on_every_lane(shape, make)
     }
 
-    /// A volume that each lane has an instance of, over the children's volumes on that lane.
+    /// A volume with an instance on each lane, over the children's volumes on that lane.
     pub(crate) async fn on_every_lane(
         &mut self,
         make: impl Fn(Vec<SharedVolume>) -> Result<SharedVolume> + Send + Sync + 'static,
@@ -147,7 +147,7 @@ impl Opening<'_> {
             .await
     }
 
-    /// A volume of which there is one instance, on its home lane, where `make` runs.
+    /// A volume with a single instance, on its home lane, where `make` runs.
     pub(crate) async fn at_home(
         &mut self,
         make: impl FnOnce(Vec<SharedVolume>) -> LaneFuture<'static, Result<SharedVolume>>
@@ -168,7 +168,7 @@ impl Opening<'_> {
 }
 
 impl Context {
-    /// The context of volumes whose paths are relative to `base`, for nobody who comes back.
+    /// The context for volumes whose paths are relative to `base`, with a temporary owner.
     pub(crate) fn new(base: &Path) -> Context {
         Context {
             base: base.to_owned(),
@@ -183,7 +183,7 @@ impl Context {
         }
     }
 
-    /// The lanes from `home` on, which is the first also where it is none of them.
+    /// The lanes starting with `home`; only `home` if it is not among them.
     pub(crate) fn lanes_from(&self, home: &LaneHandle) -> Vec<LaneHandle> {
         match self.lanes.iter().position(|lane| lane == home) {
             Some(at) => rotated(&self.lanes, at),
@@ -199,7 +199,7 @@ impl Context {
     }
 }
 
-/// The lanes from this one on, and then those before it.
+/// The lanes rotated so that the one with index `first` comes first.
 pub(crate) fn rotated(lanes: &[LaneHandle], first: usize) -> Vec<LaneHandle> {
     let mut rotated = lanes.to_vec();
     rotated.rotate_left(first % lanes.len());

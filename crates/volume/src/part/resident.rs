@@ -1,5 +1,5 @@
-//! Values that live on one lane and are used from others: what is asked of one runs on its lane.
-//! They are among the [locals](engine::local) of their lane, and go with it.
+//! Values that live on one lane and are used from others: requests to a value run on its lane. They are stored among
+//! their lane's [locals](engine::local), and are dropped with the lane.
 
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc};
 
@@ -7,7 +7,7 @@ use engine::{LaneFuture, LaneHandle, local};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A value on one lane; it goes when this is dropped, anywhere, or the lane ends.
+/// A value on one lane; dropped there when this is dropped anywhere, or when the lane ends.
 pub(crate) struct Resident<T> {
     number: u64,
     lane: LaneHandle,
@@ -21,7 +21,7 @@ impl<T> fmt::Debug for Resident<T> {
 }
 
 impl<T: Clone + 'static> Resident<T> {
-    /// Runs `make` on `lane` and keeps what it gives there, and brings the rest of it here.
+    /// Runs `make` on `lane`, keeps the resulting value there, and returns the rest of the result here.
     pub(crate) async fn settle<R: Send + 'static>(
         lane: &LaneHandle,
         make: impl FnOnce() -> LaneFuture<'static, Result<(T, R)>> + Send + 'static,
@@ -34,7 +34,7 @@ impl<T: Clone + 'static> Resident<T> {
         settled.await.unwrap_or_else(|| Err(lane_ended()))
     }
 
-    /// Keeps `value` on `lane`, which is the current one.
+    /// Keeps `value` on `lane`, which must be the current one.
     pub(crate) fn keep(lane: LaneHandle, value: T) -> Arc<Self> {
         Arc::new(Resident {
             number: local::keep(value),
@@ -43,7 +43,7 @@ impl<T: Clone + 'static> Resident<T> {
         })
     }
 
-    /// Tells it from all others.
+    /// Its unique number.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -55,12 +55,12 @@ impl<T: Clone + 'static> Resident<T> {
     /// The value, on its own lane.
     ///
     /// # Errors
-    /// When it has gone.
+    /// When it has been dropped.
     pub(crate) fn here(&self) -> Result<T> {
         here(self.number)
     }
 
-    /// Runs `order` on the value's lane, some time, if the value is there. May be called from anywhere.
+    /// Schedules `order` on the value's lane, to run if the value still exists then. May be called from anywhere.
     pub(crate) fn tell(&self, order: impl FnOnce(T) + Send + 'static) {
         let number = self.number;
         self.lane.spawn(move || {
@@ -71,8 +71,8 @@ impl<T: Clone + 'static> Resident<T> {
         });
     }
 
-    /// Runs `request` on the value's lane and brings its result here. It runs to its end there also if
-    /// nobody waits for it any more, and keeps nothing of this.
+    /// Runs `request` on the value's lane and returns its result here. It runs to completion there even if nobody
+    /// waits for it any more, and the returned future borrows nothing from this.
     pub(crate) fn call<R, F, A>(
         &self,
         request: A,

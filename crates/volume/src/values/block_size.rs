@@ -1,4 +1,4 @@
-//! The unit of a volume's addresses, and sizes in whole blocks.
+//! The unit of a volume's addresses, and checks for sizes in whole blocks.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::{ConfigError, Size};
 
-/// The unit of a volume's addresses: 512 (the default: every initiator takes it) or 4096 bytes.
+/// The unit of a volume's addresses: 512 (the default, which every initiator supports) or 4096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize(u32);
 
@@ -17,7 +17,7 @@ impl BlockSize {
         self.0
     }
 
-    /// Refuses a size that is no whole number of blocks, or none.
+    /// Rejects a size that is zero or not a whole number of blocks.
     pub(crate) fn check(self, size: &Spanned<Size>) -> Result<(), ConfigError> {
         let bytes = size.get_ref().bytes();
         let block = u64::from(self.0);

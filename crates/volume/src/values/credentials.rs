@@ -1,5 +1,5 @@
-//! CHAP accounts as they are written: a name, and where its secret is. A secret is never in the
-//! configuration itself, which is copied, shown and put under version control.
+//! CHAP accounts in a configuration: a name, and where its secret is. The secret is never in the configuration
+//! itself, which gets copied, shown and put under version control.
 
 use std::{
     fs::OpenOptions,
@@ -14,15 +14,16 @@ use toml::Spanned;
 
 use super::ConfigError;
 
-/// Longer than any secret: what is read of a file before it is refused.
+/// Longer than any secret: a longer file is rejected.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Any of these bits lets others in.
+/// Permission bits that give others access.
 const OTHERS: u32 = 0o007;
-/// The group may read it, which is how a service account is given what root keeps (0640).
+/// The group may read the file, which is how a service account gets access to a file of root (0640), but must not
+/// write it.
 const GROUP_WRITES: u32 = 0o020;
 
-/// `{ user = "db", secret_file = "db.secret" }`, or `{ user = "db", credential = "db" }` for a
-/// credential that systemd hands over.
+/// `{ user = "db", secret_file = "db.secret" }`, or `{ user = "db", credential = "db" }` for a credential provided by
+/// systemd.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credentials {
@@ -34,11 +35,11 @@ pub struct Credentials {
     pub credential: Option<Spanned<String>>,
 }
 
-/// An algorithm of CHAP.
+/// A CHAP algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChapAlgorithm {
-    /// MD5, which every initiator has.
+    /// MD5, which every initiator supports.
     Md5,
     /// SHA-1.
     Sha1,
@@ -49,22 +50,22 @@ pub enum ChapAlgorithm {
     Sha3,
 }
 
-/// Who proves what: settings that a target, the discovery and an `iscsi` leaf have alike.
+/// CHAP settings, which a target, discovery and an `iscsi` leaf have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct ChapSettings<'a> {
-    /// With what the initiator proves itself.
+    /// The credentials that authenticate the initiator.
     pub chap: Option<&'a Spanned<Credentials>>,
-    /// With what the target does.
+    /// The credentials that authenticate the target.
     pub mutual: Option<&'a Spanned<Credentials>>,
-    /// What may be used; everything when not given.
+    /// The permitted algorithms; all if omitted.
     pub algorithms: Option<&'a Spanned<Vec<ChapAlgorithm>>>,
 }
 
 impl ChapSettings<'_> {
-    /// Reads the secrets; paths are relative to `base`. `None` when nothing is to be proved.
+    /// Reads the secrets; paths are relative to `base`. `None` when no authentication is configured.
     ///
     /// # Errors
-    /// What is wrong with the settings or a secret's file, with the place and the mend.
+    /// What is wrong with the settings or a secret's file, with the place and the remedy.
     pub fn read(&self, base: &Path) -> Result<Option<Arc<iscsi::Chap>>, ConfigError> {
         let Some(chap) = self.chap else {
             let (alone, message) = match (self.mutual, self.algorithms) {
@@ -115,7 +116,7 @@ impl ChapAlgorithm {
 }
 
 impl Credentials {
-    /// Those that a command line names: where they stand is no place in a configuration.
+    /// Credentials from a command line, which have no place in a configuration.
     pub fn in_file(user: String, secret_file: PathBuf) -> Spanned<Credentials> {
         let credentials = Credentials {
             user: Spanned::new(0..0, user),
@@ -149,7 +150,7 @@ impl Credentials {
     }
 }
 
-/// Where systemd has put a credential (LoadCredential= in the unit).
+/// The file where systemd has put a credential (LoadCredential= in the unit).
 fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
     let text = name.get_ref();
     if text.is_empty() || text.contains('/') || text == "." || text == ".." {
@@ -175,7 +176,7 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
             "the secret in {shown} cannot be read: {error}; write the path of a file that this user may read"
         )
     };
-    // Not to wait for a writer, if it is a pipe.
+    // Non-blocking, so as not to wait for a writer if it is a pipe.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)

@@ -1,4 +1,4 @@
-//! An error of the configuration and the place in the text that it is about.
+//! An error in the configuration, with its place in the text.
 
 use std::{fmt, ops::Range, path::Path};
 
@@ -31,13 +31,13 @@ impl ConfigError {
         self.span.clone()
     }
 
-    /// What is wrong and what to write, without the place.
+    /// What is wrong and what to write instead, without the place.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Line and column of the place in `text`, both from 1, the column in characters. The empty range
-    /// before the text is the place of what is not in it, as a default or a name from the command line.
+    /// Line and column of the place in `text`, both from 1, the column in characters. The empty range at the start of
+    /// the text stands for values that are not in it, such as a default or a name from the command line.
     pub fn line_column(&self, text: &str) -> Option<(usize, usize)> {
         let at = self.span.as_ref().filter(|span| **span != (0..0))?.start;
         let before = text.get(..at)?;

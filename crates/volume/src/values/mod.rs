@@ -1,4 +1,4 @@
-//! The values that settings have in a configuration, such as sizes and times, and errors in them.
+//! The value types of settings in a configuration, such as sizes and times, and the errors about them.
 
 mod block_size;
 mod credentials;

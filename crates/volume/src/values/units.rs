@@ -1,6 +1,6 @@
-//! Quantities as people write them: sizes ("64KiB"), rates ("2.5Gbit/s") and times ("250ms").
-//! A number is decimal, may have a fraction, and always has its unit; the result must be a whole
-//! number of bytes, bits per second or nanoseconds, so that nothing is rounded in silence.
+//! Quantities as people write them: sizes ("64KiB"), rates ("2.5Gbit/s") and times ("250ms"). A number is decimal,
+//! may have a fraction, and always has a unit; the result must be a whole number of bytes, bits per second or
+//! nanoseconds, so that nothing is silently rounded.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -43,7 +43,7 @@ const RATE_UNITS: &[(&str, u64)] = &[
 pub struct Size(u64);
 
 impl Size {
-    /// `bytes` bytes.
+    /// A size of `bytes` bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Size(bytes)
     }
@@ -63,7 +63,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// In the largest binary or decimal unit that divides it, as it may be written in a configuration.
+    /// In the largest binary or decimal unit that divides it, in configuration syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_largest(f, self.0, SIZE_UNITS)
     }
@@ -76,7 +76,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `bits` bits a second; `None` for zero, at which nothing would ever end.
+    /// `bits` bits per second; `None` for zero, at which nothing would ever finish.
     pub const fn from_bits_per_s(bits: u64) -> Option<Self> {
         if bits == 0 {
             None
@@ -85,7 +85,7 @@ impl Rate {
         }
     }
 
-    /// In bits a second; never zero.
+    /// In bits per second; never zero.
     pub const fn bits_per_s(self) -> u64 {
         self.bits_per_s
     }
@@ -104,7 +104,7 @@ impl FromStr for Rate {
             Some(size) if size.ends_with('B') => parse(size, SIZE_UNITS, "rate", EXAMPLES)?
                 .checked_mul(8)
                 .ok_or_else(|| too_large(text, "rate"))?,
-            // The other kind of unit, in the one message that lists them.
+            // Also mention the other family of units in the message that lists them.
             _ => parse(text, RATE_UNITS, "rate", EXAMPLES).map_err(|message| {
                 let more = "and those of a size with /s, as MiB/s";
                 match message.contains("the units are") {
@@ -124,7 +124,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A length of time.
+/// A duration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Time(Duration);
 
@@ -134,7 +134,7 @@ impl Time {
         Time(duration)
     }
 
-    /// As the standard library has it.
+    /// As a standard [`Duration`].
     pub const fn duration(self) -> Duration {
         self.0
     }
@@ -226,7 +226,7 @@ fn write_largest(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) 
     write!(f, "{}{name}", value / scale)
 }
 
-/// Deserializes a quantity from its string; a bare number is told what it lacks.
+/// Implements deserialization of a quantity from a string; for a bare number, the error says what is missing.
 macro_rules! from_string {
     ($type:ty, $what:literal, $example:literal) => {
         impl<'de> Deserialize<'de> for $type {

@@ -1,12 +1,12 @@
-//! A hash table by block number. Every hit looks one up, so it hashes by one wide multiplication,
-//! which spreads neighbouring blocks well.
+//! A hash table keyed by block number. Every hit looks one up, so the hash is a single wide multiplication, which
+//! spreads neighbouring blocks well.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
 
-/// By block number.
+/// A map keyed by block number.
 pub(super) type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
 /// Hashes one `u64`.

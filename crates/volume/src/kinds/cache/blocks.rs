@@ -1,9 +1,9 @@
-//! The address space as the cache sees it: blocks of one size, each in up to 64 granules of which a
-//! bit mask says whether they are valid. Pure arithmetic.
+//! The cache's view of the address space: blocks of one size, each of up to 64 granules whose validity is tracked in
+//! a bit mask. Pure arithmetic.
 
 use std::ops::Range;
 
-/// The sizes that everything in the cache goes by.
+/// The block and granule sizes of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     shift: u32,
@@ -27,7 +27,7 @@ impl Blocks {
         1 << self.shift
     }
 
-    /// Where the whole blocks of a volume of `len_bytes` end, in bytes.
+    /// The end of the last whole block of a volume of `len_bytes`, in bytes.
     pub(super) fn whole(&self, len_bytes: u64) -> u64 {
         len_bytes >> self.shift << self.shift
     }
@@ -47,19 +47,19 @@ impl Blocks {
         blocks.start << self.shift..blocks.end << self.shift
     }
 
-    /// The part of `block` that lies in a range which touches it, in bytes from the block's start.
+    /// The part of `block` within a range that touches it, in bytes from the block's start.
     pub(super) fn within(&self, block: u64, range: &Range<u64>) -> Range<usize> {
         let start = block << self.shift;
         let from = range.start.saturating_sub(start) as usize;
         from..(range.end - start).min(self.block_bytes()) as usize
     }
 
-    /// The granules that a part of a block touches: what a read needs.
+    /// The granules that a part of a block touches, all of which a read needs.
     pub(super) fn needed(&self, part: &Range<usize>) -> u64 {
         mask(part.start >> self.granule_shift..((part.end - 1) >> self.granule_shift) + 1)
     }
 
-    /// The granules that a part of a block covers wholly: what a write makes valid.
+    /// The granules that a part of a block covers completely, which a write makes valid.
     pub(super) fn covered(&self, part: &Range<usize>) -> u64 {
         mask(part.start.div_ceil(1 << self.granule_shift)..part.end >> self.granule_shift)
     }

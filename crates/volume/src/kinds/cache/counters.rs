@@ -1,53 +1,52 @@
-//! What a cache has done and holds, for whoever looks from another thread. Only the lane of the cache writes:
-//! counting costs a plain load and store.
+//! A cache's counters, readable from any thread. Only the cache's lane writes them, so counting costs a plain load
+//! and store.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What caches have done since the beginning, and what they hold.
+/// What caches have done since the beginning, and what they hold now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Reads answered from memory at once.
+    /// Reads answered from memory immediately.
     pub hits: u64,
-    /// Reads that waited for blocks which were already on their way.
+    /// Reads that waited for blocks already being read.
     pub late_hits: u64,
-    /// Reads that had to ask the child.
+    /// Reads that had to read from the child.
     pub misses: u64,
-    /// What was asked for ahead of a reader.
+    /// Bytes read ahead.
     pub read_ahead_bytes: u64,
-    /// Of that, the blocks that a reader then read.
+    /// Of those, bytes in blocks that a reader then used.
     pub read_ahead_used_bytes: u64,
-    /// Of that, the blocks that nobody will read: evicted or overwritten before, or their read failed.
+    /// Of those, bytes in blocks that nobody will use: evicted, overwritten, or the read failed.
     pub read_ahead_wasted_bytes: u64,
-    /// Memory in use for cached blocks.
+    /// Memory holding cached blocks, in bytes.
     pub held_bytes: u64,
-    /// Memory set aside for reads in flight.
+    /// Memory reserved for reads in flight, in bytes.
     pub reserved_bytes: u64,
 }
 
-/// The counters of the cache at one place of a configuration, however often it is opened; clones are the
-/// same.
+/// The counters of the cache at one place of a configuration, across reopenings; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct CacheHandle(Arc<Mutex<Caches>>);
 
 #[derive(Debug, Default)]
 struct Caches {
-    /// What those have done that are closed.
+    /// The totals of closed caches.
     past: CacheStats,
     open: Vec<Arc<Counters>>,
 }
 
 impl CacheHandle {
-    /// What was done since the beginning, and what is held now.
+    /// Totals since the beginning, and what is held now.
     pub fn stats(&self) -> CacheStats {
         let caches = self.lock();
         let now = caches.open.iter().map(|counters| counters.stats());
         now.fold(caches.past, CacheStats::plus)
     }
 
-    /// Counts a cache that is opened, until the counters are dropped.
+    /// Registers the counters of a newly opened cache, until they are dropped.
     pub(super) fn open(&self) -> OpenCounters {
         let counters = Arc::new(Counters::default());
         self.lock().open.push(counters.clone());
@@ -62,7 +61,7 @@ impl CacheHandle {
     }
 }
 
-/// The counters of an open cache. When they go, what was counted stays, and nothing is held any more.
+/// The counters of an open cache. On drop their totals are kept, and nothing counts as held.
 pub(super) struct OpenCounters {
     handle: CacheHandle,
     counters: Arc<Counters>,
@@ -116,7 +115,7 @@ impl Counters {
     }
 }
 
-/// A number that one lane writes and any thread reads.
+/// A number written by one lane and readable from any thread.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

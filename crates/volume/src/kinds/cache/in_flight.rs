@@ -1,18 +1,16 @@
-//! What is between the cache and its child at this moment, and what may be kept of it.
+//! The I/O between the cache and its child right now, and which of its results may be cached.
 //!
-//! A *fill* reads blocks from the child; readers of a block that is being filled wait for that fill
-//! instead of reading again. A *write* may overtake a fill, so that the fill brings what the block
-//! held before. Two rules keep stale data out and let nobody see again what a newer read has
-//! already replaced:
+//! A *fill* reads blocks from the child; readers of a block that is being filled wait for that fill instead of
+//! reading again. A *write* may overtake a fill, in which case the fill returns the old content. Two rules keep stale
+//! data out of the cache and keep readers from seeing old data after newer data:
 //!
-//! - From its beginning to its end a write's bytes are invalid in the cache: reads of them meanwhile go to
-//!   the child.
-//! - A write detaches the fills of its blocks when it begins, and no fill is attached to them until
-//!   it ends. Only an attached fill may be joined, and only what is still attached when the child
-//!   has answered is kept.
+//! - While a write is in flight, its bytes are invalid in the cache: reads of them go to the child.
+//! - A write detaches the fills of its blocks when it begins, and no fill is attached to them until it ends. Only an
+//!   attached fill may be joined, and a fill's result is cached only for blocks still attached when the child has
+//!   answered.
 //!
-//! If two writes to the same bytes are in flight, the cache cannot know which of them the child does last:
-//! both are *contested*, and what they touched stays invalid.
+//! If two writes to the same bytes are in flight, the cache cannot know which one the child executes last: both are
+//! *contested*, and the bytes they touched stay invalid.
 
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
@@ -21,20 +19,20 @@ use engine::{Payload, range::overlap, sync::Notify};
 use super::{block_map::BlockMap, blocks::Blocks};
 use crate::Result;
 
-/// Blocks on their way from the child.
+/// A read of blocks from the child.
 #[derive(Debug)]
 pub(super) struct Fill {
     pub(super) blocks: Range<u64>,
-    /// Whether nobody asked for it yet.
+    /// Whether it was started by read-ahead.
     pub(super) read_ahead: bool,
-    /// Those of its blocks that somebody has waited for.
+    /// Those of its blocks that a reader has waited for.
     wanted: RefCell<Vec<u64>>,
     result: RefCell<Option<Result<Payload>>>,
     ended: Notify,
 }
 
 impl Fill {
-    /// Notes that somebody waits for `block`; true for the first time.
+    /// Records that a reader waits for `block`; returns true the first time.
     pub(super) fn want(&self, block: u64) -> bool {
         let mut wanted = self.wanted.borrow_mut();
         let first = !wanted.contains(&block);
@@ -44,24 +42,24 @@ impl Fill {
         first
     }
 
-    /// Whether somebody has waited for `block`.
+    /// Whether a reader has waited for `block`.
     pub(super) fn is_wanted(&self, block: u64) -> bool {
         self.wanted.borrow().contains(&block)
     }
 
-    /// Gives the bytes of all its blocks, or why there are none, to those who wait.
+    /// Completes the fill, handing the bytes of all its blocks, or the error, to the waiters.
     pub(super) fn end(&self, result: Result<Payload>) {
         *self.result.borrow_mut() = Some(result);
         self.ended.notify();
     }
 
-    /// The bytes of all its blocks.
+    /// Waits for the bytes of all its blocks.
     pub(super) async fn result(&self) -> Result<Payload> {
         self.ended.wait_for(|| self.result.borrow().clone()).await
     }
 }
 
-/// Names a write in flight.
+/// Identifies a write in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriteId(u64);
 
@@ -91,12 +89,12 @@ impl InFlight {
         }
     }
 
-    /// The fill that a reader of `block` may wait for.
+    /// The fill that a reader of `block` may join.
     pub(super) fn fill_of(&self, block: u64) -> Option<&Rc<Fill>> {
         self.fills.get(&block)
     }
 
-    /// Begins a fill of `blocks`, to none of which one is attached.
+    /// Begins a fill of `blocks`, none of which has an attached fill.
     pub(super) fn begin_fill(&mut self, blocks: Range<u64>, read_ahead: bool) -> Rc<Fill> {
         let fill = Rc::new(Fill {
             blocks: blocks.clone(),
@@ -124,8 +122,8 @@ impl InFlight {
         writes.any(|write| self.blocks.touched(&write.range).contains(&block))
     }
 
-    /// Whether what the child has given for `block` of `fill` may be kept; from now on nobody joins
-    /// it there.
+    /// Detaches `fill` from `block`, so that nobody joins it there any more. Returns whether its result for the block
+    /// may be cached.
     pub(super) fn end_fill(&mut self, fill: &Rc<Fill>, block: u64) -> bool {
         match self.fills.get(&block) {
             Some(current) if Rc::ptr_eq(current, fill) => self.fills.remove(&block).is_some(),
@@ -153,8 +151,8 @@ impl InFlight {
         id
     }
 
-    /// Whether the bytes of a write in flight may be others than the volume is going to hold (if it
-    /// went well), because another one overlaps it.
+    /// Whether another write overlaps this write in flight, so that the volume may end up with different bytes even
+    /// if this write succeeds.
     pub(super) fn is_contested(&self, id: WriteId) -> bool {
         let mut writes = self.writes.iter();
         writes.any(|write| write.id == id && write.contested)

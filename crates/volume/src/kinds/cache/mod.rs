@@ -1,19 +1,18 @@
-//! A client's memory cache: blocks of a volume that were read or written lately, or will be read
-//! soon. It is write-through: a write ends when the child has ended it, never before, so a power
-//! cut costs nothing that the child would have kept.
+//! A client-side memory cache of blocks that were recently read or written, or are about to be read. It is
+//! write-through: a write completes only after the child has completed it, so a power cut loses nothing that the
+//! child would have kept.
 //!
-//! A read is a hit when all of it lies in the cache (`store`): it then costs a look-up and gives
-//! views of the cached pages. What is missing is read from the child in whole blocks by a *fill*,
-//! which others may join and which copies what arrived into pages of the cache's own, so that no
-//! buffer of the child's is kept (`in_flight` says what may be kept at all). Sequential readers
-//! are found, and fills begun ahead of them (`read_ahead`).
+//! A read that is entirely in the cache (`store`) is a hit: it costs a look-up and returns views of the cached pages.
+//! What is missing is read from the child in whole blocks by a *fill*, which other readers may join, and which copies
+//! the data into the cache's own pages so that no buffer of the child is retained (`in_flight` decides what may be
+//! cached at all). Sequential readers are detected and fills started ahead of them (`read_ahead`).
 //!
-//! Where the child's length is no whole number of blocks, reads of the rest go past the cache: so no
-//! block becomes longer when the child does.
+//! If the child's length is not a whole number of blocks, reads of the tail bypass the cache, so that no cached block
+//! grows when the child does.
 //!
-//! A cache belongs to one lane and sees only what goes through it: two caches, or a cache and some
-//! other way, must not write to one child. Before a stripe it answers from memory only while the
-//! stripe's claim was seen to stand a moment ago (`claim`).
+//! A cache belongs to one lane and sees only its own traffic: two caches, or a cache and any other path, must not
+//! write to the same child. In front of a stripe, it answers from memory only if the stripe's claim was proved
+//! recently (`claim`).
 
 mod block_map;
 mod blocks;
@@ -47,26 +46,24 @@ use crate::{
 
 pub use self::counters::{CacheHandle, CacheStats};
 
-/// The fewest blocks that a cache is of use with.
+/// The fewest blocks for a useful cache.
 const BLOCKS_MIN: u64 = 64;
 
-/// How large a cache is and how it reads.
+/// The size of a cache and its read behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// All memory for data: cached blocks and reads in flight, in bytes. Bookkeeping adds about
-    /// half a percent.
+    /// All memory for data: cached blocks and reads in flight, in bytes. Bookkeeping adds about half a percent.
     pub size_bytes: u64,
-    /// What is read at least and kept together, in bytes: a power of two from 4 KiB to 1 MiB.
+    /// The unit of reading and caching, in bytes: a power of two from 4 KiB to 1 MiB.
     pub block_bytes: u32,
-    /// The most that is read ahead of one sequential reader, in bytes; an eighth of the cache at
-    /// most. Zero: nothing.
+    /// The most to read ahead of one sequential reader, in bytes; capped at an eighth of the cache. Zero: no
+    /// read-ahead.
     pub read_ahead_max_bytes: u64,
 }
 
 impl Default for CacheConfig {
-    /// 256 MiB in blocks of 16 KiB (InnoDB's page, two of PostgreSQL's, four of SQLite's: a miss
-    /// costs a 1 Gbit/s link 0.13 ms, where 64 KiB would cost 0.5), 8 MiB ahead (what a 10 Gbit/s
-    /// link carries in 6.7 ms).
+    /// 256 MiB in blocks of 16 KiB (InnoDB's page, two of PostgreSQL's, four of SQLite's; a miss takes 0.13 ms on a 1
+    /// Gbit/s link, where 64 KiB would take 0.5 ms), 8 MiB ahead (what a 10 Gbit/s link carries in 6.7 ms).
     fn default() -> Self {
         CacheConfig {
             size_bytes: 256 << 20,
@@ -76,7 +73,7 @@ impl Default for CacheConfig {
     }
 }
 
-/// A volume with a cache before it.
+/// A volume with a cache in front of it.
 pub struct Cache(Rc<Inner>);
 
 struct Inner {
@@ -94,17 +91,17 @@ struct State {
     counters: Arc<Counters>,
 }
 
-/// A part of a read that was not all in the cache.
+/// A part of a read that was not a complete hit.
 enum Part {
     Cached(Payload),
     Coming { fill: Rc<Fill>, bytes: Range<u64> },
 }
 
 impl Cache {
-    /// A cache, still empty, before `child`.
+    /// An empty cache in front of `child`.
     ///
     /// # Errors
-    /// `Configuration` when a size does not fit.
+    /// `Configuration` when a size is not allowed.
     pub fn new(child: SharedVolume, config: &CacheConfig) -> Result<Cache> {
         Cache::counted(child, config, &CacheHandle::default())
     }
@@ -153,7 +150,7 @@ impl Cache {
         })))
     }
 
-    /// What it has done so far and holds now.
+    /// Its counters so far.
     pub fn stats(&self) -> CacheStats {
         self.0.counters.counters().stats()
     }
@@ -197,7 +194,7 @@ impl Volume for Cache {
         LaneFuture::new(async move {
             let result = self.0.child.flush().await;
             if result.is_err() {
-                // What the child still has of the writes before, only the child can tell.
+                // After a failed flush only the child knows which earlier writes it still has.
                 self.0.state.borrow_mut().store.remove_all(0..u64::MAX);
             }
             result
@@ -263,19 +260,19 @@ impl Volume for Cache {
     }
 }
 
-/// Forgotten in one go, in bytes: some thousand blocks.
+/// Bytes invalidated in one go: some thousand blocks.
 const FORGOTTEN_BYTES: u64 = 64 << 20;
-/// What it costs to look for a block, in bytes moved.
+/// The cost of looking up a block, in equivalent bytes moved.
 const LOOK_COST_BYTES: u64 = 64;
 
-/// The `len` bytes at `at` in pieces that are forgotten in one go: offset and length.
+/// Splits the `len` bytes at `at` into pieces that are invalidated in one go: offset and length of each.
 fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     let starts = (at..at + len).step_by(FORGOTTEN_BYTES as usize);
     starts.map(move |start| (start, FORGOTTEN_BYTES.min(at + len - start)))
 }
 
 impl Cache {
-    /// Has the child write `data` at byte `at`, and keeps what the cache has of these bytes true.
+    /// Has the child write `data` at byte `at`, and keeps the cache consistent.
     async fn written<'a>(
         &'a self,
         at: u64,
@@ -293,20 +290,20 @@ impl Cache {
 }
 
 impl Inner {
-    /// Whether another may have taken the child over and written to it: then only the child knows.
+    /// Whether another owner may have taken over and written to the child, so that cached data cannot be trusted.
     fn is_in_doubt(&self) -> bool {
         let claim = self.shape.claim.as_ref();
         let is_in_doubt = claim.is_some_and(|claim| claim.is_in_doubt(time::now()));
         is_in_doubt && !is_planted(Bug::CacheKeptInDoubt)
     }
 
-    /// What it costs to look for the blocks of `bytes`, in bytes moved.
+    /// The cost of looking up the blocks of `bytes`, in equivalent bytes moved.
     fn look_cost(&self, bytes: &Range<u64>) -> usize {
         let touched = self.blocks.touched(bytes);
         ((touched.end - touched.start) * LOOK_COST_BYTES) as usize
     }
 
-    /// Reads what is missing from the child. In a frame of its own, to keep a hit's small.
+    /// Reads what is missing from the child. Boxed, to keep the future of a hit small.
     fn read_through(
         self: &Rc<Self>,
         bytes: Range<u64>,
@@ -331,7 +328,7 @@ impl Inner {
                             let range = (part.start - start) as usize..(part.end - start) as usize;
                             whole.append(payload.slice(range));
                         }
-                        // The bad spot may lie where only the fill reaches.
+                        // The bad sector may be outside the read, in a part that only the fill covers.
                         Err(error) if error.kind() == ErrorKind::Medium => {
                             return self.child.read(bytes.start, len).await;
                         }
@@ -343,13 +340,14 @@ impl Inner {
         })
     }
 
-    /// Finds the parts of a read, and begins fills for what is missing. `None` when there is no
-    /// room for that: the read then goes past the cache.
+    /// Finds the parts of a read and starts fills for what is missing. Returns `None` when there is no room for that;
+    /// the read then bypasses the cache.
     fn gather(self: &Rc<Self>, bytes: &Range<u64>, in_stream: bool) -> Option<SmallVec<[Part; 4]>> {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         let touched = self.blocks.touched(bytes);
-        // Twice, for what arrives and for the pages it is copied to; one read must not take all.
+        // Twice, for the arriving buffer and the pages it is copied to; and a single read must not use all of the
+        // cache.
         if (touched.end - touched.start) * 2 > state.store.capacity() as u64 / 4 {
             state.counters.misses.add(1);
             return None;
@@ -396,7 +394,7 @@ impl Inner {
         if missed {
             state.counters.misses.add(1);
             if in_stream {
-                // What had been read ahead here is gone again: go on from here.
+                // What had been read ahead here is gone again: restart from here.
                 state.read_ahead.advance(bytes.end);
             }
         } else {
@@ -405,7 +403,7 @@ impl Inner {
         Some(parts)
     }
 
-    /// Reads ahead for the stream that the last read belongs to, as far as its window has room.
+    /// Reads ahead for the stream of the last read, as far as its window has room.
     fn read_ahead(self: &Rc<Self>) {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
@@ -418,7 +416,8 @@ impl Inner {
                 state.read_ahead.advance(piece.end);
                 continue;
             }
-            // One request up to what is coming already; what it brings twice costs less than two.
+            // One request up to the next block already in flight; reading some blocks twice is cheaper than a second
+            // request.
             let coming = run
                 .clone()
                 .find(|&block| state.in_flight.fill_of(block).is_some());
@@ -439,7 +438,7 @@ impl Inner {
         }
     }
 
-    /// Begins to read `run` into the cache; `None` when there is no room.
+    /// Starts reading `run` into the cache; `None` when there is no room.
     fn begin_fill(
         self: &Rc<Self>,
         state: &mut State,
@@ -450,7 +449,7 @@ impl Inner {
             return None;
         }
         let fill = state.in_flight.begin_fill(run, read_ahead);
-        // A task of its own: others may join, and whoever asked first may be cancelled.
+        // In a task of its own, because others may join it and the first caller may be cancelled.
         drop(layers::spawn(self.clone().fill(fill.clone())));
         Some(fill)
     }
@@ -479,7 +478,7 @@ impl Inner {
 }
 
 impl State {
-    /// The bytes if all are cached, and whether they are part of a stream.
+    /// Returns the bytes if all are cached, and whether the read belongs to a stream.
     fn look_up(&mut self, blocks: Blocks, bytes: &Range<u64>) -> (Option<Payload>, bool) {
         let seen = self.read_ahead.observe(bytes);
         let mut payload = Payload::new();
@@ -497,20 +496,20 @@ impl State {
         (Some(payload), seen.in_stream)
     }
 
-    /// Notes that a reader uses a block, which `was_read_ahead` if this is its first use.
+    /// Records a reader's use of a block; `was_read_ahead`: it is the first use of a read-ahead block.
     fn count_use(&self, was_read_ahead: bool) {
         let bytes = u64::from(was_read_ahead) * self.store.block_bytes();
         self.counters.read_ahead_used_bytes.add(bytes);
     }
 
-    /// Whether reading `block` ahead would bring something that can be kept.
+    /// Whether reading `block` ahead would yield something that can be cached.
     fn is_missing(&self, block: u64) -> bool {
         !self.store.has_all(block)
             && self.in_flight.fill_of(block).is_none()
             && !self.in_flight.is_written(block)
     }
 
-    /// Notes that a reader of `block` waits for `fill`, if that is what brings the block.
+    /// Records that a reader of `block` waits for `fill`; returns false if the block is not attached to that fill.
     fn join(&mut self, fill: &Rc<Fill>, block: u64) -> bool {
         let brings = self.in_flight.fill_of(block);
         if !brings.is_some_and(|current| Rc::ptr_eq(current, fill)) {
@@ -521,7 +520,7 @@ impl State {
         true
     }
 
-    /// The blocks from the first of `among` on that neither the cache nor a fill has.
+    /// The run of blocks, starting with the first of `among`, that are neither cached nor being filled.
     fn missing_run(&self, blocks: Blocks, among: Range<u64>, bytes: &Range<u64>) -> Range<u64> {
         let mut end = among.start + 1;
         while end < among.end
@@ -533,8 +532,7 @@ impl State {
         among.start..end
     }
 
-    /// Copies what has arrived for `block`, which is `part` of the payload, into the cache, if it may
-    /// be kept.
+    /// Caches the bytes that arrived for `block`, which are `part` of the payload, if that is allowed.
     fn end_fill(
         &mut self,
         fill: &Rc<Fill>,
@@ -556,8 +554,8 @@ impl State {
     }
 }
 
-/// A change on its way to the child. However it ends, its end is noted: without
-/// [`Write::end_with`] the bytes stay unknown to the cache.
+/// A modification on its way to the child. Its end is recorded on drop, whatever the outcome; unless
+/// [`Write::end_with`] was called, the bytes stay invalid in the cache.
 struct Write<'a> {
     inner: &'a Inner,
     id: WriteId,
@@ -575,8 +573,8 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// The child has ended it well, and holds `data` now. Another write of the same bytes that begins
-    /// meanwhile forgets what is here of them, and no more is added.
+    /// The child has completed the write and now holds `data`, which is cached. If another write of the same bytes
+    /// begins meanwhile, it invalidates what was stored and nothing more is added.
     async fn end_with(self, data: &Payload) {
         let blocks = self.inner.blocks;
         let mut touched = blocks.touched(&self.bytes);
@@ -607,7 +605,7 @@ impl Drop for Write<'_> {
 }
 
 impl State {
-    /// Declares the bytes invalid; they may be many more than are cached.
+    /// Invalidates the bytes; the range may be far larger than what is cached.
     fn invalidate(&mut self, blocks: Blocks, bytes: &Range<u64>) {
         let touched = blocks.touched(bytes);
         if touched.end - touched.start > self.store.held() as u64 {

@@ -1,34 +1,31 @@
-//! Finds sequential readers and says what to read ahead for them. No I/O here: the cache asks for
-//! the next piece, and reports what it has asked the child for.
+//! Detects sequential readers and decides what to read ahead for them. No I/O here: the cache asks for the next piece
+//! and reports what it has requested from the child.
 //!
-//! Three reads that follow each other exactly are a stream. Its window, what may be ahead of the
-//! reader, is twice what the reader has read so far, from 128 KiB up to the configured maximum, so
-//! that a run that ends early wastes at most twice its length. The window is asked for in pieces of
-//! a quarter of it, up to about 1 MiB, whose ends lie on multiples of the child's optimal length (a
-//! stripe's full width): each piece then gives every share work, and several are in flight. The
-//! next piece is due as soon as the window has room for it, which keeps at least three quarters of
-//! the window ahead of the reader: the shares never run dry.
+//! Three reads that follow each other exactly form a stream. Its window, the amount to keep ahead of the reader, is
+//! twice what the reader has read so far, from 128 KiB up to the configured maximum; a run that ends early thus
+//! wastes at most twice its length. The window is requested in pieces of a quarter of it, up to about 1 MiB, that end
+//! on multiples of the child's optimal I/O length (a stripe's full width), so that each piece keeps every child busy
+//! and several are in flight. The next piece is due as soon as the window has room for it, which keeps at least three
+//! quarters of the window ahead of the reader, and the children never run dry.
 
 use std::ops::Range;
 
 use super::blocks::Blocks;
 use crate::Len;
 
-/// Streams that are known at a time; the least recent one gives way.
+/// The most streams tracked at a time; the least recently used one is replaced.
 const STREAMS_MAX: usize = 16;
-/// Reads that may be the beginning of a stream; random reads pass through here.
+/// Reads tracked as potential starts of a stream; random reads pass through here.
 const BEGINNINGS_MAX: usize = 32;
-/// Reads in a row that make a stream.
+/// Consecutive reads that make a stream.
 const READS_MIN: u32 = 3;
-/// The first window, in bytes.
+/// The initial window, in bytes.
 const WINDOW_MIN_BYTES: u64 = 128 << 10;
-/// Larger pieces use no share better, but are waited for longer.
+/// The longest piece, in bytes: a longer one uses the children no better, but takes longer to arrive.
 const PIECE_MAX_BYTES: u64 = 1 << 20;
-/// How far a stream's reader may skip forwards and stay in it, in bytes: a table scan skips the
-/// inner pages of its tree.
+/// How far a reader may skip forwards and remain in its stream, in bytes: a table scan skips its tree's inner pages.
 const SKIP_MAX_BYTES: u64 = 256 << 10;
-/// How far behind its foremost read a stream's other reads may be, in bytes: several in flight may
-/// overtake each other.
+/// How far a stream's reads may lag behind the foremost one, in bytes: reads in flight may overtake each other.
 const LAG_MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -38,18 +35,18 @@ pub(super) struct ReadAhead {
     align_bytes: u64,
     piece_max_bytes: u64,
     window_max_bytes: u64,
-    /// The most recent one first.
+    /// The most recently used first.
     streams: Vec<Stream>,
     beginnings: Vec<Beginning>,
 }
 
 #[derive(Clone, Debug)]
 struct Stream {
-    /// The end of the foremost read.
+    /// The end of the foremost read, in bytes.
     next: u64,
     /// What the reader has read so far, in bytes.
     run_bytes: u64,
-    /// Up to where the child has been asked; whole blocks.
+    /// The end of what has been requested from the child, in bytes; whole blocks.
     ahead_to: u64,
 }
 
@@ -60,18 +57,18 @@ struct Beginning {
     reads: u32,
 }
 
-/// What a read is part of.
+/// How a read relates to the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// It belongs to a stream, which [`ReadAhead::next_piece`] is now about.
+    /// It belongs to a stream, the one that [`ReadAhead::next_piece`] now serves.
     pub(super) in_stream: bool,
-    /// It only goes on within the block where the read before it ended.
+    /// It only continues within the block where the previous read ended.
     pub(super) same_block: bool,
 }
 
 impl ReadAhead {
-    /// For a child of this length whose I/O is best in multiples of `optimal_io_bytes`; a
-    /// `window_max_bytes` of zero reads nothing ahead.
+    /// For a child of this length whose preferred I/O length is `optimal_io_bytes`; a `window_max_bytes` of zero
+    /// disables read-ahead.
     pub(super) fn new(
         blocks: Blocks,
         len: Len,
@@ -92,7 +89,7 @@ impl ReadAhead {
         }
     }
 
-    /// Notes a read of the bytes `range`.
+    /// Records a read of the bytes `range`.
     pub(super) fn observe(&mut self, range: &Range<u64>) -> Seen {
         if let Some(found) = self.streams.iter().position(|stream| stream.takes(range)) {
             self.streams[..=found].rotate_right(1);
@@ -149,7 +146,7 @@ impl ReadAhead {
         }
     }
 
-    /// What the stream of the last read wants to be read next: whole blocks. `None` while its window is full.
+    /// The next piece to read for the stream of the last read, in whole blocks. `None` while its window is full.
     pub(super) fn next_piece(&self) -> Option<Range<u64>> {
         let stream = self.streams.first()?;
         let block = self.blocks.block_bytes();
@@ -167,7 +164,7 @@ impl ReadAhead {
         (start < end && end <= stream.next + window).then_some(start..end)
     }
 
-    /// The stream of the last read has been served up to `to`.
+    /// Records that the stream of the last read has been served up to `to`.
     pub(super) fn advance(&mut self, to: u64) {
         if let Some(stream) = self.streams.first_mut() {
             stream.ahead_to = to.next_multiple_of(self.blocks.block_bytes());
@@ -177,7 +174,7 @@ impl ReadAhead {
 
 impl Stream {
     fn takes(&self, range: &Range<u64>) -> bool {
-        // Never further than the run is long: a young stream must not swallow its neighbours.
+        // Never further than the run is long: a young stream must not absorb its neighbours.
         range.start <= self.next + self.run_bytes.min(SKIP_MAX_BYTES)
             && range.start + self.run_bytes.min(LAG_MAX_BYTES) >= self.next
     }
@@ -195,7 +192,7 @@ mod tests {
         ReadAhead::new(blocks, Len::new(volume_bytes), 128 << 10, 8 * MIB)
     }
 
-    /// Reads `range` and takes all pieces that are due.
+    /// Observes a read of `range` and takes all pieces that are due.
     fn read(state: &mut ReadAhead, range: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         if state.observe(&range).in_stream {

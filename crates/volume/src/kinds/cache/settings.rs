@@ -1,4 +1,5 @@
-//! `cache = { size = "512MiB", of = … }`: how much memory, and what is read ahead.
+//! The configuration section `cache = { size = "512MiB", of = … }`: how much memory to use, and how much to read
+//! ahead.
 
 use std::{ops::Range, rc::Rc, sync::Arc};
 
@@ -14,19 +15,18 @@ use crate::{
     values::{ConfigError, Size},
 };
 
-/// The page that a cache keeps; less holds none.
+/// The smallest size, one page of cached data.
 const SIZE_BYTES_MIN: u64 = 4096;
 
 /// `cache = { size = "512MiB", of = … }`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// The memory that it may hold.
+    /// The memory that it may use.
     pub size: Spanned<Size>,
-    /// The most that is read ahead of a sequential run; "0B" for nothing. The cache chooses when
-    /// it is not given.
+    /// The most to read ahead of a sequential run; "0B" disables it. If omitted, the cache chooses.
     pub read_ahead: Option<Spanned<Size>>,
-    /// The user's word that nobody else ever writes to what is cached.
+    /// The user's assurance that nobody else ever writes to what is cached.
     #[serde(default)]
     pub only_writer: bool,
     /// What is cached.

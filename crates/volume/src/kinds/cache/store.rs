@@ -1,16 +1,16 @@
 //! The cached blocks: a table of slots with a hash index and a clock for eviction.
 //!
-//! Each slot counts its reuses up to three. The clock's hand takes one count from each slot that it
-//! passes and evicts the first that has none. A new block has none: a block that a scan reads once
-//! goes after one revolution of the hand, a block in use stays for up to four without a touch. That
-//! resists scans well enough with one byte a slot and nothing to reorder on a hit (S3-FIFO sorts a
-//! little better, for three queues and their stale entries).
+//! Each slot counts up to three reuses. The clock's hand takes one count from each slot that it passes and evicts the
+//! first slot without any. A new block starts at zero: a block that a scan reads once is evicted after one revolution
+//! of the hand, a block in use survives up to four without being touched. That resists scans well enough with one
+//! byte per slot and no reordering on a hit. (S3-FIFO does a little better, at the cost of three queues and their
+//! stale entries.)
 //!
-//! Blocks are shared, never changed under a reader: a write to a block that somebody still looks at
-//! replaces it by a changed copy; otherwise it is changed in place.
+//! Blocks are shared and never changed under a reader: a write to a block that a reader still holds replaces it with
+//! a modified copy; otherwise the block is modified in place.
 //!
-//! Memory is counted in blocks. Reads in flight reserve theirs before they begin, so that all that
-//! the cache holds stays within its capacity.
+//! Memory is counted in blocks. Reads in flight reserve theirs before they begin, so that everything the cache holds
+//! stays within its capacity.
 
 use std::{ops::Range, sync::Arc};
 
@@ -33,7 +33,7 @@ pub(super) struct Store {
 
 struct Slot {
     block: u64,
-    /// All of the block; `None` in a free slot.
+    /// The whole block; `None` in a free slot.
     data: Option<Slice>,
     valid: u64,
     reuses: u8,
@@ -62,12 +62,12 @@ impl Store {
         }
     }
 
-    /// The blocks that it may hold.
+    /// The maximum number of blocks it may hold.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The blocks that it holds.
+    /// The number of blocks it holds.
     pub(super) fn held(&self) -> usize {
         self.index.len()
     }
@@ -82,14 +82,14 @@ impl Store {
         self.blocks.block_bytes()
     }
 
-    /// Notes that a block leaves, which is `unused` if it was read ahead and nobody has read it.
+    /// Counts a block that leaves; `unused`: it was read ahead and nobody has read it.
     pub(super) fn count_waste(&self, unused: bool) {
         let bytes = u64::from(unused) * self.block_bytes();
         self.counters.read_ahead_wasted_bytes.add(bytes);
     }
 
-    /// A part of `block`, if it is valid. `again` says that this is not just the next part of a
-    /// block that the same reader is working through: only then does it speak for keeping it.
+    /// A part of `block`, if it is valid. `again` is false if this is just the next part of a block that the same
+    /// reader is working through, which does not count as a reuse.
     pub(super) fn get(&mut self, block: u64, part: Range<usize>, again: bool) -> Option<Found> {
         let slot = &mut self.slots[*self.index.get(&block)? as usize];
         let needed = self.blocks.needed(&part);
@@ -119,7 +119,7 @@ impl Store {
         self.has(block, &(0..self.blocks.block_bytes() as usize))
     }
 
-    /// Keeps all of `block`. Without room (all is reserved) it is not kept.
+    /// Caches all of `block`. Does nothing without room (everything is reserved).
     pub(super) fn insert(&mut self, block: u64, data: Slice, read_ahead: bool) {
         let valid = self.blocks.all();
         if let Some(slot) = self.slot_for(block) {
@@ -132,14 +132,13 @@ impl Store {
         }
     }
 
-    /// Puts the bytes of `data` from `start` on, which a write has put on the volume, into `part`
-    /// of `block`.
+    /// Updates `part` of `block` after a write to the volume with the bytes of `data` from `start` on.
     pub(super) fn update(&mut self, block: u64, part: Range<usize>, data: &Payload, start: usize) {
         let covered = self.blocks.covered(&part);
         let known = self.index.get(&block).copied();
         let slot = match known {
             Some(slot) => slot,
-            // Less than a granule would be held in vain.
+            // Less than a granule makes nothing valid, so do not spend memory on it.
             None if covered == 0 => return,
             None => match self.slot_for(block) {
                 Some(slot) => slot,
@@ -158,8 +157,7 @@ impl Store {
         slot.valid |= covered;
     }
 
-    /// Declares `part` of `block` invalid, because a write is about to change it. Its memory stays,
-    /// for the write's end to fill.
+    /// Invalidates `part` of `block` because a write to it begins. Keeps the memory, for the write's end to fill.
     pub(super) fn invalidate(&mut self, block: u64, part: &Range<usize>) {
         if let Some(&slot) = self.index.get(&block) {
             let slot = &mut self.slots[slot as usize];
@@ -169,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Forgets `block`.
+    /// Drops `block`.
     pub(super) fn remove(&mut self, block: u64) {
         if let Some(slot) = self.index.remove(&block) {
             self.empty(slot);
@@ -177,7 +175,7 @@ impl Store {
         }
     }
 
-    /// Forgets all of `blocks`, which may be many more than there are.
+    /// Drops all of `blocks`; the range may be far larger than what is cached.
     pub(super) fn remove_all(&mut self, blocks: Range<u64>) {
         if blocks.end - blocks.start <= self.slots.len() as u64 {
             blocks.for_each(|block| self.remove(block));
@@ -188,7 +186,7 @@ impl Store {
         among.into_iter().for_each(|block| self.remove(block));
     }
 
-    /// Sets room for `count` blocks aside, evicting as needed; false if there cannot be so much.
+    /// Reserves room for `count` blocks, evicting as needed; returns false if there cannot be that much.
     pub(super) fn reserve(&mut self, count: usize) -> bool {
         if self.reserved + count > self.capacity {
             return false;
@@ -201,7 +199,7 @@ impl Store {
         true
     }
 
-    /// Gives back room that was set aside.
+    /// Releases reserved room.
     pub(super) fn release(&mut self, count: usize) {
         self.reserved -= count;
         self.tell_memory();
@@ -213,7 +211,7 @@ impl Store {
         self.counters.reserved_bytes.set(bytes(self.reserved));
     }
 
-    /// The slot of `block`, or a new one for it with nothing valid; `None` without room.
+    /// The slot of `block`, or a new one without valid data; `None` without room.
     fn slot_for(&mut self, block: u64) -> Option<u32> {
         if let Some(&slot) = self.index.get(&block) {
             return Some(slot);
@@ -240,7 +238,7 @@ impl Store {
         Some(slot)
     }
 
-    /// Forgets the block that is least worth keeping. There must be one.
+    /// Evicts the least valuable block. There must be one.
     fn evict(&mut self) {
         loop {
             self.hand = (self.hand + 1) % self.slots.len();

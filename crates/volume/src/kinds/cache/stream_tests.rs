@@ -15,7 +15,7 @@ use crate::{
 
 #[test]
 fn one_page_at_a_time_from_a_lane_that_only_runs_while_it_waits() {
-    // Misses only until the run is known: three reads, in one block or in three.
+    // Misses occur only until the run is detected: three reads, in one block or in three.
     for (page_bytes, misses) in [(4 * KIB, 1), (64 * KIB, 3)] {
         let lane = Lane::new(&LaneConfig::default()).expect("io_uring works here");
         let len = 32 * MIB + 512;
@@ -69,7 +69,7 @@ fn one_page_at_a_time_from_a_lane_that_only_runs_while_it_waits() {
         assert!(large >= 32, "{large} of {reads} requests are large");
         let used_or_wasted = stats.read_ahead_used_bytes + stats.read_ahead_wasted_bytes;
         assert_eq!(stats.read_ahead_bytes, used_or_wasted);
-        // The second time all of it is there.
+        // The second time everything is cached.
         child.forget();
         for page in 0..pages {
             let at = page * page_bytes;
@@ -210,7 +210,7 @@ fn a_reader_behind_its_window_sees_what_was_written_over_it() {
         for page in 0..1024usize {
             let at = page * 4096;
             if page % 7 == 0 {
-                // Into what is ahead of the reader, read already or on its way.
+                // Ahead of the reader, where data is cached already or being read.
                 let ahead = (at + random.below(256) as usize * 4096).min(4 * MIB - 4096);
                 cache
                     .write(

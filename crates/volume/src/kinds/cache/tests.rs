@@ -1,4 +1,4 @@
-//! The cache as a volume: over a child that delays, reorders and fails.
+//! The cache as a volume, over a child that delays, reorders and fails.
 
 use std::cell::Cell;
 
@@ -129,7 +129,7 @@ fn a_read_that_a_write_overtook_leaves_nothing_stale() {
     on_lane(async {
         let child = TestVolume::new(MIB);
         let cache = cache(&child, MIB, 0);
-        // The child has taken the old bytes for the read, and gives them after the write has ended.
+        // The child has taken the old bytes for the read, and returns them after the write has ended.
         child.hold(|call| call.kind == Kind::Read);
         let old = reading(&cache, 0, 2 * BLOCK);
         settle().await;
@@ -166,7 +166,7 @@ fn a_read_during_a_write_is_not_kept_and_not_joined_afterwards() {
         let during = reading(&cache, BLOCK + 512, BLOCK - 512);
         let beside = reading(&cache, 0, 3 * BLOCK);
         settle().await;
-        // The write ends between the children's answer to these reads and their end.
+        // The write ends between the child's answer to these reads and their completion.
         child.hold(|call| call.kind == Kind::Read);
         write.await.unwrap();
         let after = reading(&cache, BLOCK, BLOCK);
@@ -288,7 +288,7 @@ fn whatever_ran_together_the_cache_agrees_with_its_child_afterwards() {
             let len = 600 * KIB + 512 * seed as usize;
             let child = filled(len);
             child.pause_us_max.set(80);
-            // A third of the volume fits, so that much is evicted.
+            // A third of the volume fits, so there is a lot of eviction.
             let cache = cache(&child, 256 * KIB, 32 * KIB);
             for _ in 0..60 {
                 child.fails.set(if random.below(4) == 0 {
@@ -352,7 +352,7 @@ fn every_read_sees_each_ended_write_and_nothing_is_unread() {
     const WRITERS: usize = 24;
     on_lane(async {
         for seed in 1..5 {
-            // Each writer counts upwards in 512 bytes of its own; eight share a block.
+            // Each writer counts up in its own 512 bytes; eight share a block.
             let child = TestVolume::new(MIB + 512 * seed as usize);
             child.pause_us_max.set(60);
             child
@@ -385,7 +385,7 @@ fn every_read_sees_each_ended_write_and_nothing_is_unread() {
                         let mut seen = [0u8; WRITERS];
                         while !stop.get() {
                             if random.below(20) == 0 {
-                                // Elsewhere, so that blocks are evicted.
+                                // Elsewhere, to cause evictions.
                                 cache
                                     .read(random.below(200) * 4096, 16 * KIB)
                                     .await
@@ -454,7 +454,7 @@ fn reads_too_large_for_the_cache_go_past_it() {
             );
         }
         assert_eq!(cache.stats().held_bytes, 0);
-        // Many small ones at once: what finds no room is not kept.
+        // Many small ones at once: what finds no room is not cached.
         child.hold(|_| true);
         let reads: Vec<_> = (0..200).map(|i| reading(&cache, i * 4096, 4096)).collect();
         settle().await;
@@ -486,7 +486,7 @@ fn a_bad_size_is_refused_with_the_value() {
 #[test]
 fn a_child_that_grew_is_cached_up_to_its_new_end() {
     on_lane(async {
-        // The last block is not whole before.
+        // The last block is incomplete before.
         let (before, after) = (16 * BLOCK + 512, 18 * BLOCK);
         let child = TestVolume::with(after, |shape| shape.len = crate::Len::new(before as u64));
         let cache = cache(&child, MIB, 0);
@@ -533,7 +533,7 @@ fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
         };
         reads(1).await;
         reads(1).await;
-        // Longer ago than the oldest proof may be: another owner may have written.
+        // Longer than a proof is good for: another owner may have written.
         claim.proved(time::now());
         time::sleep(Duration::from_secs(4)).await;
         reads(2).await;

@@ -1,9 +1,9 @@
-//! A concat: one volume whose children follow one another, each with all that it has. It is how a full disk gets a
-//! second one behind it, and what children of different lengths are good for. It has no redundancy: if a child is
-//! lost, all is.
+//! A concat: one volume whose children follow one another, each with its full length. It extends a full disk by a
+//! second one, and makes use of children of different lengths. It has no redundancy: if one child is lost, everything
+//! is.
 //!
 //! It is the volume of a [stripe](crate::kinds::stripe) with another map, and has the same superblocks and claims: a
-//! child that is missing, foreign or doubled is refused, and the order of the list does not matter.
+//! missing, foreign or duplicate child is refused, and the order of the list does not matter.
 
 pub mod settings;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! `concat = { of = [ … ] }`: several volumes, one after the other. As a stripe, it is made by
-//! [`Graph::create_stripe`](crate::graph::Graph::create_stripe) alone.
+//! The configuration section `concat = { of = [ … ] }`: several volumes, one after the other. Like a stripe, it is
+//! created only by [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
 
 use std::{ops::Range, sync::Arc};
 
@@ -26,7 +26,7 @@ pub struct Concat {
 }
 
 impl Concat {
-    /// What there is to it.
+    /// Its children and layout.
     pub(crate) fn family(&self) -> Family<'_> {
         Family {
             layout: Layout::Concat,

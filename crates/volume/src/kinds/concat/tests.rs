@@ -1,4 +1,5 @@
-//! The concat as a volume: over children of different lengths that delay, reorder and fail; and who is no child of it.
+//! The concat as a volume: over children of different lengths that delay, reorder and fail; and which children are
+//! refused.
 
 use std::rc::Rc;
 
@@ -37,7 +38,7 @@ fn options(layout: Layout) -> CreateOptions {
 
 async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     let children = named(volumes);
-    // Whoever had it is gone: claims are not what these tests are about.
+    // Removes any earlier owner: claims are not the subject of these tests.
     volumes.iter().for_each(|volume| drop(volume.crash()));
     let owner = Owner::passing("a test");
     let claim = Claim::new(&owner, children.len(), Others::Overrule, 0).expect("chance");
@@ -46,7 +47,7 @@ async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     opened.on_lane(&lane)
 }
 
-/// A new concat of children with so many MiB of data, and a bit more.
+/// A new concat of children with this many MiB of data each, plus a little.
 async fn new_concat(data_mib: &[u64]) -> (Stripe, Vec<Rc<TestVolume>>) {
     let lens = data_mib.iter().map(|mib| (mib + 1) * MIB + 4096);
     let volumes: Vec<_> = lens.map(|len| TestVolume::new(len as usize)).collect();
@@ -74,7 +75,7 @@ fn it_is_as_long_as_its_children_together() {
         let (concat, volumes) = new_concat(&[1, 3, 2]).await;
         assert_eq!(concat.shape().len_bytes(), 6 * MIB);
         assert_eq!(concat.uuid(), Uuid::from_u128(7));
-        // The border between the first two, and nothing of the third.
+        // Across the border between the first two children, and nothing of the third.
         concat.read(MIB - 512, 1024).await.expect("it reads");
         let reads = || {
             volumes
@@ -104,7 +105,7 @@ fn it_is_as_long_as_its_children_together() {
     });
 }
 
-/// One request to it, in blocks of 512 bytes.
+/// One request to the concat, in blocks of 512 bytes.
 #[derive(Clone, Debug)]
 enum Step {
     Write(u64, u64, bool),
@@ -128,8 +129,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Children that take their time, and a model: what is read is what was written, and what was flushed or written
-    /// with FUA is durable on its child.
+    /// Slow children, and a model: reads return what was written, and what was flushed or written with FUA is durable
+    /// on its child.
     #[test]
     fn it_is_one_volume_whatever_its_children(
         lens in proptest::collection::vec(1u64..4, 1..6),
@@ -168,7 +169,7 @@ proptest! {
                     Step::Discard(at, n) => {
                         let (at, n) = within(at, n);
                         concat.discard(at, n).await.expect("it discards");
-                        // What is there now is the children's affair, and theirs to keep.
+                        // The content is now up to the children, but must not change any more.
                         let now = concat.read(at, n as usize).await.expect("it reads");
                         model[at as usize..(at + n) as usize].copy_from_slice(&now.to_vec());
                     }
@@ -297,7 +298,7 @@ fn the_order_of_the_list_does_not_matter_and_who_is_missing_or_foreign_is_named(
         let shrunk = opened(&[a.clone(), b.clone(), shrunk]).await;
         refused(shrunk, &["concat child c", "3145728", "grow it back"]);
         let (_, others) = new_concat(&[1, 1, 1]).await;
-        // The same name for both: as if one had been created again over a part of the other.
+        // The same identity for both, as if one had been created again over a part of the other.
         let again = CreateOptions {
             created_unix_s: 5,
             force: true,

@@ -1,5 +1,5 @@
-//! The `fault` layer, for tests: a volume that fails, waits or hangs as told by rules. The rules
-//! can be changed from anywhere while the volume is in use.
+//! The `fault` layer, for tests: a volume that fails, delays or hangs requests according to rules, which can be
+//! changed from anywhere while the volume is in use.
 
 pub mod settings;
 
@@ -19,7 +19,7 @@ use crate::{
     Volume,
 };
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -36,33 +36,33 @@ pub enum Operation {
 /// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It ends with this error and is not done.
+    /// It fails with this error and is not executed.
     Fail(ErrorKind),
-    /// It is done, and ends with this error all the same.
+    /// It is executed, and fails with this error all the same.
     FailAfter(ErrorKind),
-    /// It begins this much later.
+    /// It begins after this delay.
     Delay(Duration),
     /// It begins when the rules are cleared.
     Hang,
 }
 
-/// Which requests something happens to.
+/// Which requests an action applies to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// The operation; any when `None`.
     pub on: Option<Operation>,
     /// A range of bytes that the request must touch; any when `None`. A flush touches none.
     pub range: Option<Range<u64>>,
-    /// Requests that match and are let pass first.
+    /// How many matching requests pass first.
     pub skip: u64,
-    /// How many it acts on; without a limit when `None`.
+    /// How many requests it acts on; unlimited when `None`.
     pub times: Option<u64>,
-    /// What happens.
+    /// What happens to them.
     pub action: Action,
 }
 
 impl Rule {
-    /// A rule that does `action` to every request; narrow it with the fields.
+    /// A rule that applies `action` to every request; narrow it with the fields.
     pub fn always(action: Action) -> Self {
         Rule {
             on: None,
@@ -90,23 +90,23 @@ pub struct FaultHandle(Arc<Mutex<Rules>>);
 struct Rules {
     rules: Vec<Rule>,
     acted: u64,
-    /// Counts clearings: what hangs since an earlier one goes on.
+    /// The number of clearings: a request that hangs since before the last one goes on.
     cleared: u64,
     hanging: Vec<Waker>,
 }
 
 impl FaultHandle {
-    /// No rules yet.
+    /// Without rules.
     pub fn new() -> Self {
         FaultHandle::default()
     }
 
-    /// Adds a rule behind those that there are. The first that matches decides.
+    /// Appends a rule. The first rule that matches decides.
     pub fn add(&self, rule: Rule) {
         self.lock().rules.push(rule);
     }
 
-    /// Removes all rules and lets what hangs go on.
+    /// Removes all rules and releases hanging requests.
     pub fn clear(&self) {
         let hanging = {
             let mut rules = self.lock();
@@ -117,7 +117,7 @@ impl FaultHandle {
         hanging.into_iter().for_each(Waker::wake);
     }
 
-    /// How many requests something has happened to.
+    /// How many requests a rule has acted on.
     pub fn acted(&self) -> u64 {
         self.lock().acted
     }
@@ -159,7 +159,7 @@ impl FaultHandle {
     }
 }
 
-/// A volume that fails as told.
+/// A volume that fails according to rules.
 pub struct Fault {
     inner: SharedVolume,
     handle: FaultHandle,

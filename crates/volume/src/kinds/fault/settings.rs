@@ -1,4 +1,4 @@
-//! `fault = { rules = [ … ], of = … }`: which requests fail from the start, and how.
+//! The configuration section `fault = { rules = [ … ], of = … }`: which requests fail from the start, and how.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Looked at in order; the first that matches decides.
+    /// Checked in order; the first that matches decides.
     #[serde(default)]
     pub rules: Vec<Spanned<FaultRule>>,
     /// What fails.
@@ -29,17 +29,17 @@ pub struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultRule {
-    /// The operation that it matches; all when not given.
+    /// The operation that it matches; all if omitted.
     pub on: Option<Operation>,
-    /// Matches are let pass this many times first.
+    /// How many matching requests pass first.
     #[serde(default, deserialize_with = "count")]
     pub skip: u64,
-    /// It acts this many times, then never again; without a limit when not given.
+    /// How many times it acts; unlimited if omitted.
     #[serde(default, deserialize_with = "some_count")]
     pub times: Option<u64>,
-    /// The request ends with this error.
+    /// The request fails with this error.
     pub fail: Option<FaultKind>,
-    /// The request begins this much later.
+    /// The request begins after this delay.
     pub delay: Option<Time>,
     /// The request never begins.
     #[serde(default)]
@@ -63,7 +63,7 @@ fn some_count<'de, D: Deserializer<'de>>(
 }
 
 impl FaultRule {
-    /// What the layer is told; `None` unless exactly one action is given.
+    /// The rule for the layer; `None` unless exactly one action is given.
     fn rule(&self) -> Option<Rule> {
         let action = match (self.fail, self.delay, self.hang) {
             (Some(kind), None, false) => Action::Fail(kind.into()),
@@ -84,11 +84,11 @@ impl FaultRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A failed medium.
+    /// The medium failed.
     Medium,
     /// No space left.
     NoSpace,
-    /// Nobody answers.
+    /// The peer cannot be reached.
     Unreachable,
     /// No answer came in time.
     TimedOut,

@@ -1,4 +1,5 @@
-//! `cache = "write-through"`: what a file leaf does with the page cache, and when a write is durable.
+//! The `cache` setting of a file leaf, such as `cache = "write-through"`: how it uses the page cache, and when a
+//! write is durable.
 
 use serde::Deserialize;
 
@@ -6,24 +7,24 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Caching {
-    /// Past the page cache (O_DIRECT); durable at a flush.
+    /// Bypasses the page cache (O_DIRECT); durable after a flush.
     #[default]
     Direct,
-    /// Past the page cache, every write durable before it ends (O_DIRECT + O_DSYNC).
+    /// Bypasses the page cache; every write is durable when it completes (O_DIRECT + O_DSYNC).
     DirectSync,
-    /// Through the page cache, every write durable before it ends (O_DSYNC).
+    /// Uses the page cache; every write is durable when it completes (O_DSYNC).
     WriteThrough,
-    /// In the page cache; durable at a flush.
+    /// Uses the page cache; durable after a flush.
     WriteBack,
 }
 
 impl Caching {
-    /// Whether I/O goes past the page cache.
+    /// Whether I/O bypasses the page cache.
     pub fn is_direct(self) -> bool {
         matches!(self, Caching::Direct | Caching::DirectSync)
     }
 
-    /// Whether every write is durable when it ends.
+    /// Whether every write is durable when it completes.
     pub fn is_synchronous(self) -> bool {
         matches!(self, Caching::DirectSync | Caching::WriteThrough)
     }

@@ -1,4 +1,4 @@
-//! What can be said about a file without opening it for writing.
+//! Checks on a file that do not need to open it for writing.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use libc::{major, minor};
 
 use super::FileOptions;
 
-/// What a path leads to, whatever the path.
+/// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Leads {
-    /// To a block device, by its number.
+    /// A block device, by its number.
     Device(u64),
-    /// To a file, by the numbers of its file system and inode.
+    /// A file, by its file system and inode number.
     File(u64, u64),
-    /// To what is not there yet.
+    /// Nothing yet; the resolved path.
     Nowhere(PathBuf),
 }
 
@@ -38,8 +38,8 @@ impl Leads {
     }
 }
 
-/// Refuses what cannot be opened with these options, and says what to write instead; `configured` is
-/// the path as it is written.
+/// Refuses what cannot be opened with these options, and says what to write instead; `configured` is the path as
+/// written in the configuration.
 pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result<(), String> {
     let path = &*options.path;
     let shown = path.display();
@@ -53,7 +53,7 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
                 .filter(|parent| !parent.as_os_str().is_empty());
             return match parent.map(fs::metadata) {
                 None | Some(Ok(_)) => Ok(()),
-                // What a shell would put in place of these, it does not.
+                // These would have been expanded by a shell, but not here.
                 Some(Err(_)) if configured.to_string_lossy().starts_with(['~', '$']) => {
                     wrong(format!(
                         "{shown} cannot be created: a path stands for itself, without ~ and variables; \
@@ -96,7 +96,7 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
         ));
     }
     if !found.is_file() {
-        // A device says how long it is only when it is opened.
+        // A device's length is known only once it is opened.
         return match mounted_at(found.rdev()).filter(|_| !options.read_only) {
             Some(directory) => wrong(format!(
                 "{shown} is mounted at {}; unmount it, or name another device",

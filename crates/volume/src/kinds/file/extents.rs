@@ -1,9 +1,9 @@
-//! Locks on extents of a file, for all lanes, where its medium keeps no order itself: exclusive or shared.
-//! Exclusive are a write of a part of a unit, which reads, changes and writes all of it and would undo another
-//! write in between; and in the page cache every write, because a read must not see half of it.
+//! Range locks on a file, exclusive or shared, across all lanes, for media that do not order requests themselves. A
+//! write of part of a unit is exclusive: it is a read-modify-write of the unit and would undo a concurrent write. In
+//! the page cache every write is exclusive, because a read must not see half of it.
 //!
-//! The mutex is held for a look at what is in flight, and a claim that nobody is in the way of never waits: that
-//! costs less than to take every I/O to one lane, which wakes that lane up and is woken by it.
+//! The mutex is held only while the requests in flight are examined, and an uncontended lock never waits. That is
+//! cheaper than sending every I/O to one lane, which would cost a wake-up in each direction.
 
 use std::{
     future::poll_fn,
@@ -14,13 +14,13 @@ use std::{
 
 use engine::range::overlap;
 
-/// The extents of a file that are in use, and who waits for them.
+/// The ranges of a file that are in use, and who waits for them.
 #[derive(Debug, Default)]
 pub(super) struct Extents(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
-    /// Where a claim stands as long as it is there, in no order.
+    /// The current locks by index, in no particular order.
     places: Vec<Option<Place>>,
     free: Vec<usize>,
     last: u64,
@@ -31,12 +31,12 @@ struct Line {
 
 #[derive(Debug)]
 struct Place {
-    /// Later ones are greater.
+    /// Its position in arrival order.
     number: u64,
     /// In bytes.
     range: Range<u64>,
     alone: bool,
-    /// How many of those before it exclude it.
+    /// How many earlier locks conflict with it.
     ahead: usize,
     waker: Option<Waker>,
 }
@@ -48,7 +48,7 @@ impl Place {
 }
 
 impl Line {
-    /// Gives the place of a new claim, and whether it has to wait.
+    /// Adds a lock; returns its index, and whether it has to wait.
     fn enter(&mut self, range: Range<u64>, alone: bool) -> (usize, bool) {
         self.last += 1;
         let mut place = Place {
@@ -58,7 +58,7 @@ impl Line {
             ahead: 0,
             waker: None,
         };
-        // Readers among themselves do not look at each other.
+        // Readers do not check each other.
         if alone || self.alone > 0 {
             let before = self.places.iter().flatten();
             place.ahead = before.filter(|other| other.excludes(&place)).count();
@@ -74,7 +74,7 @@ impl Line {
         (index, waits)
     }
 
-    /// Whether the claim at `index` has to wait, and wakes `waker` when it has no longer.
+    /// Whether the lock at `index` still has to wait; if so, `waker` is woken when it no longer does.
     fn waits(&mut self, index: usize, waker: &Waker) -> bool {
         let place = self.places[index].as_mut();
         let place = place.expect("a claim has its place until it is dropped");
@@ -85,7 +85,7 @@ impl Line {
         waits
     }
 
-    /// Removes a claim; gives those whose turn has come.
+    /// Removes a lock; returns the wakers of those that may proceed.
     fn leave(&mut self, index: usize) -> Vec<Waker> {
         let left = self.places[index].take();
         let left = left.expect("a claim has its place until it is dropped");
@@ -110,7 +110,7 @@ impl Line {
 }
 
 impl Extents {
-    /// Waits for all who came before and cannot share `range` (in bytes). First come, first served.
+    /// Waits for all earlier locks that conflict on `range` (in bytes). First come, first served.
     pub(super) async fn claim(&self, range: Range<u64>, alone: bool) -> Claimed<'_> {
         let (index, waits) = self.line().enter(range, alone);
         let claimed = Claimed {
@@ -132,7 +132,7 @@ impl Extents {
     }
 }
 
-/// An extent in use, until this is dropped.
+/// A range in use, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Claimed<'a> {
     extents: &'a Extents,

@@ -1,5 +1,5 @@
-//! Durable writes that fail, on the disks of the simulated world: which errors are the write's own, and
-//! which say that others may be lost.
+//! Durable writes that fail, on the disks of the simulated world: which errors concern only the write itself, and
+//! which mean that other writes may be lost.
 
 use engine::{
     sim::{Fault, FaultKind, Host, World, seeds},
@@ -41,7 +41,7 @@ async fn expect_page(disk: &impl Volume, index: u64, byte: u8) {
     assert!(read.to_vec().iter().all(|found| *found == byte), "{index}");
 }
 
-/// A disk of which page 1 is written and volatile, on a machine whose next sync of a durable write fails.
+/// A disk whose page 1 is written and volatile, on a machine where the sync of the next durable write will fail.
 async fn opened_before_a_failing_sync(host: &Host, caching: Caching) -> FileVolume<FileMedium> {
     let disk = opened_with_a_volatile_page(caching).await;
     fail_next_sync(host);
@@ -70,7 +70,7 @@ fn machine(seed: u64) -> (World, Host) {
     (world, host)
 }
 
-/// Each mode on a machine of its own, under several seeds.
+/// Runs each mode on a machine of its own, under several seeds.
 fn on_a_machine<F: Future<Output = ()>>(test: impl Fn(Host, Caching) -> F) {
     for caching in MODES {
         seeds(20, |seed| {

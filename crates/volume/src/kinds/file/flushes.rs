@@ -1,18 +1,17 @@
-//! What all lanes of a file leaf share: which writes no flush has covered yet, the flush that runs, and
-//! whether one has failed.
+//! The flush state shared by all lanes of a file leaf: which writes no flush has covered yet, the flush in progress,
+//! and whether one has failed.
 //!
-//! Each lane counts the volatile writes that it has *ended*, in a counter that only it writes. A
-//! flush adds the counters up before its fdatasync begins; what it covers afterwards is that sum.
-//! Sums are taken under one lock, so that of two sums the later covers the earlier, and a flush
-//! whose sum is covered already has nothing to do. One fdatasync runs at a time: flushes
-//! that come meanwhile share the next one, and no success can overtake the report of a failure.
+//! Each lane counts its *completed* volatile writes in a counter that only it writes. A flush sums up the counters
+//! before its fdatasync begins; that sum is what it covers. Sums are taken under one lock, so of two sums the later
+//! covers the earlier, and a flush whose sum is already covered has nothing to do. Only one fdatasync runs at a time:
+//! flushes that arrive meanwhile share the next one, and no success can overtake the report of a failure.
 //!
-//! A failed flush stays: what it should have covered may be lost although Linux calls it clean. A
-//! failed durable write is an error of that write. Only where its own sync failed, and not the write,
-//! it casts [doubt](LaneFlushes::doubt) on what was volatile since it began: a disk that could not
-//! empty its cache may have lost that, and says so once, so a flush that ends well meanwhile proves
-//! nothing. Flushes wait until it is [known](LaneFlushes::judging) which of both failed. The next flush
-//! reports a doubt, and stays failed.
+//! A failed flush is sticky: what it should have covered may be lost, although Linux marks the pages clean. A failed
+//! durable write is an error of that write alone, with one exception: if the write itself worked and only its sync
+//! failed, it casts [doubt](LaneFlushes::doubt) on everything volatile since it began. A disk that could not empty
+//! its cache may have lost that, and reports it only once, so a flush that succeeds meanwhile proves nothing. Flushes
+//! wait until it is [known](LaneFlushes::judging) which of the two failed. The next flush reports a doubt, and the
+//! failure is sticky.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,22 +29,21 @@ use crate::{Error, ErrorKind, Result, flush_failure::FlushFailure};
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     state: Mutex<State>,
-    /// A flush has failed: what was written may be lost although Linux calls its pages clean.
+    /// A flush has failed: written data may be lost although Linux marks its pages clean.
     failed: FlushFailure,
 }
 
 #[derive(Debug)]
 struct State {
     lanes: Vec<Arc<AtomicU64>>,
-    /// Counted by lanes that have let go of the file, and one for what was written to it before it
-    /// was opened: whoever was killed may have left that in the page cache, and who finds it there
-    /// and flushes must find it again.
+    /// Writes of lanes that have released the file, plus one for writes from before it was opened: a killed process
+    /// may have left those in the page cache, and a flush has to cover them for whoever reads them there.
     retired: u64,
-    /// The sum that the last good flush began with.
+    /// The sum that the last successful flush began with.
     covered: u64,
-    /// Something volatile may be lost, and no flush has said so yet.
+    /// Volatile writes may be lost, and no flush has reported it yet.
     is_doubted: bool,
-    /// How many failed durable writes are judged now.
+    /// How many failed durable writes are being judged.
     judged: u32,
     running: bool,
     waiting: Vec<Waker>,
@@ -78,12 +76,12 @@ impl State {
 
 enum Turn {
     Covered,
-    /// It is this flush's turn; it will cover the sum inside.
+    /// It is this flush's turn; it will cover the contained sum.
     Sync(u64),
 }
 
 impl Flushes {
-    /// The count of one lane.
+    /// Adds a counter for one lane.
     pub(super) fn on_lane(self: &Arc<Self>) -> LaneFlushes {
         let ended = Arc::new(AtomicU64::new(0));
         self.lock().lanes.push(ended.clone());
@@ -105,7 +103,7 @@ impl Flushes {
     }
 }
 
-/// A lane's part of the flush state of a file.
+/// A lane's handle on the flush state of a file.
 #[derive(Debug)]
 pub(super) struct LaneFlushes {
     shared: Arc<Flushes>,
@@ -113,29 +111,29 @@ pub(super) struct LaneFlushes {
 }
 
 impl LaneFlushes {
-    /// Refuses when a flush has failed.
+    /// Fails if a flush has failed.
     pub(super) fn check(&self) -> Result<()> {
         self.shared.failed.check()
     }
 
-    /// A write that is durable only after a flush has ended, well or not.
+    /// Counts the end of a volatile write, successful or not.
     pub(super) fn volatile_write_ended(&self) {
-        // Only this lane writes the counter, so no read-modify-write is needed.
+        // Only this lane writes the counter, so no atomic read-modify-write is needed.
         let ended = self.ended.load(Ordering::Relaxed);
         self.ended.store(ended + 1, Ordering::Release);
     }
 
-    /// What flushes have covered when a durable write begins: its own sync may lose all else.
+    /// What flushes have covered when a durable write begins: if its own sync fails, everything beyond may be lost.
     pub(super) fn covered(&self) -> u64 {
         self.shared.lock().covered
     }
 
-    /// Whether something volatile has ended, on any lane, that is not among what was `covered`.
+    /// Whether a volatile write beyond `covered` has completed on any lane.
     pub(super) fn has_volatile_beyond(&self, covered: u64) -> bool {
         self.shared.lock().ended() > covered
     }
 
-    /// A failed durable write is judged, until the result is dropped; no flush ends well meanwhile.
+    /// Starts judging a failed durable write, until the result is dropped; no flush succeeds meanwhile.
     pub(super) fn judging(&self) -> Judging<'_> {
         self.shared.lock().judged += 1;
         Judging {
@@ -143,13 +141,13 @@ impl LaneFlushes {
         }
     }
 
-    /// What was volatile may be lost, and the kernel has reported it to this call only: the next flush fails, whatever
+    /// Volatile writes may be lost, and the kernel has reported it to this call only: the next flush fails, whatever
     /// was flushed meanwhile.
     pub(super) fn doubt(&self) {
         self.shared.lock().is_doubted = true;
     }
 
-    /// Covers every volatile write that has ended, on any lane, with `sync`, or finds it covered.
+    /// Covers every completed volatile write of all lanes with `sync`, or finds them already covered.
     pub(super) async fn flush<F>(&self, sync: impl FnOnce() -> F) -> Result<()>
     where
         F: Future<Output = io::Result<()>>,
@@ -208,7 +206,7 @@ impl Drop for LaneFlushes {
     }
 }
 
-/// A failed durable write that is judged.
+/// A failed durable write that is being judged.
 pub(super) struct Judging<'a> {
     shared: &'a Flushes,
 }
@@ -224,16 +222,16 @@ impl Drop for Judging<'_> {
     }
 }
 
-/// A flush that has its turn. Its end gives the turn on; without a success (it failed, or its lane
-/// ended under it) nobody knows what is durable, and the file stays failed.
+/// The flush whose turn it is. On drop the turn passes on; without a success (it failed, or its lane ended meanwhile)
+/// it is unknown what is durable, and the file stays failed.
 struct Running<'a> {
     shared: &'a Flushes,
     is_good: bool,
 }
 
 impl Running<'_> {
-    /// Its sync has ended well. A doubt is looked for and what is covered told under one lock, so
-    /// that none is cast in between.
+    /// Records that its sync succeeded. The check for a doubt and the update of what is covered are under one lock,
+    /// so that no doubt can be cast in between.
     fn cover(&mut self, covers: u64, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.lock();
         if state.is_doubted {

@@ -1,28 +1,28 @@
-//! A file that became longer while it is open. The user says when to look (SIGHUP); the leaf then has its new
-//! length on every lane, and so have the layers above it.
+//! A file that grows while it is open. The user says when to check (SIGHUP); the leaf then has its new length on
+//! every lane, and so have the layers above it.
 
 use std::path::PathBuf;
 
 use super::{OpenFile, open::configuration};
 use crate::{Error, Len, Result};
 
-/// A file whose new length the leaf has taken.
+/// A file whose new length the leaf has adopted.
 #[derive(Clone, Debug)]
 pub struct Grown {
-    /// The file.
+    /// The file's path.
     pub path: PathBuf,
-    /// The leaf's length before, in bytes.
+    /// The leaf's previous length, in bytes.
     pub from_bytes: u64,
-    /// Its length now, which volumes that follow it share.
+    /// Its current length, shared with the volumes that follow it.
     pub len: Len,
 }
 
 impl OpenFile {
-    /// Looks how long the file is now, and takes that length if it is longer; `None`: it is not.
+    /// Checks the file's length, and adopts it if the file has grown; `None`: it has not.
     ///
     /// # Errors
-    /// Why a length is not followed, and what to do: the file is shorter than the volume, a
-    /// configured size holds it back, or its end lies within a block.
+    /// Why the length is not followed, and what to do: the file is shorter than the volume, a configured size limits
+    /// it, or its end lies within a block.
     pub fn look_at_length(&self) -> Result<Option<Grown>> {
         let shown = self.path.display();
         let found = self.medium.io.len_bytes_now();

@@ -1,5 +1,5 @@
-//! The seam beneath the file leaf: what it asks of the system, in a few verbs. The engine's files
-//! are one medium; the power-cut recorder puts itself in between as another.
+//! The interface below the file leaf: what it asks of the system, in a few operations. The engine's files are one
+//! implementation; the power-cut recorder wraps another around them.
 
 use std::{future::Future, io};
 
@@ -10,15 +10,15 @@ use engine::{
     op::AllocateMode,
 };
 
-/// What a file leaf keeps its bytes on. Offsets, lengths and memory are aligned as the medium needs.
+/// What a file leaf stores its bytes on. Offsets, lengths and memory are aligned as the medium requires.
 pub trait Medium: 'static {
     /// Fills `buf` from byte `at`.
     fn read(&self, at: u64, buf: Buf) -> impl Future<Output = (io::Result<()>, Buf)>;
 
-    /// Writes all of `data` at byte `at`; with `durable` it is on persistent media at the end.
+    /// Writes all of `data` at byte `at`; with `durable` it is on persistent media when this completes.
     fn write(&self, at: u64, data: Payload, durable: bool) -> impl Future<Output = io::Result<()>>;
 
-    /// As `write`, all of it or nothing through a power cut; see
+    /// As `write`, but a power cut leaves all of it or nothing; see
     /// [`SharedFile::atomic_write_bytes`](engine::fs::SharedFile::atomic_write_bytes).
     fn write_atomic(
         &self,
@@ -27,10 +27,10 @@ pub trait Medium: 'static {
         durable: bool,
     ) -> impl Future<Output = io::Result<()>>;
 
-    /// Whether byte `at` takes space, and where the run of such bytes ends.
+    /// Whether byte `at` occupies space, and where the run of such bytes ends.
     fn extent(&self, at: u64) -> impl Future<Output = io::Result<Extent>>;
 
-    /// Makes every write and change of allocation that has ended durable.
+    /// Makes every completed write and change of allocation durable.
     fn sync(&self) -> impl Future<Output = io::Result<()>>;
 
     /// Changes the allocation of `len` bytes at byte `at`; durable after a sync.
@@ -44,9 +44,9 @@ pub trait Medium: 'static {
 
 /// The open file of a leaf, for all lanes.
 ///
-/// It is open twice. Linux reports an error of writing back once to each open file that asks, and
-/// a durable write asks too: through one handle it could take the error that the next flush must
-/// see. So flushes have a handle that nothing else uses.
+/// It is open twice. Linux reports a writeback error once per open file description, and a durable write queries it
+/// too: through a shared description it could consume the error that the next flush must see. So flushes have a
+/// description of their own that nothing else uses.
 #[derive(Clone, Debug)]
 pub(super) struct SharedMedium {
     pub(super) io: SharedFile,

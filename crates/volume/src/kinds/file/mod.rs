@@ -1,14 +1,13 @@
 //! The `file` leaf: a file or block device of the system, in one of four caching modes.
 //!
-//! What it tells about itself is derived from the mode and nothing else: `direct` and `write-back`
-//! have a volatile cache that a flush (fdatasync) empties, `direct-sync` and `write-through` have
-//! none, and a flush finds nothing to do. A durable write carries its own barrier (RWF_DSYNC).
+//! The shape depends on the mode only: `direct` and `write-back` have a volatile cache that a flush (fdatasync)
+//! empties; `direct-sync` and `write-through` have none, and a flush has nothing to do. A durable write carries its
+//! own barrier (RWF_DSYNC).
 //!
-//! [`OpenFile`] is opened once for the process; each lane has a [`FileVolume`] of its own over a
-//! [`Medium`]. They share which writes are unflushed and whether a flush has failed
-//! (`flushes.rs`), and in two cases where they are at work (`extents.rs`): in the page cache, where a read
-//! that overlaps with a write sees parts of both, and where direct I/O needs units larger than a
-//! block, so that a block is written by reading and writing its unit.
+//! [`OpenFile`] is opened once per process; each lane has its own [`FileVolume`] over a [`Medium`]. The lanes share
+//! which writes are unflushed and whether a flush has failed (`flushes.rs`). In two cases they also lock the ranges
+//! in use (`extents.rs`): in the page cache, where a read that overlaps a write sees parts of both, and where direct
+//! I/O needs units larger than a block, so that writing a block is a read-modify-write of its unit.
 
 mod caching;
 mod check;
@@ -42,7 +41,7 @@ pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
 pub(crate) use open_files::OpenFiles;
 
-/// The most that is written at once where zeroes have to be written one by one.
+/// The most zeroes written at once where zeroes have to be written explicitly, in bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 
 /// A file leaf on one lane.
@@ -93,7 +92,7 @@ impl<M: Medium> FileVolume<M> {
         )
     }
 
-    /// Pays for what the system copies between its page cache and us, on this thread.
+    /// Charges for the copy between the page cache and our memory, which happens on this thread.
     async fn pay(&self, len: u64) {
         if self.file.excludes {
             spend(len as usize).await;
@@ -110,7 +109,7 @@ impl<M: Medium> FileVolume<M> {
         }
     }
 
-    /// Writes whole units, from aligned memory.
+    /// Writes whole units from aligned memory.
     async fn write_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
         let len = data.len() as u64;
         let durable = self.file.synchronous || durability == Durability::Fua;
@@ -129,7 +128,7 @@ impl<M: Medium> FileVolume<M> {
         self.written(at, len, durable, result)
     }
 
-    /// Notes the end of a write.
+    /// Records the end of a write.
     fn written(&self, at: u64, len: u64, durable: bool, result: io::Result<()>) -> Result<()> {
         if !durable {
             self.flushes.volatile_write_ended();
@@ -137,18 +136,18 @@ impl<M: Medium> FileVolume<M> {
         result.map_err(|error| self.failed("write", at, len, &error))
     }
 
-    /// What a durable write is to be judged with if it fails, where others may be volatile: its data,
-    /// and what flushes have covered as it begins.
+    /// What is needed to judge a durable write if it fails while others may be volatile: its data, and what flushes
+    /// have covered when it begins.
     fn kept_for_doubt(&self, data: &Payload, durable: bool) -> Option<(Payload, u64)> {
         let is_kept = durable && self.file.shape.volatile_cache;
         is_kept.then(|| (data.clone(), self.flushes.covered()))
     }
 
-    /// A durable write has failed: was it the write, or the sync that it carries? A loss in the page
-    /// cache is told to each open file, so that flushes on any of them fail. That a disk could not empty
-    /// its cache is told once, to who asked. What is volatile is lost only then, and then the same
-    /// write goes well when it is not to be durable. A flush since the write began, when flushes had
-    /// `covered` so much, says nothing: it may have found the cache empty after the loss.
+    /// A durable write failed. Was it the write itself, or the sync that it carries? A loss in the page cache is
+    /// reported to each open file description, so flushes on all of them will fail. But a disk's failure to empty its
+    /// cache is reported only once, to this call. Only in that case are volatile writes lost, and then the same write
+    /// succeeds when repeated without the sync. A flush since the write began, when flushes had `covered` this much,
+    /// proves nothing: it may have found the disk's cache empty after the loss.
     async fn judge(
         &self,
         error: &io::Error,
@@ -165,7 +164,7 @@ impl<M: Medium> FileVolume<M> {
         }
     }
 
-    /// Writes blocks that are no whole units: reads the units at both ends, changes and writes all.
+    /// Writes blocks that are not whole units: reads the units at both ends, modifies them, and writes everything.
     async fn write_in_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
         let units = self.units(at, data.len() as u64);
         let _alone = self.file.extents.claim(units.clone(), true).await;
@@ -203,7 +202,7 @@ impl<M: Medium> FileVolume<M> {
         self.write_units(at, data, durability).await
     }
 
-    /// Zeroes a range by changing its allocation, or by writing where the medium cannot do that.
+    /// Zeroes a range by changing its allocation, or by writing if the medium cannot do that.
     async fn zero(
         &self,
         mode: AllocateMode,
@@ -327,8 +326,8 @@ impl<M: Medium> Volume for FileVolume<M> {
             let block = u64::from(self.file.shape.block_size_bytes);
             let extent = self.medium.extent(at).await;
             let extent = extent.map_err(|error| self.failed("a look", at, len, &error))?;
-            // A block takes space if any of its bytes does: a run of holes ends with its last whole
-            // block, and a block that begins in one and does not end in it is looked at no closer.
+            // A block occupies space if any of its bytes does: a run of holes ends with its last whole block. A block
+            // that is only partly a hole is reported as allocated.
             let end = match extent.is_allocated {
                 true => extent.end.saturating_add(block - 1) / block * block,
                 false => extent.end / block * block,
@@ -362,7 +361,7 @@ impl<M: Medium> Volume for FileVolume<M> {
             };
             atomic.check(at, len)?;
             let durable = self.file.synchronous || durability == Durability::Fua;
-            // In one piece of memory: the system takes one segment.
+            // In one piece of memory, because the system accepts only one segment.
             let data: Payload = data.into_buf().into();
             let again = self.kept_for_doubt(&data, durable);
             let result = self.medium.write_atomic(at, data, durable).await;

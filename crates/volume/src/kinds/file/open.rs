@@ -1,4 +1,4 @@
-//! Opening the file of a leaf: what must hold at start so that nothing surprises later.
+//! Opens the file of a leaf, and checks at the start everything that could otherwise surprise later.
 
 use std::{
     io,
@@ -21,10 +21,11 @@ use super::{
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
-/// The physical block that is reported: the page of the cache and the sector of today's disks.
+/// The physical block size that is reported: the size of a page in the page cache, and of the sectors of today's
+/// disks.
 const PHYSICAL_BYTES: u32 = 4096;
 
-/// How long a file may stay locked before that is an error.
+/// How long to wait for a locked file before reporting an error.
 const LOCKED_LIMIT: Duration = Duration::from_secs(2);
 
 /// What to open.
@@ -32,14 +33,14 @@ const LOCKED_LIMIT: Duration = Duration::from_secs(2);
 pub struct FileOptions {
     /// The file or block device.
     pub path: PathBuf,
-    /// The volume's length in bytes, in whole blocks. A missing or empty file is made with it; a
-    /// longer one keeps its end, unseen. Without one the file must exist and is served whole.
+    /// The volume's length in bytes, in whole blocks. A missing or empty file is created with this length; the excess
+    /// of a longer file is not visible. `None`: the file must exist and is served whole.
     pub len_bytes: Option<u64>,
-    /// How the page cache is used and when a write is durable.
+    /// How the page cache is used, and when a write is durable.
     pub caching: Caching,
     /// 512 or 4096.
     pub block_size_bytes: u32,
-    /// Refuses writes, and opens the file for reading only.
+    /// Refuses writes, and opens the file read-only.
     pub read_only: bool,
 }
 
@@ -48,37 +49,37 @@ pub struct FileOptions {
 pub struct OpenFile {
     pub(super) path: PathBuf,
     pub(super) shape: Shape,
-    /// What I/O must be aligned to, in bytes.
+    /// The alignment that I/O must have, in bytes.
     pub(super) align_bytes: u32,
-    /// Every write is durable before it ends.
+    /// Every write is durable when it completes.
     pub(super) synchronous: bool,
-    /// Reads must not overlap with writes: file systems copy from and to the page cache without excluding
-    /// one from the other (ext4 does), and a reader would see half a block.
+    /// Reads must not overlap writes: some file systems (ext4) copy from and to the page cache without mutual
+    /// exclusion, so a reader would see half a block.
     pub(super) excludes: bool,
-    /// Where requests are at work that others must wait for.
+    /// The ranges in use, where requests have to exclude each other.
     pub(super) extents: Extents,
     pub(super) flushes: Arc<Flushes>,
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened.
     pub(super) opened_bytes: u64,
-    /// The file was not there before it was opened.
+    /// The file did not exist before it was opened.
     is_new: bool,
-    /// The configuration says how long the volume is, whatever the file's length.
+    /// The volume's length is configured, whatever the file's length.
     pub(super) has_size: bool,
     pub(super) medium: SharedMedium,
-    /// The claim that its mark is of.
+    /// The claim whose mark the file carries.
     claim: Mutex<Option<Claim>>,
 }
 
 impl OpenFile {
-    /// Opens the file, locks it against other processes and makes it if it is to be made.
+    /// Opens the file, locks it against other processes, and creates it if necessary.
     ///
-    /// A file is made sparse, by writing its last block: that takes no time and works everywhere,
-    /// and discards punch holes into it later anyway, so that reserved space would not stay so. A
-    /// medium that is full is an error of the write that finds it so ([`ErrorKind::NoSpace`]).
+    /// A new file is sparse: only its last block is written. That takes no time and works everywhere, and reserved
+    /// space would not stay reserved anyway, because discards punch holes. A full medium is reported by the write
+    /// that hits it ([`ErrorKind::NoSpace`]).
     ///
     /// # Errors
-    /// [`ErrorKind::Configuration`] when the file is missing, too small, in use or unfit.
+    /// [`ErrorKind::Configuration`] when the file is missing, too small, in use or unsuitable.
     pub async fn open(options: &FileOptions) -> Result<Arc<Self>> {
         OpenFile::open_aligned(options, 1).await
     }
@@ -94,7 +95,7 @@ impl OpenFile {
                 let len = len.next_multiple_of(unit);
                 let made = make(&medium.on_lane(), &options.path, len, unit).await;
                 if made.is_err() && is_new && medium.io.is_at(&options.path) {
-                    // Of the two errors the first one counts.
+                    // The first error is the one to report.
                     let _ = remove(&options.path);
                 }
                 made?
@@ -152,18 +153,18 @@ impl OpenFile {
         }))
     }
 
-    /// The file carries the mark of this claim from now on.
+    /// Records that the file now carries the mark of this claim.
     pub(super) fn keep_claim(&self, claim: Claim) {
         *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
     }
 
-    /// The claim whose mark the file carries, once.
+    /// Takes the claim whose mark the file carries.
     pub(super) fn take_claim(&self) -> Option<Claim> {
         let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         claim.take()
     }
 
-    /// Whether it is a regular file, and no device.
+    /// Whether it is a regular file rather than a device.
     pub(super) fn is_regular(&self) -> bool {
         self.medium.io.is_regular()
     }
@@ -178,12 +179,12 @@ impl OpenFile {
         self.medium.io.is_at(path)
     }
 
-    /// Whether the file was not there before it was opened.
+    /// Whether the file did not exist before it was opened.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Removes the file, durably, if its path still leads to it. Blocks briefly.
+    /// Removes the file durably, if its path still leads to it. Blocks briefly.
     pub(super) fn remove(&self) -> io::Result<()> {
         if self.is_at_its_path() {
             remove(&self.path)?;
@@ -192,23 +193,23 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Where it was when it was opened.
+    /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the volume looks like.
+    /// The volume's shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Whether writes of a block read and write more than it.
+    /// Whether writing a block is a read-modify-write of a larger unit.
     pub(super) fn writes_in_units(&self) -> bool {
         self.align_bytes > self.shape.block_size_bytes
     }
 
-    /// Whether requests must be ordered with each other. It is so in the page cache, and where direct I/O
-    /// needs units larger than a block.
+    /// Whether overlapping requests must exclude each other: in the page cache, and where direct I/O needs units
+    /// larger than a block.
     pub(super) fn is_ordered(&self) -> bool {
         self.excludes || self.writes_in_units()
     }
@@ -218,7 +219,7 @@ impl OpenFile {
         self.on_lane_over(|medium| medium)
     }
 
-    /// As [`OpenFile::on_lane`], over what `wrap` makes of the medium.
+    /// As [`OpenFile::on_lane`], over the medium that `wrap` returns.
     pub fn on_lane_over<M: Medium>(
         self: &Arc<Self>,
         wrap: impl FnOnce(FileMedium) -> M,
@@ -231,7 +232,7 @@ pub(super) fn configuration(message: String) -> Error {
     Error::new(ErrorKind::Configuration, message)
 }
 
-/// Opens the file for I/O and for flushes; says whether it was not there before.
+/// Opens the file for I/O and for flushes; returns whether it did not exist before.
 async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
     let explain = |error: io::Error| explain_open(options, &error);
     let mut locked = OpenOptions {
@@ -245,8 +246,7 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
     let begun = time::now();
     let io = loop {
         match SharedFile::open(&options.path, &locked) {
-            // A process that was killed with I/O in flight keeps its lock until the kernel has
-            // taken its ring apart.
+            // A process killed with I/O in flight keeps its lock until the kernel has torn down its ring.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -262,7 +262,7 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
             {
                 locked.create_new = true;
             }
-            // Somebody else has made it just now, or a link leads to where it is to be.
+            // Someone else has just created it, or a link leads to where it is to be.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 locked.create_new = false;
                 locked.create = true;
@@ -274,7 +274,7 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
         write: !options.read_only,
         ..OpenOptions::default()
     };
-    // Not by its path: it may lead to another file already, whose flushes would cover nothing.
+    // Not by its path, which may already lead to another file, whose flushes would cover nothing.
     let sync = io.reopen(&flushing).map_err(explain)?;
     Ok((SharedMedium { io, sync }, locked.create_new))
 }
@@ -320,9 +320,8 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
     configuration(format!("{shown} cannot be opened: {why}"))
 }
 
-/// What is promised of all-or-nothing writes where the system takes these lengths: it wants powers
-/// of two at multiples of themselves, which a disk can only promise of one length. The longest that
-/// it takes up to a page of InnoDB is that.
+/// The atomic writes to promise where the system accepts these lengths. The system wants naturally aligned powers of
+/// two, which a disk can promise for one length only: the longest accepted one, up to InnoDB's page size.
 pub(super) fn atomic_unit(
     lengths: &RangeInclusive<u32>,
     block_size_bytes: u32,
@@ -337,7 +336,7 @@ pub(super) fn atomic_unit(
     })
 }
 
-/// Makes the empty file `len_bytes` long, in whole units. Durable, its name included.
+/// Makes the empty file `len_bytes` long, in whole units, durably including its name.
 async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
     let failed = |error: io::Error| {
         let mend = match error.kind() {
@@ -395,8 +394,8 @@ fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Resul
     Ok(len)
 }
 
-/// Whether holes can be punched, tried behind the end, where there is nothing to lose. A device
-/// has no place for the trial, and often no promise that a discarded range reads as zeroes.
+/// Whether holes can be punched, tried beyond the end, where there is nothing to lose. A device has no room for the
+/// trial, and often does not guarantee that a discarded range reads as zeroes.
 async fn can_punch(medium: &FileMedium, file_bytes: u64) -> bool {
     let behind = file_bytes.next_multiple_of(PHYSICAL_BYTES.into());
     medium

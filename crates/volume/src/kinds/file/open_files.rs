@@ -1,5 +1,5 @@
-//! The files of a graph that are open, to look at them again; and those that were made for a change that may
-//! have to be taken back.
+//! The open files of a graph, so that their lengths and paths can be checked again; and the files created for a
+//! configuration change that may have to be undone.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,11 +8,11 @@ use std::{
 
 use super::OpenFile;
 
-/// The open files; what nobody has any more is forgotten.
+/// The open files; those no longer in use drop out.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
     all: Vec<Weak<OpenFile>>,
-    /// Those that were made since a trial began, kept open and with that locked; `None`: this is no trial.
+    /// Those created since a trial began, kept open and therefore locked; `None`: there is no trial.
     made: Option<Vec<Arc<OpenFile>>>,
 }
 
@@ -25,7 +25,7 @@ impl OpenFiles {
         }
     }
 
-    /// Those that are still open.
+    /// Those still open.
     pub(crate) fn open(&self) -> impl Iterator<Item = Arc<OpenFile>> {
         self.all.iter().filter_map(Weak::upgrade)
     }
@@ -35,18 +35,17 @@ impl OpenFiles {
         self.open().any(|file| file.is_at(path))
     }
 
-    /// Files that are made from now on may have to go again.
+    /// Starts a trial: files created from now on may have to be removed again.
     pub(crate) fn begin_trial(&mut self) {
         self.made = Some(Vec::new());
     }
 
-    /// What was made stays.
+    /// Keeps the created files.
     pub(crate) fn keep_made(&mut self) {
         self.made = None;
     }
 
-    /// Removes what was made, which nobody has used. Gives the paths; one that cannot be removed is told
-    /// to the log.
+    /// Removes the created files, which nobody has used. Returns their paths; failures to remove are logged.
     pub(crate) fn remove_made(&mut self) -> Vec<PathBuf> {
         let mut removed = Vec::new();
         for file in self.made.take().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! `file = { path = "disk.img", size = "20GiB", cache = "direct" }`: where the file is, how long, and
-//! when what is written to it is durable.
+//! The configuration section `file = { path = "disk.img", size = "20GiB", cache = "direct" }`: where the file is, how
+//! long, and when data written to it is durable.
 
 use std::{
     ops::Range,
@@ -29,9 +29,9 @@ use crate::{
 pub struct File {
     /// Relative to the directory of the configuration file.
     pub path: Spanned<PathBuf>,
-    /// Its length; a file that does not exist is made with it. Without one the file must exist.
+    /// Its length; a missing file is created with it. If omitted, the file must exist.
     pub size: Option<Spanned<Size>>,
-    /// When what is written is durable.
+    /// When a write is durable.
     #[serde(default)]
     pub cache: Caching,
     /// The unit of its addresses.
@@ -74,7 +74,7 @@ impl File {
     }
 }
 
-/// The graph has the file open already, for a volume that it means no more.
+/// The error when the graph still has the file open, for a volume that is being removed.
 fn still_open(path: &Path) -> Error {
     let message = format!(
         "{} is still open for a volume that goes: to give its disk another name, take the old volume away and \

@@ -77,7 +77,7 @@ fn keeps_the_contract_where_direct_io_needs_larger_units() {
 
 #[test]
 fn keeps_the_contract_where_ranges_cannot_be_zeroed() {
-    // tmpfs punches holes but has no FALLOC_FL_ZERO_RANGE.
+    // tmpfs punches holes but does not support FALLOC_FL_ZERO_RANGE.
     let path = std::path::PathBuf::from(format!("/dev/shm/sanstone-{}", std::process::id()));
     let options = FileOptions {
         path: path.clone(),
@@ -189,7 +189,7 @@ fn what_cannot_be_followed_is_told_with_the_mend() {
     says(refusal(Some(1 << 20), (2 << 20) + 1), &held);
     let odd = ["disk", "1048576 to 1048577", "truncate -s 1049088"];
     says(refusal(None, (1 << 20) + 1), &odd);
-    // A size that was smaller than the file before holds nothing back, nor does its loss matter.
+    // A size that was smaller than the file before does not limit it, and removing it does not matter.
     assert_eq!(refusal(Some(512 << 10), 1 << 20), Ok(()));
     assert_eq!(refusal(Some(512 << 10), 600 << 10), Ok(()));
 }
@@ -259,7 +259,7 @@ fn a_file_in_use_is_refused() {
     let options = options(&scratch, Caching::Direct);
     on_lane(async {
         let first = OpenFile::open(&options).await.expect("it is made");
-        // flock is between open files, so a second one here is as good as another process.
+        // flock applies between open file descriptions, so a second one here is as good as another process.
         let error = OpenFile::open(&options).await.expect_err("it is in use");
         let in_use = format!("in use by process {}", std::process::id());
         assert!(error.to_string().contains(&in_use), "{error}");
@@ -281,7 +281,7 @@ fn flushes_go_to_the_file_that_is_written_whatever_happens_to_its_path() {
     fs::hard_link(&a, &path).expect("one file system");
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Somebody replaces the file over and over.
+        // Replaces the file over and over.
         scope.spawn(|| {
             let new = scratch.file("new");
             while !ended.load(Relaxed) {
@@ -308,7 +308,7 @@ fn flushes_go_to_the_file_that_is_written_whatever_happens_to_its_path() {
     });
 }
 
-/// A medium that counts its syncs and fails as told.
+/// A medium that counts its syncs and fails on demand.
 struct Counting {
     medium: FileMedium,
     syncs: Rc<Cell<u32>>,
@@ -408,7 +408,7 @@ fn a_failed_flush_stays_until_the_file_is_opened_again() {
             fail.set(true);
             let result = match durability {
                 Durability::Cached => failing.flush().await,
-                // Its error may be the only report of the loss of the volatile write.
+                // Its error may be the only report that the volatile write was lost.
                 Durability::Fua => write(&failing, durability).await,
             };
             result.expect_err("the medium failed");
@@ -499,7 +499,7 @@ fn blocks_written_together_into_one_unit_all_stay() {
     });
 }
 
-/// A medium whose reads and writes take their time: a write is seen in halves meanwhile.
+/// A medium whose reads and writes are slow: a write in progress is half visible.
 struct Slow(FileMedium);
 
 const SLOW: engine::Duration = engine::Duration::from_millis(2);
@@ -605,7 +605,7 @@ fn a_hole_is_told_from_data_to_the_block() {
                 let found = volume.allocation(at, len - at).await.expect("it looks");
                 (found.is_mapped, found.len_bytes)
             };
-            // Made by its last page alone.
+            // Created by writing its last page alone.
             assert_eq!(at(0).await, (false, len - 4096));
             assert_eq!(at(len - 512).await, (true, 512));
             let data = Payload::from(Buf::copy_of(&[7; 8192]));
@@ -630,7 +630,7 @@ fn an_atomic_write_has_the_one_length_that_is_promised() {
     assert_eq!(atomic_unit(&(512..=2048), 4096), None, "less than a block");
 }
 
-/// ext4 copies to the page cache without excluding who reads it.
+/// ext4 copies to the page cache without excluding readers.
 #[test]
 fn a_block_in_the_page_cache_is_seen_whole_from_another_lane() {
     const LEN: usize = 64 << 10;

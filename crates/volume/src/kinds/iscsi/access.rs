@@ -1,22 +1,22 @@
-//! Which target ports may be used, where a target says so (ALUA, SPC-4 5.15): its device
-//! identification page names the port group that a command came through, and REPORT TARGET PORT GROUPS
-//! tells the state of each group.
+//! Which target ports may be used, on targets with asymmetric access (ALUA, SPC-4 5.15). The device identification
+//! page names the port group that a command came through, and REPORT TARGET PORT GROUPS reports the state of each
+//! group.
 
 use scsi::{Asc, SenseKey, sense::Received};
 
-/// How a path may be used; the better ones first.
+/// How a path may be used, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Access {
-    /// Active/optimized, or the target does not tell.
+    /// Active/optimized, or the target does not report access states.
     #[default]
     Optimized,
-    /// Active/non-optimized: only where there is nothing better.
+    /// Active/non-optimized: only if there is nothing better.
     NonOptimized,
-    /// Standby, unavailable, offline or in transition: not now.
+    /// Standby, unavailable, offline or transitioning: not now.
     No,
 }
 
-/// The target port group that a device identification page (SPC-4 7.8.6) was asked through.
+/// The target port group through which this device identification page (SPC-4 7.8.6) was read.
 pub(super) fn port_group(page: &[u8]) -> Option<u16> {
     const ASSOCIATION: u8 = 0x30;
     const TARGET_PORT: u8 = 0x10;
@@ -33,8 +33,8 @@ pub(super) fn port_group(page: &[u8]) -> Option<u16> {
     None
 }
 
-/// The state of `group` in what REPORT TARGET PORT GROUPS brought (SPC-4 6.37), perhaps cut; `None`: it
-/// is not there.
+/// The state of `group` in the data of REPORT TARGET PORT GROUPS (SPC-4 6.37), which may be truncated; `None`: the
+/// group is missing.
 pub(super) fn access_of(group: u16, data: &[u8]) -> Option<Access> {
     const DESCRIPTOR_BYTES: usize = 8;
     const PORT_BYTES: usize = 4;
@@ -56,7 +56,7 @@ pub(super) fn access_of(group: u16, data: &[u8]) -> Option<Access> {
     }
 }
 
-/// Whether a command was refused, or an attention given, because the state of a group is another now.
+/// Whether a command was refused, or a unit attention raised, because a group's access state has changed.
 pub(super) fn tells_of_access(received: Received) -> bool {
     const NOT_READY_CODE: u8 = 0x04;
     const IN_TRANSITION_STANDBY_UNAVAILABLE: std::ops::RangeInclusive<u8> = 0x0a..=0x0c;

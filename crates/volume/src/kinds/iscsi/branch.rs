@@ -1,10 +1,9 @@
-//! The disk as a lane that is not its home uses it: plain reads and writes go over sessions of the lane's
-//! own, for as long as the home lane lets them ([`lanes`](super::lanes)); all else goes to the home lane
-//! by a message.
+//! The disk as seen from a lane other than its home lane. Plain reads and writes go over the lane's own sessions, for
+//! as long as the home lane permits ([`lanes`](super::lanes)); everything else is sent to the home lane as a message.
 //!
-//! Whatever is no plain success is the home lane's to judge: the target tells a unit attention once, and
-//! what a lost session means concerns every lane. The lane then uses its sessions no more, and the home
-//! lane goes on with the command.
+//! Only the home lane handles anything but plain success: the target reports a unit attention only once, and the loss
+//! of a session concerns every lane. After such an event the lane stops using its sessions, and the home lane
+//! finishes the command.
 
 use std::{
     cell::{Cell, RefCell},
@@ -36,7 +35,7 @@ use crate::{
 
 /// The disk on its home lane.
 pub(super) trait AtHome: Volume {
-    /// Goes on with a command that the branch with this index could not end by itself.
+    /// Finishes a command that the branch with this index could not complete by itself.
     fn go_on(
         self: Rc<Self>,
         index: usize,
@@ -49,44 +48,44 @@ pub(super) trait AtHome: Volume {
 pub(super) struct Command {
     pub(super) cdb: Cdb,
     pub(super) data: SentData,
-    /// Counts as a write for the next flush.
+    /// Counts as a write that the next flush has to cover.
     pub(super) is_volatile: bool,
 }
 
-/// Why a command has not ended on a lane's own session, which the lane uses no more from then on.
+/// Why a command did not complete on a lane's own session. The lane stops using its sessions.
 pub(super) struct Trouble {
-    /// The term that has ended with it.
+    /// The term that ended with it.
     pub(super) term: Option<u64>,
-    /// The session.
+    /// The session's number.
     pub(super) number: u64,
     pub(super) sent: Result<SentReply>,
-    /// How the session has ended, if it has.
+    /// How the session ended, if it did.
     pub(super) end: Option<End>,
 }
 
-/// What a branch has in common with the home lane.
+/// What a branch shares with the home lane.
 pub(super) struct Common {
     pub(super) disk: Arc<Resident<Weak<dyn AtHome>>>,
-    /// Which of the disk's branches it is.
+    /// The index of this branch.
     pub(super) index: usize,
     pub(super) facts: Arc<Facts>,
     pub(super) policy: Policy,
     pub(super) written: Arc<Written>,
     pub(super) failure: Arc<FlushFailure>,
-    /// Commands that went over the lane's own sessions.
+    /// Commands sent over the lane's own sessions.
     pub(super) commands: Arc<AtomicU64>,
 }
 
-/// A lane's own way to the disk.
+/// A lane's own access to the disk.
 pub(super) struct Branch {
     common: Common,
-    /// What the home lane lets be used, each with what tells it from all others.
+    /// The sessions that the home lane permits, each with its unique number.
     granted: RefCell<Vec<(u64, Rc<Own>)>>,
-    /// Which time it has been let.
+    /// The number of the current grant.
     term: Cell<u64>,
-    /// How often the home lane has taken it back.
+    /// How many times the home lane has revoked a grant.
     revocations: Cell<u64>,
-    /// Where the choice begins among equals.
+    /// Where the search starts, to rotate among equal sessions.
     turn: Cell<usize>,
     claim: RefCell<Option<Claim>>,
 }
@@ -103,7 +102,7 @@ impl Branch {
         }
     }
 
-    /// Lets these sessions be used, and no others.
+    /// Permits the use of these sessions and no others.
     pub(super) fn grant(
         &self,
         term: u64,
@@ -119,8 +118,8 @@ impl Branch {
         self.term.set(term);
     }
 
-    /// Lets none be used any more. What has ended well at the target and was not answered so far is for
-    /// the home lane to send again: the target may have lost it since.
+    /// Withdraws the permission. A write that the target completes but that has not been reported to its caller by
+    /// then is resent by the home lane, because the target may have lost it.
     pub(super) fn revoke(&self) {
         self.granted.borrow_mut().clear();
         self.revocations.set(self.revocations.get() + 1);
@@ -147,12 +146,12 @@ impl Branch {
         Some(granted[chosen].clone())
     }
 
-    /// Sends a command over a session of this lane; what comes of it is counted as a write that
-    /// `is_volatile` where it ends.
+    /// Sends a command over a session of this lane. If it `is_volatile`, it is counted as a write on the lane where
+    /// it completes.
     async fn send(&self, cdb: &Cdb, data: Data, is_volatile: bool) -> Result<Reply> {
         self.check_claim()?;
         let Some((number, own)) = self.pick() else {
-            // In a frame of its own, to keep that of a command that succeeds small.
+            // Boxed, to keep the future of a successful command small.
             return LaneFuture::new(self.hand_over(None, cdb, data, is_volatile)).await;
         };
         let revocations = self.revocations.get();
@@ -175,7 +174,7 @@ impl Branch {
         }
     }
 
-    /// A command did not succeed: nothing more is sent until the home lane has seen to it.
+    /// Records a command's failure; nothing more is sent until the home lane has handled it.
     fn trouble(&self, number: u64, own: &Own, sent: Result<Reply>) -> Trouble {
         let granted = std::mem::take(&mut *self.granted.borrow_mut());
         Trouble {
@@ -186,7 +185,7 @@ impl Branch {
         }
     }
 
-    /// Has the home lane go on with a command.
+    /// Has the home lane finish a command.
     async fn hand_over(
         &self,
         trouble: Option<Trouble>,
@@ -207,7 +206,7 @@ impl Branch {
         done.await.map(Reply::from)
     }
 
-    /// Asks something of the disk on its home lane.
+    /// Runs a request on the disk's home lane.
     fn at_home<R, F>(
         &self,
         request: impl FnOnce(Rc<dyn AtHome>) -> F + Send + 'static,

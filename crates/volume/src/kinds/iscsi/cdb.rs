@@ -80,7 +80,7 @@ pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
     ])
 }
 
-/// READ of `blocks` (SBC-3 5.11, 5.13): the 10-byte form where it reaches, which every disk has.
+/// READ of `blocks` (SBC-3 5.11, 5.13); prefers the 10-byte form, which every disk supports.
 pub(super) fn read(lba: u64, blocks: u32) -> Cdb {
     medium(opcode::READ_10, opcode::READ_16, 0, lba, blocks)
 }
@@ -182,7 +182,7 @@ impl ReserveOut {
         )
     }
 
-    /// REGISTER, if `key` is registered: it is not any more.
+    /// REGISTER with a zero service action key: removes the registration of `key`, if there is one.
     pub(super) fn unregister(key: u64, aptpl: bool) -> ReserveOut {
         ReserveOut::new(reserve_out::REGISTER, 0, key, 0, aptpl)
     }
@@ -192,7 +192,7 @@ impl ReserveOut {
         ReserveOut::new(reserve_out::RESERVE, kind, key, 0, false)
     }
 
-    /// PREEMPT of all who are registered with `victim`, or PREEMPT AND ABORT.
+    /// PREEMPT, or PREEMPT AND ABORT, of all registrations with the key `victim`.
     pub(super) fn preempt(kind: u8, key: u64, victim: u64, aborts: bool) -> ReserveOut {
         let action = match aborts {
             true => reserve_out::PREEMPT_AND_ABORT,

@@ -1,20 +1,20 @@
-//! The claim on a remote disk: the mark that says whose it is, and the fence that keeps all others
-//! out. Both are the disk's own, so that every path to it and every daemon sees them.
+//! The claim on a remote disk: a mark on the disk that says who owns it, and a fence at the target that keeps
+//! everyone else out. Both live with the disk, so every path to it and every daemon sees them.
 //!
-//! The fence is a persistent reservation, Exclusive Access - Registrants Only (SPC-4 5.12), under a
-//! key of this claim. RESERVE decides between two who come at once. Whoever registers may read, so
-//! that one who finds a reservation registers, reads the mark, and goes away if its owner may be
-//! alive. A reservation counts as the dead owner's only if its key is the one that the mark belongs
-//! to: another key is that of somebody who is taking the disk at this moment.
+//! The fence is a persistent reservation, Exclusive Access - Registrants Only (SPC-4 5.12), under a key derived from
+//! this claim. RESERVE arbitrates between two initiators that arrive at once. Any registrant may read, so an
+//! initiator that finds a reservation registers, reads the mark, and backs off if the owner may be alive. A
+//! reservation is attributed to a dead owner only if its key matches the mark; any other key belongs to an initiator
+//! that is taking the disk right now.
 //!
-//! A nexus that is new tells nothing about what happened meanwhile: before anything else is sent on
-//! it the claim is established again, which registers it beside ours that are, and so it is after a RESERVATION CONFLICT, a reset and a
-//! preemption. A claim that is another's by then is lost for good. A watch reads the mark every
-//! second, whether there is I/O or not.
+//! A new nexus says nothing about what happened while we were away, so the claim is re-established on it before any
+//! other command; this also registers the nexus beside our existing ones. The same happens after a RESERVATION
+//! CONFLICT, a reset and a preemption. If the disk has a new owner by then, the claim is lost for good. A watch reads
+//! the mark every second, even without I/O.
 //!
-//! A target without persistent reservations has the mark only. Two who begin at once are then told
-//! apart by a second look after a second, and one that is taken over is not kept from writing: it
-//! finds out within about a second.
+//! A target without persistent reservations has only the mark. Two initiators that start at once are then told apart
+//! by reading the mark again a second later, and an owner that is taken over can still write until it notices, within
+//! about a second.
 
 use std::rc::{Rc, Weak};
 
@@ -40,26 +40,26 @@ use crate::{
 
 /// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
 const EXCLUSIVE_REGISTRANTS: u8 = 6;
-/// How often what another one has changed meanwhile is looked at again.
+/// How many times to start over because another initiator changed the reservation or the mark meanwhile.
 const ROUNDS_MAX: usize = 8;
-/// Between two looks at a disk that somebody else is claiming.
+/// Pause between two attempts on a disk that another initiator is claiming.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks at the mark while it is held.
+/// Interval between two reads of the mark while the claim is held.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Before a command is sent again to a target that is busy.
+/// Pause before a command is resent to a busy target.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// How long a mark without a fence has to stand before it counts.
+/// How long an unfenced mark has to stand before it counts.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How a command of the claim ended.
+/// The outcome of a command sent on behalf of the claim.
 pub(super) enum Told {
     Good(Vec<u8>),
     Conflict,
-    /// The target does not do this: what it says.
+    /// The target does not support the command; holds the target's explanation.
     Refused(String),
 }
 
-/// What READ RESERVATION says.
+/// What PERSISTENT RESERVE IN / READ RESERVATION reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reservation {
     /// The target has no persistent reservations.
@@ -71,18 +71,18 @@ enum Reservation {
     },
 }
 
-/// What came of an attempt to reserve.
+/// The outcome of an attempt to reserve.
 enum Step {
     /// The reservation is ours.
     Reserved,
-    /// Somebody was faster: look again.
+    /// Another initiator was faster: start over.
     Again,
-    /// The target does not reserve like this.
+    /// The target does not support this kind of reservation.
     MarkOnly,
 }
 
 impl Unit {
-    /// Claims the disk, and watches the claim from then on; `is_volatile`: its cache is.
+    /// Claims the disk and starts watching the claim. `is_volatile`: the disk has a volatile write cache.
     pub(super) async fn claim(self: &Rc<Unit>, claim: &Claim, is_volatile: bool) -> Result<()> {
         self.claimed.is_volatile.set(is_volatile);
         self.claimed.is_new.set(true);
@@ -93,7 +93,7 @@ impl Unit {
     }
 
     async fn claim_all(self: &Rc<Unit>, claim: &Claim) -> Result<()> {
-        // A session that works, and no unit attention that is older than we are.
+        // Ensures a working session, with the unit attentions from before our time consumed.
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
             .await?;
         let nexus = self.nexus(&mut self.patience()).await?;
@@ -103,7 +103,7 @@ impl Unit {
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
-        // Each nexus is registered for itself.
+        // Registrations are per I_T nexus.
         for other in self.paths.usable() {
             match self.establish_claim(&other).await {
                 Err(error) if !other.is_over() => return Err(error),
@@ -113,7 +113,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Gives the claim up: the mark goes first, while the fence still stands.
+    /// Releases the claim: erases the mark first, while the fence still stands.
     pub(super) async fn release_claim(&self) -> Result<()> {
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held.filter(|held| held.claim.is_held()) else {
@@ -121,7 +121,7 @@ impl Unit {
         };
         claim.close();
         let Some(nexus) = self.paths.usable().next() else {
-            // What is left tells the next one whose it was.
+            // The mark that stays behind tells the next claimant whose it was.
             return Ok(());
         };
         let mark = self.read_mark(&nexus).await?;
@@ -137,7 +137,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Makes the disk ours, if nobody has it who may be alive; says whether it is fenced.
+    /// Takes the disk unless an owner that may be alive has it. Returns whether the disk is fenced.
     async fn take(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         for round in 1..=ROUNDS_MAX {
             let step = match self.reservation(nexus).await? {
@@ -173,8 +173,8 @@ impl Unit {
         Err(refuse_alive(&self.holder(nexus).await))
     }
 
-    /// Nobody has reserved it. The mark is read before we do: its owner may be about to come back, and
-    /// would take our reservation for a take-over.
+    /// Reserves a disk that has no reservation. Reads the mark first: its owner may be about to come back, and would
+    /// mistake our reservation for a take-over.
     async fn reserve(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Step> {
         let block = match self.read_mark(nexus).await? {
             Told::Good(block) => block,
@@ -195,7 +195,7 @@ impl Unit {
         Ok(step)
     }
 
-    /// Somebody has reserved it under a key and with a type: takes it away from the dead.
+    /// Takes a reservation, given by its key and type, away from a dead owner.
     async fn preempt(
         &self,
         nexus: &Rc<Nexus>,
@@ -209,7 +209,7 @@ impl Unit {
         let is_allowed = claim.others() != Others::Refuse || claim.is_own_key(key);
         let standing = match self.read_mark(nexus).await? {
             Told::Good(block) => Some(claim.standing(&block, false)),
-            // A reservation of another type, which lets no registrant read.
+            // A reservation of another type, under which even registrants may not read.
             Told::Conflict | Told::Refused(_) => None,
         };
         let refused = match standing {
@@ -220,7 +220,7 @@ impl Unit {
             }
             _ if is_allowed => None,
             Some(Standing::Alive(owner)) => Some(refuse_alive(&owner)),
-            // Whoever it is may be about to write its mark, or to go.
+            // Whoever it is may be about to write its mark, or to leave.
             Some(_) if !is_last => {
                 self.unregister(nexus, claim).await;
                 return Ok(Step::Again);
@@ -244,8 +244,8 @@ impl Unit {
         }
     }
 
-    /// Ends the registrations with `key`, aborts what came under them, and takes the reservation if it
-    /// was theirs. A target that does not abort (tgt) still refuses what comes later.
+    /// PREEMPT AND ABORT: removes the registrations under `key`, aborts the tasks sent under them, and takes over the
+    /// reservation if that key held it. A target without the abort (tgt) still refuses later commands.
     async fn oust(&self, nexus: &Rc<Nexus>, claim: &Claim, key: u64) -> Result<Told> {
         let preempt = |aborts| ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, claim.key(), key, aborts);
         match self.reserve_out(nexus, preempt(true)).await? {
@@ -254,8 +254,8 @@ impl Unit {
         }
     }
 
-    /// Ends the registrations of others, who may do everything as long as they have one, and aborts
-    /// what they sent, until the target lists none but ours.
+    /// Preempts all foreign registrations, since every registrant has full access, and aborts their tasks, until the
+    /// target lists no key but ours.
     async fn drop_others(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             let others = self.other_keys(nexus, claim).await?;
@@ -271,7 +271,7 @@ impl Unit {
         ))
     }
 
-    /// The keys of others that are registered.
+    /// The registered keys other than ours.
     async fn other_keys(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Vec<u64>> {
         const LEN: u16 = 8 + 8 * 1024;
         let read = cdb::persistent_reserve_in(cdb::READ_KEYS, LEN);
@@ -294,9 +294,9 @@ impl Unit {
         Ok(keys.filter(|key| *key != claim.key()).collect())
     }
 
-    /// Writes the mark behind our fence, where nobody else can, and reads it again.
+    /// Writes the mark behind our fence, where nobody else can write, and reads it back.
     async fn mark_fenced(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
-        // Between our look and our reservation another may have come.
+        // Another owner may have come between our first look and our reservation.
         let block = self.must_read_mark(nexus).await?;
         judge(claim, &block)?;
         self.write_and_read(nexus, claim).await
@@ -330,16 +330,17 @@ impl Unit {
         claim.is_marked(&block).map_err(|by| refuse_alive(&by))
     }
 
-    /// Establishes the claim again on `session`, if there is one: nothing else may be sent before.
+    /// Re-establishes the claim on `nexus`, if there is a claim; nothing else may be sent on the nexus before that.
     ///
     /// # Errors
-    /// `Preempted` when it is another's now, for good; else what kept us from knowing.
+    /// `Preempted` when the disk has a new owner (permanent); otherwise whatever kept us from finding out.
     pub(super) async fn establish_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let _turn = self.claimed.turn().await;
         self.establish(nexus).await
     }
 
-    /// Waits until the claim is not shaken, or the session has ended: another one finds out.
+    /// Waits until the claim is no longer shaken. Returns early when the session has ended: another session will
+    /// settle it.
     ///
     /// # Errors
     /// As [`Unit::establish_claim`]; the claim stays shaken.
@@ -355,7 +356,7 @@ impl Unit {
             if nexus.is_over() {
                 return Ok(());
             }
-            // Other lanes hear of it, too.
+            // Tells the other lanes, too.
             self.paths.notify();
             if self.claimed.is_shaken() {
                 match self.establish(nexus).await {
@@ -367,8 +368,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Establishes the claim again, by whoever has the turn. What shakes it meanwhile is not answered
-    /// by this.
+    /// Re-establishes the claim; the caller holds the turn. Events that shake the claim while this runs are not
+    /// covered by its result.
     async fn establish(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let shakes = self.claimed.shakes.get();
         let held = self.claimed.held.borrow().clone();
@@ -394,8 +395,8 @@ impl Unit {
                     self.paths.notify();
                     return Ok(());
                 }
-                // The reservation is ours and this port is not registered, if we came in by another
-                // portal group.
+                // We hold the reservation, but came in through another portal group, where this port is not
+                // registered.
                 Told::Conflict if is_fenced => {
                     self.register(nexus, &claim).await?;
                 }
@@ -410,8 +411,8 @@ impl Unit {
         Err(Error::new(ErrorKind::Protocol, why))
     }
 
-    /// Makes sure that the reservation is ours: a target may have lost it with its power. Says whether
-    /// it is; if not, it is worth another look.
+    /// Makes sure that we hold the reservation, which a target may have lost in a power cycle. Returns whether we do;
+    /// if not, the caller should look again.
     async fn reserve_again(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         match self.reservation(nexus).await? {
             Reservation::Unknown => {
@@ -421,12 +422,12 @@ impl Unit {
             Reservation::Held { key, .. } if key == claim.key() => Ok(true),
             Reservation::Held { .. } => {
                 let by = self.holder(nexus).await;
-                // A registration of ours would let us write within the other one's fence.
+                // A registration of ours would let us write inside the new owner's fence.
                 self.unregister(nexus, claim).await;
                 Err(self.lose(claim, &by))
             }
             Reservation::Free => {
-                // Another one may have come and gone meanwhile.
+                // Another owner may have come and gone meanwhile.
                 let Told::Good(block) = self.read_mark(nexus).await? else {
                     return Ok(false);
                 };
@@ -442,7 +443,7 @@ impl Unit {
         }
     }
 
-    /// Where the mark lies, in the disk's blocks.
+    /// LBA and number of blocks of the mark.
     fn mark_place(&self) -> (u64, u32) {
         let block = self.extent.get().map_or(512, |(block, _)| *block);
         (MARK_AT / u64::from(block), MARK_BYTES as u32 / block)
@@ -452,8 +453,8 @@ impl Unit {
         claim.lose(&self.config().target_name, by)
     }
 
-    /// Asks as a registrant for a moment. Some targets (LIO) tell of a disk that is reserved for
-    /// registrants nothing to others, not even the capacity, which SBC-3 4.17 lets everybody know.
+    /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
+    /// the disk, not even its capacity, which SBC-3 4.17 lets everyone read.
     pub(super) async fn as_registrant<T>(
         &self,
         asks: impl AsyncFnOnce() -> Result<T>,
@@ -475,7 +476,7 @@ impl Unit {
         asked
     }
 
-    /// Registers our key, whatever was registered; says whether the target takes it.
+    /// Registers our key, replacing any registered key; returns whether the target accepts it.
     async fn register(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         self.register_key(nexus, claim.key()).await
     }
@@ -486,8 +487,8 @@ impl Unit {
         Ok(matches!(told, Told::Good(_)))
     }
 
-    /// Takes our registration back, and with it the reservation if it is ours. What comes of it
-    /// changes nothing for us.
+    /// Removes our registration, and with it the reservation if we hold it. Best effort: the result makes no
+    /// difference to the caller.
     async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
         self.unregister_key(nexus, claim.key()).await;
     }
@@ -497,8 +498,8 @@ impl Unit {
         let _ = self.reserve_out_with_aptpl(nexus, unregister).await;
     }
 
-    /// With APTPL the target keeps registrations through a loss of power, everybody's, as whoever was
-    /// the last to register or unregister wanted it (SPC-4 5.12.6). tgt, for one, has no APTPL.
+    /// With APTPL the target keeps all registrations across a power loss; the last REGISTER or unregister decides for
+    /// everyone (SPC-4 5.12.6). Some targets (tgt) have no APTPL.
     async fn reserve_out_with_aptpl(
         &self,
         nexus: &Rc<Nexus>,
@@ -521,7 +522,7 @@ impl Unit {
         let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {
             Told::Good(data) => data,
             Told::Refused(_) => return Ok(Reservation::Unknown),
-            // RESERVE (6) excludes this command, too.
+            // A RESERVE (6) reservation excludes this command, too.
             Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
         };
         Ok(match (data.get(4..8).map(be), data.get(8..24)) {
@@ -561,7 +562,7 @@ impl Unit {
         }
     }
 
-    /// Reads the mark where nobody may keep us from it.
+    /// Reads the mark; a reservation conflict is an error here.
     async fn must_read_mark(&self, nexus: &Rc<Nexus>) -> Result<Vec<u8>> {
         match self.read_mark(nexus).await? {
             Told::Good(block) => Ok(block),
@@ -570,7 +571,7 @@ impl Unit {
         }
     }
 
-    /// Writes the mark's block, durably.
+    /// Writes the mark's block durably.
     async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
         let (lba, blocks) = self.mark_place();
         let write = cdb::write(lba, blocks, self.claimed.is_volatile.get());
@@ -581,7 +582,7 @@ impl Unit {
         }
     }
 
-    /// Sends one command on this very session, past what unit attentions have to say.
+    /// Sends one command on this very nexus, retrying past unit attentions.
     pub(super) fn tell<'a>(
         &'a self,
         nexus: &'a Rc<Nexus>,
@@ -610,7 +611,7 @@ impl Unit {
     }
 }
 
-/// Whether what is in the mark's place lets `claim` have the disk.
+/// Whether the mark on the disk allows `claim` to take it.
 fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
     match claim.standing(block, false) {
         Standing::Free | Standing::Dead(_) => Ok(()),
@@ -622,7 +623,7 @@ fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
     }
 }
 
-/// Looks every second whether the claim stands, until the disk or the claim is gone.
+/// Checks every second that the claim still stands, until the disk or the claim is gone.
 async fn watch(unit: Weak<Unit>, claim: Claim) {
     loop {
         time::sleep(WATCH_INTERVAL).await;
@@ -651,7 +652,7 @@ async fn watch(unit: Weak<Unit>, claim: Claim) {
                 }
                 let _ = this.establish_claim(&nexus).await;
             }
-            // Whoever logs in again establishes the claim.
+            // Logging in again re-establishes the claim.
             _ => {
                 let (command, mut patience) = (cdb::test_unit_ready(), this.patience());
                 let _ = this.run(&command, Data::None, &mut patience).await;

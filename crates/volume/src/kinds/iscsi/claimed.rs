@@ -1,5 +1,5 @@
-//! What a disk knows of the claim on it: whether there is one, whether something may have ended it,
-//! and who establishes it again right now.
+//! A disk's view of its claim: whether there is one, whether an event may have ended it, and whether it is being
+//! re-established right now.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,25 +7,24 @@ use engine::sync::Notify;
 
 use crate::{Claim, Result};
 
-/// What a disk knows of the claim on it.
+/// The claim state of a disk.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
-    /// How often something happened that may have ended it: to be established again before more is
-    /// sent.
+    /// Events that may have ended the claim. It must be re-established before anything more is sent.
     pub(super) shakes: Cell<u64>,
-    /// Of these, how many had happened when what established it again began.
+    /// The value of `shakes` when the last successful re-establishment began.
     pub(super) answered: Cell<u64>,
-    /// Somebody establishes it right now; others wait for the outcome.
+    /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
-    /// It is being established for the first time, on one session after the other.
+    /// The claim is being established for the first time, on one session after the other.
     pub(super) is_new: Cell<bool>,
-    /// Whether a write needs FUA to last.
+    /// Whether a write needs FUA to be durable.
     pub(super) is_volatile: Cell<bool>,
 }
 
-/// The claim, and whether a reservation goes with it.
+/// The claim, and whether a reservation backs it.
 #[derive(Clone)]
 pub(super) struct Held {
     pub(super) claim: Claim,
@@ -33,7 +32,7 @@ pub(super) struct Held {
 }
 
 impl Claimed {
-    /// Refuses when the claim is lost or was given up.
+    /// Fails when the claim is lost or released.
     pub(super) fn check(&self) -> Result<()> {
         match &*self.held.borrow() {
             None => Ok(()),
@@ -41,7 +40,7 @@ impl Claimed {
         }
     }
 
-    /// Something happened that may have ended the claim. Says whether there is one.
+    /// Records an event that may have ended the claim. Returns whether there is a claim.
     pub(super) fn shake(&self) -> bool {
         let is_claimed = self.held.borrow().is_some();
         if is_claimed {
@@ -61,12 +60,12 @@ impl Claimed {
         self.is_shaken() || self.is_new.get()
     }
 
-    /// Whether it has to be established again.
+    /// Whether it has to be re-established.
     pub(super) fn is_shaken(&self) -> bool {
         self.shakes.get() != self.answered.get()
     }
 
-    /// The turn to establish it, once nobody else is at it.
+    /// Waits until no other re-establishment is running, then starts one.
     pub(super) async fn turn(&self) -> Turn<'_> {
         let free = || (!self.establishing.get()).then_some(());
         self.established.wait_for(free).await;
@@ -75,7 +74,7 @@ impl Claimed {
     }
 }
 
-/// The one attempt to establish the claim again; however it ends, others may try.
+/// The exclusive right to re-establish the claim; released on drop, whatever the outcome.
 pub(super) struct Turn<'a>(&'a Claimed);
 
 impl Drop for Turn<'_> {

@@ -1,4 +1,4 @@
-//! Where a disk is, who we are to its target, and how long we wait for it.
+//! The configuration of a disk's sessions: where the disk is, who we are to its target, and the time limits.
 
 use std::{
     net::SocketAddr,
@@ -15,7 +15,7 @@ use engine::{
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
 
-/// Where the disk is and how long to wait for it.
+/// Where the disk is, who we are, and how long to wait.
 #[derive(Clone, Debug)]
 pub struct IscsiConfig {
     /// The portal.
@@ -24,46 +24,46 @@ pub struct IscsiConfig {
     pub target_name: String,
     /// The logical unit number.
     pub lun: u16,
-    /// The name that we log in with.
+    /// The initiator name we log in with.
     pub initiator_name: String,
-    /// Tells sessions of this initiator with the same target apart: [`next_isid`].
+    /// Distinguishes this session from the initiator's others with the same target: [`next_isid`].
     pub isid: Isid,
     /// The other sessions with the disk, and how they are used together.
     pub multipath: Multipath,
-    /// How we prove who we are, and the target has to; `None`: not at all.
+    /// CHAP, to authenticate us and optionally the target; `None`: no authentication.
     pub chap: Option<Arc<Chap>>,
-    /// Asks for CRC32C over the headers.
+    /// Requests CRC32C header digests.
     pub header_digest: bool,
-    /// Asks for CRC32C over the data.
+    /// Requests CRC32C data digests.
     pub data_digest: bool,
-    /// Asks the target to tell where the time of each command goes, for whoever [watches](crate::layers).
+    /// Asks the target to report the stage times of each command, for a [watch](crate::layers).
     pub stage_times: bool,
-    /// For a connection and its login.
+    /// Limit for connecting and logging in.
     pub connect_timeout: Duration,
-    /// For the answer to a command, before the session counts as lost.
+    /// Limit for the answer to a command, after which the session counts as lost.
     pub request_timeout: Duration,
-    /// For a lost session to come back and for a target that refuses for now to do what it is
-    /// asked, before requests fail.
+    /// How long requests wait for a lost session to return, or for a target that temporarily refuses, before they
+    /// fail.
     pub reconnect_timeout: Duration,
 }
 
-/// The sessions with a disk beside the first, and how all of them are made and used.
+/// The sessions with a disk beyond the first, and settings common to all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Multipath {
-    /// Where the first session leaves this machine.
+    /// The local source of the first session.
     pub source: Option<Source>,
-    /// The others.
+    /// The other sessions.
     pub more: Vec<PathConfig>,
-    /// How many of these, the last ones, are there for speed alone: the disk is used without those that
-    /// the target refuses.
+    /// How many of these, counted from the end, only add speed: the disk is used without those that the target
+    /// refuses.
     pub spare: usize,
-    /// Which of those that can be used a command takes.
+    /// How a command chooses among the usable sessions.
     pub policy: Policy,
-    /// The congestion control of their connections, by the kernel's name.
+    /// The TCP congestion control algorithm, by its kernel name.
     pub congestion: Option<String>,
-    /// For how long what was sent may go without an acknowledgement (TCP_USER_TIMEOUT).
+    /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
-    /// Keeps the ISIDs from being given out again.
+    /// Keeps the ISIDs reserved while it lives.
     pub lease: Option<Arc<()>>,
 }
 
@@ -72,27 +72,27 @@ pub struct Multipath {
 pub struct PathConfig {
     /// The portal.
     pub address: SocketAddr,
-    /// Where it leaves this machine.
+    /// The local source address or interface.
     pub source: Option<Source>,
-    /// As [`IscsiConfig::isid`]: each session has its own, which it keeps when it is lost.
+    /// As [`IscsiConfig::isid`]: each session has its own and keeps it across losses.
     pub isid: Isid,
 }
 
-/// Which of several paths a command takes.
+/// How a command chooses among several paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// One after the other.
+    /// Each in turn.
     RoundRobin,
-    /// The one with the fewest commands that are not answered.
+    /// The one with the fewest outstanding commands.
     #[default]
     LeastOutstanding,
-    /// The one that has answered fastest of late, for as many as are not answered there.
+    /// The one with the lowest recent latency, weighted by its outstanding commands.
     LowestLatency,
 }
 
 impl IscsiConfig {
-    /// Its sessions, the first one first.
+    /// All sessions, the first one first.
     pub(super) fn paths(&self) -> Vec<PathConfig> {
         let first = PathConfig {
             address: self.address,
@@ -103,7 +103,7 @@ impl IscsiConfig {
         std::iter::once(first).chain(more).collect()
     }
 
-    /// How the connection of a path is made.
+    /// The connection options for a path.
     pub(super) fn connect_options(&self, path: &PathConfig) -> ConnectOptions {
         ConnectOptions {
             source: path.source.clone(),
@@ -113,16 +113,15 @@ impl IscsiConfig {
     }
 }
 
-/// An ISID for a session that no volume has, as for discovery: no other one of this process, nor of another one that
-/// runs now, has the same.
+/// An ISID for a session without a volume, such as discovery: unique within this process and among processes running
+/// now.
 pub fn next_isid() -> Isid {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// This host's initiator name: the one that open-iscsi uses if there is one, else one made from
-/// the host's own name.
+/// This host's initiator name: open-iscsi's if configured, otherwise one derived from the host name.
 pub(super) fn own_name() -> String {
     let configured = std::fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
     let mut lines = configured.lines().map(str::trim);

@@ -1,4 +1,4 @@
-//! Which targets there are: a discovery session asks a portal of any of them (RFC 7143 §4.3 and Appendix C).
+//! Target discovery: a discovery session asks a portal for its targets (RFC 7143 §4.3 and Appendix C).
 
 use std::{collections::HashMap, net::SocketAddr, rc::Rc, sync::Arc};
 
@@ -16,14 +16,14 @@ use super::{
 pub use super::{path_settings::Portal, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result};
 
-/// Who asks, and how long that may take.
+/// Runs discovery under one initiator identity and time limit.
 #[derive(Clone, Debug)]
 pub struct Asker {
-    /// The name that we log in with.
+    /// The initiator name we log in with.
     pub initiator_name: String,
-    /// How we prove who we are, and the target has to; `None`: not at all.
+    /// CHAP, to authenticate us and optionally the target; `None`: no authentication.
     pub chap: Option<Arc<Chap>>,
-    /// For a connection with its login, and for each answer.
+    /// Limit for connecting and logging in, and for each answer.
     pub limit: Duration,
 }
 
@@ -32,7 +32,7 @@ pub struct Asker {
 pub struct FoundTarget {
     /// Its iSCSI name.
     pub name: String,
-    /// Where it is; never empty.
+    /// Its portals; never empty.
     pub portals: Vec<FoundPortal>,
 }
 
@@ -41,14 +41,14 @@ pub struct FoundTarget {
 pub struct FoundPortal {
     /// Where it listens.
     pub portal: Portal,
-    /// The tag of its portal group, if the target has said it.
+    /// Its portal group tag, if the target has reported it.
     pub group: Option<u16>,
 }
 
-/// The name of an initiator, as it is written; without one, this host's own.
+/// The initiator name as configured, or this host's own.
 ///
 /// # Errors
-/// What to write instead of one that is none.
+/// What to write instead of an invalid name.
 pub fn initiator_name(written: Option<&str>) -> std::result::Result<String, String> {
     match written {
         None => Ok(own_name()),
@@ -60,10 +60,10 @@ pub fn initiator_name(written: Option<&str>) -> std::result::Result<String, Stri
 }
 
 impl Asker {
-    /// All targets that `portal` lists to us, in its order.
+    /// All targets that `portal` lists, in its order.
     ///
     /// # Errors
-    /// When nobody is there, or we are refused, or the answer is none.
+    /// When the portal is unreachable, refuses us, or gives an invalid answer.
     pub async fn discover(&self, portal: &Portal) -> Result<Vec<FoundTarget>> {
         let session = self.open(portal).await?;
         let found = session.discover().await;
@@ -106,7 +106,7 @@ impl Asker {
     }
 }
 
-/// What an answer says. A target may be in it several times, and without an address it is where we have asked.
+/// Groups an answer by target. A target may appear several times; without an address it is at the portal asked.
 fn targets_of(records: Vec<TargetRecord>, asked: &Portal) -> Vec<FoundTarget> {
     let mut targets: Vec<FoundTarget> = Vec::new();
     let mut places = HashMap::new();
@@ -139,7 +139,7 @@ fn targets_of(records: Vec<TargetRecord>, asked: &Portal) -> Vec<FoundTarget> {
     targets
 }
 
-/// A TargetAddress (RFC 7143 §13.8). What listens on every address of its machine is where we have reached it.
+/// Parses a TargetAddress (RFC 7143 §13.8). A wildcard address stands for the one where we reached the target.
 fn parse(address: &str, asked: &Portal) -> Option<FoundPortal> {
     let (portal, group) = match address.split_once(',') {
         Some((portal, tag)) => (portal, Some(tag.parse().ok()?)),

@@ -1,8 +1,8 @@
-//! A logical unit of a remote target as a volume: turns the volume's calls into commands that the
-//! target takes, and keeps what it may have lost.
+//! A logical unit of a remote target as a volume: translates the volume's calls into commands that the target
+//! supports, and tracks which writes it may have lost.
 //!
-//! Sending a write again is safe: [`recovery`](super::recovery) sees to it that the lost one can do no
-//! harm any more, and nothing else of this volume was ordered with it.
+//! Resending a write is safe: [`recovery`](super::recovery) ensures that the lost attempt can no longer take effect,
+//! and the volume orders nothing else relative to it.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
     Volume, fallback, part::Home,
 };
 
-/// How many UNMAPs make a discard, which need not discard everything.
+/// The most UNMAPs sent for one discard, which need not discard everything.
 const UNMAPS_MAX: usize = 1024;
 
 /// A disk on a remote target.
@@ -35,7 +35,7 @@ pub struct IscsiDisk {
 }
 
 impl IscsiDisk {
-    /// Logs in and asks the disk what it is.
+    /// Logs in and queries the disk.
     ///
     /// # Errors
     /// When the target cannot be reached, refuses us, or has no such disk.
@@ -43,7 +43,7 @@ impl IscsiDisk {
         IscsiDisk::open_on(config, &[]).await
     }
 
-    /// As [`IscsiDisk::open`], with its sessions `on` these lanes in turn, of which the first is the current one.
+    /// As [`IscsiDisk::open`], with the sessions spread over the lanes `on` in turn; the first is the current one.
     ///
     /// # Errors
     /// As [`IscsiDisk::open`].
@@ -80,7 +80,7 @@ impl IscsiDisk {
         opened.await.map_err(|error: Error| error.context(&what))
     }
 
-    /// The digests that its sessions carry; none while there is no session.
+    /// The digests of its sessions; none while there is no session.
     pub fn digests(&self) -> iscsi::frame::Digests {
         let nexus = self.unit.paths.live().next();
         nexus
@@ -88,7 +88,7 @@ impl IscsiDisk {
             .unwrap_or_default()
     }
 
-    /// What has happened to its paths.
+    /// The events on its paths so far.
     pub fn path_counts(&self) -> PathCounts {
         let mut counts = *self.unit.paths.counts.borrow();
         counts.beside_home = self.unit.doors.commands();
@@ -101,13 +101,12 @@ impl IscsiDisk {
         self.unit.paths.usable().count()
     }
 
-    /// Which disk it is.
+    /// The disk's identity.
     pub fn identity(&self) -> &DiskIdentity {
         &self.facts.identity
     }
 
-    /// Gives up what was claimed, and logs out. Requests afterwards log in again, unless there was a
-    /// claim.
+    /// Releases the claim and logs out. Later requests log in again, unless there was a claim.
     pub async fn close(&self) {
         if let Err(error) = self.unit.release_claim().await {
             let target_name = &self.unit.config().target_name;
@@ -118,7 +117,7 @@ impl IscsiDisk {
         self.unit.paths.log_out().await;
     }
 
-    /// The disk as the lanes beside its home lane reach it that have sessions of their own.
+    /// The handles for the other lanes that have sessions of their own.
     pub(crate) async fn branches(&self) -> Result<Vec<Arc<Home>>> {
         let mut homes = Vec::new();
         for branch in self.unit.doors.branches() {
@@ -129,7 +128,7 @@ impl IscsiDisk {
         Ok(homes)
     }
 
-    /// The disk as other lanes reach it that have sessions of their own, asked from this one.
+    /// The disk for the other lanes that have sessions of their own, as volumes usable from this lane.
     ///
     /// # Errors
     /// When one of the lanes has ended.
@@ -138,7 +137,7 @@ impl IscsiDisk {
         branches.iter().map(Home::on_lane).collect()
     }
 
-    /// A write of any kind that is durable only after a flush has ended.
+    /// Records the end of a write of any kind that becomes durable only with a flush.
     fn wrote(&self, result: Result<Reply>) -> Result<()> {
         if self.facts.shape.volatile_cache {
             self.unit.unflushed.wrote(result.is_ok());
@@ -183,7 +182,7 @@ impl AtHome for IscsiDisk {
 
 impl Drop for IscsiDisk {
     fn drop(&mut self) {
-        // At once: an attempt to log in again keeps the unit for a while.
+        // Do not wait for the unit's drop: a login attempt may keep it alive for a while.
         let closed = Error::new(ErrorKind::Unreachable, "the volume has been closed");
         self.unit.paths.end(&closed);
     }
@@ -256,13 +255,13 @@ impl Volume for IscsiDisk {
         })
     }
 
-    /// GET LBA STATUS is not asked: few targets have it, and none has to tell the truth.
+    /// Does not send GET LBA STATUS: few targets support it, and none has to answer accurately.
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         fallback::allocation(self, at, len)
     }
 
-    /// Sending a write again after a lost session would be all right, but no target is asked yet what
-    /// it writes all or nothing.
+    /// Resending a write after a lost session would be fine, but we do not query any target's atomic write limits
+    /// yet.
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         None
     }

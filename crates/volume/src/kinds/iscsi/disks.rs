@@ -1,8 +1,8 @@
-//! Which iSCSI disks are in use, so that none is used as if it were two: what one volume writes, a
-//! cache of the other would not know, and a stripe would overwrite itself.
+//! Tracks which iSCSI disks are in use, so that no disk is used twice: a cache above one volume would miss the
+//! other's writes, and a stripe would overwrite itself.
 //!
-//! A URL that is written twice is found before anything is opened. Aliases and several portals of
-//! one disk are found when they are open, by what the disk calls itself.
+//! A repeated URL is detected before anything is opened. Aliases and multiple portals of one disk are detected once
+//! the disks are open, by the names they report.
 
 use std::{
     net::IpAddr,
@@ -12,7 +12,7 @@ use std::{
 use super::{DiskIdentity, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result, kinds::USE_IT_TWICE, part::Part};
 
-/// The disks that are open.
+/// The open disks.
 #[derive(Debug, Default)]
 pub(super) struct Disks(Vec<OpenDisk>);
 
@@ -26,10 +26,10 @@ struct OpenDisk {
 }
 
 impl Disks {
-    /// Takes the disk at `url`, which is `part` of `volume`.
+    /// Registers the disk at `url`, which is `part` of `volume`.
     ///
     /// # Errors
-    /// When it is open already, unless nobody can write to it.
+    /// When it is already open, unless it is write-protected.
     pub(super) fn add(
         &mut self,
         volume: &str,
@@ -65,7 +65,7 @@ impl OpenDisk {
     }
 }
 
-/// A URL in one way of writing it: addresses as numbers, names in small letters (RFC 7143 §4.2.7).
+/// The normal form of a URL: addresses in canonical form, names in lower case (RFC 7143 §4.2.7).
 pub(super) fn normalised(url: &IscsiUrl) -> IscsiUrl {
     let host = match url.host.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().to_string(),
@@ -95,7 +95,7 @@ mod tests {
         1, 3, 0, 16, 0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
     ];
 
-    /// Runs `test` with a graph of what `text` gives for two portals of one disk.
+    /// Runs `test` with a graph built from `text`, called with the URLs of two portals of one disk.
     fn with_two_portals(
         text: impl FnOnce(&str, &str) -> String,
         test: impl AsyncFnOnce(Graph, engine::LaneHandle),

@@ -1,5 +1,5 @@
-//! What the home lane knows of the other lanes that use sessions of their own: what each may use right now.
-//! [`lanes`](super::lanes) sees to it.
+//! The home lane's record of what each other lane's own sessions may be used for right now. [`lanes`](super::lanes)
+//! keeps it up to date.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -17,17 +17,17 @@ use crate::part::Resident;
 #[derive(Default)]
 pub(super) struct Doors {
     all: OnceCell<Vec<Door>>,
-    /// Restarts of the target for which what other lanes have written is not known yet.
+    /// Target restarts for which it is not yet known what the other lanes had written.
     pub(super) judging: Cell<u32>,
 }
 
-/// One lane's.
+/// The door of one lane.
 pub(super) struct Door {
     pub(super) branch: Arc<Resident<Rc<Branch>>>,
-    /// What the lane was told last; `None`: it has said that it uses nothing.
+    /// The terms last sent to the lane; `None`: it has confirmed that it uses nothing.
     pub(super) granted: RefCell<Option<Terms>>,
     pub(super) term: Cell<u64>,
-    /// Commands of this lane that are seen to.
+    /// Failed commands of this lane that are being handled.
     pub(super) troubles: Cell<u32>,
     /// Commands that the lane has sent by itself.
     commands: Arc<AtomicU64>,
@@ -41,7 +41,7 @@ pub(super) struct Terms {
 }
 
 impl Door {
-    /// The door of `branch`, closed, which sends so many commands by itself.
+    /// A closed door for `branch`, whose own commands are counted in `commands`.
     pub(super) fn new(branch: Arc<Resident<Rc<Branch>>>, commands: Arc<AtomicU64>) -> Door {
         Door {
             branch,
@@ -54,7 +54,7 @@ impl Door {
 }
 
 impl Doors {
-    /// These are the doors.
+    /// Sets the doors, once.
     pub(super) fn set(&self, doors: Vec<Door>) {
         let _ = self.all.set(doors);
     }
@@ -69,13 +69,13 @@ impl Doors {
             .all(|door| door.is_none())
     }
 
-    /// Commands that other lanes have sent by themselves.
+    /// Commands that the other lanes have sent by themselves.
     pub(super) fn commands(&self) -> u64 {
         let all = self.all().iter();
         all.map(|door| door.commands.load(Relaxed)).sum()
     }
 
-    /// The other lanes' ways to the disk.
+    /// The other lanes' access to the disk.
     pub(super) fn branches(&self) -> Vec<Arc<Resident<Rc<Branch>>>> {
         let all = self.all().iter();
         all.map(|door| door.branch.clone()).collect()

@@ -1,23 +1,23 @@
-//! Why a session ended, as an error for the requests that waited: its kind, and what to do.
+//! Why a session ended, as an error for the waiting requests: its kind, and what the user can do.
 
 use iscsi::{CloseReason, LoginStatus};
 
 use crate::{Error, ErrorKind};
 
-/// Where a target says that it has gone.
+/// The new location that a target reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
-    /// TargetAddress, as it came.
+    /// TargetAddress, as received.
     pub(super) to: String,
     pub(super) permanently: bool,
 }
 
-/// The error of all that a session leaves behind when it ends like this.
+/// The error for all requests of a session that ended for this reason.
 pub(super) fn error_of(reason: &CloseReason) -> Error {
     Error::new(kind_of(reason), message_of(reason))
 }
 
-/// Where a target has sent us instead of letting us in.
+/// The redirection in a login response, if there is one.
 pub(super) fn redirection_of(reason: &CloseReason) -> Option<Redirection> {
     let CloseReason::LoginRefused {
         status,
@@ -40,7 +40,7 @@ pub(super) fn redirection_of(reason: &CloseReason) -> Option<Redirection> {
 fn kind_of(reason: &CloseReason) -> ErrorKind {
     match reason {
         CloseReason::LoginRefused { status, .. } if status.class() == 2 => ErrorKind::Configuration,
-        // Trying again would not make it right.
+        // A retry would fail the same way.
         CloseReason::Protocol(iscsi::Error::Authentication(_)) => ErrorKind::Configuration,
         CloseReason::PingTimeout => ErrorKind::TimedOut,
         CloseReason::Protocol(_) => ErrorKind::Protocol,

@@ -1,23 +1,23 @@
-//! What a disk is, as it has answered when it was opened.
+//! What a disk reported when it was opened.
 
 use super::identity::DiskIdentity;
 use crate::Shape;
 
-/// What a disk has answered.
+/// What a disk reported when it was opened.
 pub(super) struct Facts {
     pub(super) shape: Shape,
     pub(super) identity: DiskIdentity,
     pub(super) transfer_max_bytes: usize,
-    /// The longest UNMAP; 0: it has none.
+    /// The longest UNMAP; 0: not supported.
     pub(super) unmap_max_blocks: u64,
-    /// The longest WRITE SAME; 0: it has none.
+    /// The longest WRITE SAME; 0: not supported.
     pub(super) write_same_max_blocks: u64,
-    /// WRITE SAME of zeroes may unmap: what is unmapped reads as zeroes (LBPRZ).
+    /// WRITE SAME of zeroes may unmap, because unmapped blocks read as zeroes (LBPRZ).
     pub(super) zeroes_may_unmap: bool,
 }
 
 impl Facts {
-    /// The parts of a range that one command can carry: offset from its start, length.
+    /// Splits a transfer of `len` bytes into parts that one command can carry: offset and length.
     pub(super) fn parts(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let longest = self.transfer_max_bytes;
         (0..len)

@@ -1,6 +1,6 @@
-//! Who holds a persistent reservation, as the target tells.
+//! Who holds a persistent reservation, as the target reports it.
 
-/// The initiator that holds the reservation, from what READ FULL STATUS brought (SPC-4 6.14.5).
+/// The reservation holder in the data of READ FULL STATUS (SPC-4 6.14.5).
 pub(super) fn holder_of(data: &[u8]) -> Option<String> {
     const HEADER_BYTES: usize = 8;
     const DESCRIPTOR_BYTES: usize = 24;
@@ -11,7 +11,7 @@ pub(super) fn holder_of(data: &[u8]) -> Option<String> {
         let id_len = be(&descriptor[20..24]) as usize;
         let (id, after) = rest[DESCRIPTOR_BYTES..].split_at_checked(id_len)?;
         if descriptor[12] & R_HOLDER != 0 {
-            // The iSCSI name stands behind four bytes, filled up with zeroes (SPC-4 7.6.4.6).
+            // The iSCSI name follows four bytes and is padded with zeroes (SPC-4 7.6.4.6).
             let name = String::from_utf8_lossy(id.get(4..)?);
             let name: String = name.chars().filter(|c| !c.is_control()).take(256).collect();
             return Some(format!("the initiator {name}, which has reserved it"));
@@ -20,7 +20,7 @@ pub(super) fn holder_of(data: &[u8]) -> Option<String> {
     }
 }
 
-/// A number of up to eight bytes.
+/// A big-endian number of up to eight bytes.
 pub(super) fn be(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,17 +1,16 @@
-//! Which disk a logical unit is, whatever it is called and however it is reached: the designators of
-//! its device identification page (SPC-4 7.8.6). Two portals, addresses or names may lead to one
-//! disk, and these tell.
+//! Identifies a disk however it is reached: by the designators of its device identification page (SPC-4 7.8.6). Two
+//! portals, addresses or names may lead to one disk, and only these can tell.
 
 use std::fmt;
 
-/// The names that a disk has for itself, and where it was found.
+/// The names a disk reports, and where it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskIdentity {
     target_name: String,
     lun: u16,
-    /// Those that no other disk in the world has.
+    /// Worldwide unique names.
     worldwide: Vec<Designator>,
-    /// Those that another target may give to a disk of its own.
+    /// Names that another target may also give to one of its disks.
     local: Vec<Designator>,
 }
 
@@ -28,8 +27,8 @@ const NAA: u8 = 3;
 const SCSI_NAME: u8 = 8;
 
 impl DiskIdentity {
-    /// The identity of the disk at this LUN whose device identification page is `page`, perhaps cut;
-    /// what it does not say is not known.
+    /// The identity of the disk at this LUN from its device identification `page`, which may be truncated; what is
+    /// missing stays unknown.
     pub(super) fn parse(target_name: &str, lun: u16, page: &[u8]) -> DiskIdentity {
         let mut identity = DiskIdentity {
             target_name: target_name.to_ascii_lowercase(),
@@ -51,7 +50,7 @@ impl DiskIdentity {
             let (kind, name) = (kind & 0xf, name.to_vec());
             const NAA_LOCALLY_ASSIGNED: u8 = 3;
             match kind {
-                // tgt numbers its disks so, each server from the beginning.
+                // tgt numbers its disks this way, starting over on each server.
                 NAA if name[0] >> 4 == NAA_LOCALLY_ASSIGNED => {
                     identity.local.push(Designator { kind, name });
                 }
@@ -63,7 +62,7 @@ impl DiskIdentity {
         identity
     }
 
-    /// A name that no other disk in the world has; of several, the same one whatever their order.
+    /// A worldwide unique name; of several, always the same one, whatever their order.
     pub fn worldwide_name(&self) -> Option<String> {
         let first = |kind: u8| {
             let names = self.worldwide.iter().filter(|name| name.kind == kind);
@@ -72,12 +71,12 @@ impl DiskIdentity {
         [NAA, EUI_64, SCSI_NAME].into_iter().find_map(first)
     }
 
-    /// Whether it has any name by which it can be told from others.
+    /// Whether it has any distinguishing name.
     pub(super) fn is_named(&self) -> bool {
         !(self.worldwide.is_empty() && self.local.is_empty())
     }
 
-    /// The name by which the two are one disk; `None`: they are two, or it cannot be told.
+    /// A name that shows both to be the same disk; `None`: they differ, or it cannot be told.
     pub fn in_common(&self, other: &DiskIdentity) -> Option<String> {
         let both = |one: &[Designator], other: &[Designator]| {
             let common = one.iter().find(|name| other.contains(name));
@@ -86,7 +85,7 @@ impl DiskIdentity {
         if !self.worldwide.is_empty() && !other.worldwide.is_empty() {
             return both(&self.worldwide, &other.worldwide);
         }
-        // The target's name is unique, and its portals show the same LUNs.
+        // The target's name is unique, and all its portals show the same LUNs.
         let is_same_place = (&self.target_name, self.lun) == (&other.target_name, other.lun);
         both(&self.local, &other.local).filter(|_| is_same_place)
     }

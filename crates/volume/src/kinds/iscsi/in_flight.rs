@@ -1,4 +1,4 @@
-//! The commands in flight on a nexus: how many, and how long answers take.
+//! The commands in flight on a nexus: their number, and the mean latency.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use engine::{Duration, Instant, sync::Notify, time};
 
 use super::config::Policy;
 
-/// How much of the last answer's time goes into the mean, as a power of two.
+/// The weight of the latest latency in the mean, as a right shift.
 const LATENCY_SHIFT: u32 = 3;
 
 /// The commands in flight on a nexus.
@@ -18,18 +18,18 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Commands that are not answered.
+    /// Commands not yet answered.
     pub(super) fn count(&self) -> u32 {
         self.count.get()
     }
 
-    /// Waits until every command was answered.
+    /// Waits until no command is outstanding.
     pub(super) async fn idle(&self) {
         let is_idle = || (self.count.get() == 0).then_some(());
         self.idle.wait_for(is_idle).await;
     }
 
-    /// Of several nexuses that one is taken for which this is least.
+    /// The cost under `policy`: of several nexuses, the one with the lowest is chosen.
     pub(super) fn load(&self, policy: Policy) -> u64 {
         match policy {
             Policy::RoundRobin => 0,
@@ -41,7 +41,7 @@ impl InFlight {
         }
     }
 
-    /// A command is sent now.
+    /// Records that a command is sent now.
     pub(super) fn begin(&self) -> Running<'_> {
         self.count.set(self.count.get() + 1);
         Running {
@@ -51,14 +51,14 @@ impl InFlight {
     }
 }
 
-/// A command on its way.
+/// A command in flight.
 pub(super) struct Running<'a> {
     all: &'a InFlight,
     began: Instant,
 }
 
 impl Running<'_> {
-    /// It was answered now.
+    /// Records that it was answered now.
     pub(super) fn answered(&self) {
         let (took, mean) = (time::turn_began() - self.began, self.all.latency.get());
         let mean = mean - mean / (1 << LATENCY_SHIFT) + took / (1 << LATENCY_SHIFT);

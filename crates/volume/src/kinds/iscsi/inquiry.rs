@@ -1,5 +1,5 @@
-//! What a disk is asked when it is opened: what it is, how long, who it is, what it caches, which
-//! commands it takes and how long they may be (SPC-4, SBC-3).
+//! The queries at opening: what the disk is, its capacity, identity and caching, and which commands it supports up to
+//! what length (SPC-4, SBC-3).
 
 use engine::Payload;
 
@@ -13,25 +13,25 @@ use super::{
 };
 use crate::{Discard, Error, ErrorKind, Len, Result, Shape};
 
-/// The longest READ or WRITE that is sent when the target names no limit, in bytes.
+/// The longest READ or WRITE when the target reports no limit, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
-/// The longest READ or WRITE that is ever sent, in bytes.
+/// The longest READ or WRITE under any circumstances, in bytes.
 const TRANSFER_LIMIT_BYTES: u64 = 4 << 20;
-/// The longest UNMAP or WRITE SAME, whatever the target offers: they have to end in time.
+/// The longest UNMAP or WRITE SAME, whatever the target allows: they have to finish in time.
 const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
 
 /// The device type of a disk (SPC-4 6.6.2).
 pub(super) const DIRECT_ACCESS: u8 = 0;
 
-/// Why a target keeps even a registrant out.
+/// Why a target may lock out even a registrant.
 const OTHER_NAME: &str = "another initiator has reserved the disk; or this one has, with another `url` or other `sessions`, and the \
      target is LIO, which lets no other session of the same name in: there, write them as they were, or \
      another `initiator` for this volume";
 
-/// Asks for everything that the shape tells.
+/// Queries everything that the shape describes.
 ///
 /// # Errors
-/// When there is no disk, or it does not answer what it has to.
+/// When there is no disk, or it does not answer a mandatory query.
 pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
     match ask_as_we_are(unit).await {
         Err(error) if error.kind() == ErrorKind::ReservationConflict => {
@@ -82,7 +82,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
     Ok(facts)
 }
 
-/// What a command brings.
+/// The data of a command that must succeed.
 pub(super) async fn read(
     unit: &Unit,
     cdb: &Cdb,
@@ -93,8 +93,8 @@ pub(super) async fn read(
     reply.map(|reply| Payload::to_vec(&reply.data))
 }
 
-/// What a command brings that a disk need not know; empty: it does not. A reservation or a lost
-/// session in its way says nothing about the disk, and is an error.
+/// The data of an optional command; empty: the disk does not support it. A reservation conflict or a lost session
+/// says nothing about the disk and is an error.
 async fn read_if_known(
     unit: &Unit,
     cdb: &Cdb,
@@ -109,7 +109,7 @@ async fn read_if_known(
     }
 }
 
-/// A page of vital product data; empty: the disk has none.
+/// A page of vital product data; empty: the disk does not have it.
 pub(super) async fn page(
     unit: &Unit,
     code: u8,
@@ -134,7 +134,7 @@ pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Cap
 }
 
 impl Facts {
-    /// Write protection and write cache. A target that does not tell is taken to cache.
+    /// Queries write protection and write cache. A target that does not say is assumed to cache.
     async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
         const CACHING_PAGE: u8 = 0x08;
         const WRITE_PROTECT: u8 = 0x80;
@@ -150,7 +150,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Block limits (SBC-3 6.5.3) and logical block provisioning (6.5.4).
+    /// Queries block limits (SBC-3 6.5.3) and logical block provisioning (6.5.4).
     async fn ask_limits(
         &mut self,
         unit: &Unit,
@@ -177,7 +177,7 @@ impl Facts {
         let flags = provisioning.get(5).copied().unwrap_or(0);
         const LBPU: u8 = 0x80;
         const LBPWS: u8 = 0x40;
-        // Counts of 0 say that there is no UNMAP after all.
+        // Counts of 0 mean that there is no UNMAP after all.
         let (unmap_max_blocks, unmap_max_descriptors) = (word(20), word(24));
         if flags & LBPU != 0 && unmap_max_descriptors > 0 {
             self.unmap_max_blocks = unmap_max_blocks.min(COMMAND_MAX_BLOCKS);
@@ -194,8 +194,8 @@ impl Facts {
         if self.unmap_max_blocks > 0 {
             self.shape.discard = Some(Discard {
                 granularity_bytes: granularity.clamp(block, 1 << 30) as u32,
-                // LBPRZ says what an unmapped block reads as, and a target need not unmap what an
-                // UNMAP names (SBC-3 4.7.3.4).
+                // LBPRZ says what an unmapped block reads as, but a target need not unmap the blocks that an UNMAP
+                // names (SBC-3 4.7.3.4).
                 reads_zeroes: false,
             });
         }

@@ -1,9 +1,9 @@
-//! The ISIDs of a disk's sessions, the same ones after a restart: a target keeps registrations, also through a loss of
-//! its power, for an initiator port, which is a name and an ISID (RFC 7143 §4.4.3), and ends a session that was left behind when its
-//! port logs in again. LIO lets in nobody else of the name that has reserved the disk.
+//! Chooses the ISIDs of a disk's sessions so that they survive our restarts. A target keeps registrations, even
+//! across its own power loss, per initiator port, which is a name and an ISID (RFC 7143 §4.4.3). It also ends a stale
+//! session when its port logs in again. LIO lets in no other port of the initiator name that has reserved the disk.
 //!
-//! They are made of who has the disk, which no two processes are at once, and of the disk. While the same process has
-//! the disk open already, the next ones are other ports.
+//! An ISID is derived from the owner of the disk, unique among running processes, and the disk. While a process
+//! already has the disk open, further openings get different ports.
 
 use std::{
     collections::HashMap,
@@ -16,14 +16,14 @@ use uuid::Uuid;
 use super::{disks::normalised, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result};
 
-/// An ISID has room for so many openings of a disk.
+/// How many concurrent openings of a disk an ISID can tell apart.
 const OPENINGS_MAX: u8 = 16;
 
-/// The openings of each disk that have not ended, by its URL.
+/// The live openings of each disk, by its URL.
 #[derive(Debug, Default)]
 pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<()>)>>);
 
-/// The ISIDs of one disk, opened once.
+/// The ISIDs of one opening of a disk.
 #[derive(Clone, Debug)]
 pub(super) struct Isids {
     disk: u32,
@@ -32,10 +32,10 @@ pub(super) struct Isids {
 }
 
 impl Openings {
-    /// The ISIDs for the disk at `url`, which `owner` opens now.
+    /// Allocates ISIDs for the disk at `url`, which `owner` opens now.
     ///
     /// # Errors
-    /// When the disk is open as often as ISIDs can tell.
+    /// When the disk has more openings than ISIDs can tell apart.
     pub(super) fn next(&mut self, owner: Uuid, url: &IscsiUrl) -> Result<Isids> {
         let url = normalised(url).to_string();
         let disk = crc32c::crc32c_append(crc32c::crc32c(owner.as_bytes()), url.as_bytes());
@@ -58,12 +58,12 @@ impl Openings {
 }
 
 impl Isids {
-    /// As long as this lives, no other opening of the disk has them.
+    /// While this lives, no other opening of the disk gets the same ISIDs.
     pub(super) fn lease(&self) -> Arc<()> {
         self.lease.clone()
     }
 
-    /// That of the session with this number, of at most 16.
+    /// The ISID of the session with this number, below 16.
     pub(super) fn of(&self, session: usize) -> Isid {
         let [a, b, c, high] = self.disk.to_be_bytes();
         let low = self.opening << 4 | session as u8 & 0xf;
@@ -97,7 +97,7 @@ mod tests {
             .collect();
         let error = again.next(owner, &one).expect_err("all are in use");
         assert!(error.to_string().contains("10.0.1.2"), "{error}");
-        // One that has ended is there for the next opening.
+        // An opening that has ended is reused.
         let ended = ports_of(&open.remove(0));
         open.push(again.next(owner, &one).expect("the first is free"));
         assert_eq!(ports_of(&open[15]), ended);

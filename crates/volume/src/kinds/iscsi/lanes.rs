@@ -1,12 +1,12 @@
-//! Which lanes use sessions of their own right now. The home lane decides it: while all is well each
-//! lane's door is open, and that lane's reads and writes go over its sessions without a word to the home
-//! lane. When a session is lost with writes in flight, a reset is to be sent, or the claim has to be
-//! established again, the doors are closed, each by a message that is answered, and every command comes
-//! to the home lane until all is well again.
+//! Decides which lanes may use their own sessions right now. The home lane decides: normally every lane's door is
+//! open, and the lane's reads and writes go over its own sessions without involving the home lane. When a session is
+//! lost with writes in flight, a reset is about to be sent, or the claim has to be re-established, the home lane
+//! closes the doors, each by a message that is acknowledged, and every command goes through the home lane until all
+//! is well again.
 //!
-//! That a door is closed a little late does no harm: a write whose session was lost is answered, also
-//! with an error, only when it can do no harm any more or every door is closed. Until then it may happen
-//! at any time, as every write that is not answered.
+//! Closing a door a little late is harmless. A write whose session was lost is completed, with success or error, only
+//! when it can no longer take effect late or every door is closed. Until then it may take effect at any time, like
+//! any write that has not been answered.
 
 use std::{
     rc::{Rc, Weak},
@@ -31,7 +31,7 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// Ends when the command has been seen to.
+/// Marks a lane's failed command as handled when dropped.
 struct SeenTo<'a>(&'a Unit, usize);
 
 impl Drop for SeenTo<'_> {
@@ -43,8 +43,7 @@ impl Drop for SeenTo<'_> {
     }
 }
 
-/// Gives each of `lanes` but the first, which is the current one, a way of its own to `disk`, as far as
-/// there are sessions for them.
+/// Gives each of `lanes` except the first, the current one, its own access to `disk`, as far as there are sessions.
 pub(super) async fn branch_out(
     unit: &Unit,
     disk: Weak<dyn AtHome>,
@@ -79,7 +78,7 @@ pub(super) async fn branch_out(
     Ok(())
 }
 
-/// Opens and closes one lane's door, for as long as there is the disk.
+/// Opens and closes one lane's door, for as long as the disk exists.
 async fn keep(unit: Weak<Unit>, index: usize) {
     loop {
         let Some(this) = unit.upgrade() else { return };
@@ -149,7 +148,7 @@ impl Unit {
         })
     }
 
-    /// Waits until no other lane sends anything by itself, or there is no reason for it any more.
+    /// Waits until no other lane sends anything by itself, or `is_needed` no longer holds.
     pub(super) async fn closed_doors(&self, is_needed: impl Fn() -> bool) {
         let are_closed = || {
             let is_so = self.doors.are_closed() || is_planted(Bug::DoorsNotWaitedFor);
@@ -158,7 +157,7 @@ impl Unit {
         self.paths.changed().wait_for(are_closed).await;
     }
 
-    /// Goes on with a command that another lane could not end by itself.
+    /// Finishes a command that another lane could not complete by itself.
     pub(super) async fn go_on(
         &self,
         index: usize,
@@ -193,7 +192,7 @@ impl Unit {
         done
     }
 
-    /// Waits until a command that did not succeed on another lane may be sent again.
+    /// Waits until a command that failed on another lane may be resent.
     async fn see_to(
         &self,
         index: usize,
@@ -224,8 +223,8 @@ impl Unit {
         }
     }
 
-    /// The target has restarted: other lanes use their sessions no more until what they had written
-    /// before is known.
+    /// The target has restarted: the other lanes stop using their sessions until it is known what they had written
+    /// before.
     pub(super) fn judge_lanes(&self, covered: Covers) {
         let doors = self.doors.all();
         if doors.is_empty() {
@@ -248,13 +247,13 @@ impl Unit {
         });
     }
 
-    /// Waits until it is known what restarts of the target have lost.
+    /// Waits until it is known what the target's restarts have lost.
     pub(super) async fn judged(&self) {
         let is_judged = || (self.doors.judging.get() == 0).then_some(());
         self.paths.changed().wait_for(is_judged).await;
     }
 
-    /// A write was lost with its session and may still happen.
+    /// The error for a write that was lost with its session and may still take effect.
     pub(super) fn unfenced() -> Error {
         let message = "the session was lost with the write in flight, which the \
                        target could not be made to forget: it is not sent again";

@@ -1,6 +1,6 @@
-//! A session as the home lane uses it: on the home lane itself, or on another one, where that lane's own
-//! reads and writes go over it too. What is asked of one on another lane is asked there by a message, and
-//! its end is known here a little later.
+//! The home lane's handle on a session, which runs either on the home lane or on another lane that also sends its own
+//! reads and writes over it. Requests to a session on another lane travel as messages, and its end is known here a
+//! little late.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{Error, Result, part::Resident};
 
-/// A session, wherever it is.
+/// A session, wherever it runs.
 pub(super) enum Link {
     /// On this lane.
     Here(Rc<Session>),
-    /// On another one.
+    /// On another lane.
     There(Rc<Distant>),
 }
 
@@ -34,14 +34,14 @@ pub(super) struct Distant {
     kept: Arc<Resident<Rc<Kept>>>,
     port: Port,
     digests: Digests,
-    /// As the other lane has told it.
+    /// How it ended, once the other lane has reported it.
     end: RefCell<Option<End>>,
-    /// So has it that the target asks for a logout.
+    /// The target asks for a logout, as reported by the other lane.
     is_asked_to_log_out: Cell<bool>,
     changed: Notify,
 }
 
-/// What a command carries, on its way to another lane.
+/// A command's data, on its way to another lane.
 pub(super) enum SentData {
     None,
     In(usize),
@@ -68,7 +68,7 @@ impl From<SentData> for Data {
     }
 }
 
-/// How a command ended, on its way to another lane.
+/// A command's reply, on its way to another lane.
 pub(super) struct SentReply {
     status: u8,
     sense: Vec<u8>,
@@ -99,8 +99,8 @@ impl From<SentReply> for Reply {
 }
 
 impl Link {
-    /// Logs in on `lane`, which is another one, at `portal` or where that sends us; gives the portal, too,
-    /// which knows where the target has gone.
+    /// Logs in on `lane`, which is not this one, at `portal` or wherever that redirects us. Also returns the portal,
+    /// which has recorded a redirection.
     pub(super) async fn log_in_on(
         lane: &LaneHandle,
         portal: Portal,
@@ -136,7 +136,7 @@ impl Link {
         });
         let known = Rc::downgrade(&distant);
         spawn(async move {
-            // Also when it is over, which is told below.
+            // Proceed even if the session is over, which is reported below.
             let _ = asked.await;
             if let Some(distant) = known.upgrade() {
                 distant.is_asked_to_log_out.set(true);
@@ -194,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Whether it has ended and left writes with the target.
+    /// Whether it has ended with writes outstanding at the target.
     pub(super) fn has_left_writes(&self) -> bool {
         match self {
             Link::Here(session) => session.has_left_writes(),
@@ -236,12 +236,12 @@ impl Link {
     pub(super) async fn execute(&self, lun: LunField, cdb: &Cdb, data: Data) -> Result<Reply> {
         match self {
             Link::Here(session) => session.execute(lun, cdb, data).await,
-            // In a frame of its own, to keep that of a command on this lane small.
+            // Boxed, to keep the future of a command on this lane small.
             Link::There(distant) => LaneFuture::new(distant.execute(*cdb, data)).await,
         }
     }
 
-    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
         match self {
             Link::Here(session) => session.reset_logical_unit(lun).await,
@@ -263,7 +263,7 @@ impl Link {
         }
     }
 
-    /// Ends it; on another lane that takes until the message is there.
+    /// Ends it; on another lane this takes effect when the message arrives.
     pub(super) fn end(&self, error: Error) {
         match self {
             Link::Here(session) => session.end(error),
@@ -276,7 +276,7 @@ impl Link {
 }
 
 impl Distant {
-    /// What tells it from all others.
+    /// Its unique number.
     pub(super) fn number(&self) -> u64 {
         self.kept.number()
     }
@@ -289,19 +289,19 @@ impl Distant {
         &self.kept
     }
 
-    /// It has ended like this.
+    /// Records how it has ended.
     pub(super) fn ended(&self, end: End) {
         self.end.borrow_mut().get_or_insert(end);
         self.changed.notify();
     }
 
-    /// Waits until every command of its own lane was answered, too.
+    /// Waits until its own lane has no command outstanding on it, either.
     pub(super) async fn idle(&self) {
         let idle = self.ask(|own| async move {
             own.in_flight.idle().await;
             Ok(())
         });
-        // A lane that has ended has none.
+        // A lane that has ended has no commands.
         let _ = idle.await;
     }
 
@@ -315,7 +315,7 @@ impl Distant {
         self.see_through(end).await;
     }
 
-    /// Does something on its own lane that may end it, and knows then whether it has.
+    /// Runs an operation on its own lane that may end it, and knows afterwards whether it has ended.
     async fn see_through<F>(&self, order: impl FnOnce(Rc<Own>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
@@ -329,7 +329,7 @@ impl Distant {
         }
     }
 
-    /// Asks something of it on its own lane.
+    /// Runs a request on its own lane.
     pub(super) fn ask<R, F>(
         &self,
         request: impl FnOnce(Rc<Own>) -> F + Send + 'static,

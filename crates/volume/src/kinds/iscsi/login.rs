@@ -1,6 +1,5 @@
-//! From where a disk is said to be to a session with it: logs in, and follows a target that sends
-//! us elsewhere (RFC 7143 §11.13.5) a few times. Where a target has gone for good is remembered,
-//! and tried before where it was.
+//! Establishes a session, following a limited number of redirections (RFC 7143 §11.13.5). After a permanent
+//! redirection the new address is remembered and tried before the configured one.
 
 use std::{
     cell::Cell,
@@ -19,16 +18,16 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// How often a login is sent elsewhere before that counts as going round in a circle.
+/// The most redirections in one login; more count as a loop.
 const REDIRECTIONS_MAX: usize = 4;
-/// The port of a TargetAddress that names none (RFC 7143 §13.8).
+/// The default port of a TargetAddress (RFC 7143 §13.8).
 const PORT: u16 = 3260;
 
 /// Where the target is.
 #[derive(Clone, Debug)]
 pub(super) struct Portal {
     configured: SocketAddr,
-    /// Where it has gone for good.
+    /// The address of a permanent redirection.
     moved: Cell<Option<SocketAddr>>,
 }
 
@@ -40,8 +39,8 @@ impl Portal {
         }
     }
 
-    /// Connects and logs in, here or where we are sent.
-    /// All of it ends by `deadline`; each connection has its own limit beside that.
+    /// Logs in, here or wherever we are redirected. All of it ends by `deadline`; each connection also has its own
+    /// limit.
     pub(super) async fn log_in(
         &self,
         config: &IscsiConfig,
@@ -54,7 +53,7 @@ impl Portal {
         };
         match self.follow(moved, who, deadline).await {
             Ok(session) => Ok(session),
-            // It may have come back. If not, the new place is the one to complain of.
+            // The target may have moved back. If not, report the error of the new address.
             Err(error) => {
                 let back = self.follow(self.configured, who, deadline).await;
                 back.map_err(|_| error)
@@ -62,7 +61,7 @@ impl Portal {
         }
     }
 
-    /// Logs in at `address` or where we are sent from there.
+    /// Logs in at `address`, following redirections.
     async fn follow(
         &self,
         mut address: SocketAddr,
@@ -88,7 +87,7 @@ impl Portal {
             };
             let from = address;
             address = resolve(&to, config.connect_timeout).await.map_err(|why| {
-                // It is whatever a stranger likes to send.
+                // Untrusted text: limit its length.
                 let to: String = to.chars().take(64).collect();
                 let message = format!(
                     "{from} sends us to {to:?}, {why}; have it name another, or write the right one \
@@ -114,7 +113,7 @@ impl Portal {
     }
 }
 
-/// The protocol's settings, with a fresh challenge.
+/// The login parameters.
 fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig> {
     let mut initiator = InitiatorConfig::new(
         config.initiator_name.clone(),
@@ -128,7 +127,7 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
     Ok(initiator)
 }
 
-/// How one login proves who we are.
+/// The authentication for one login, with a fresh random challenge.
 pub(super) fn authentication(chap: &Arc<Chap>) -> Result<Authentication> {
     let mut challenge = [0; Authentication::RANDOM_LEN];
     engine::random::fill(&mut challenge).map_err(|error| {
@@ -138,7 +137,7 @@ pub(super) fn authentication(chap: &Arc<Chap>) -> Result<Authentication> {
     Ok(Authentication::new(chap.clone(), challenge))
 }
 
-/// The address that a TargetAddress names (RFC 7143 §13.8), which may be that of a host's name.
+/// Resolves a TargetAddress (RFC 7143 §13.8), which may contain a host name.
 async fn resolve(target_address: &str, limit: Duration) -> std::result::Result<SocketAddr, String> {
     if let Some(address) = parse(target_address) {
         return Ok(address);
@@ -154,7 +153,7 @@ async fn resolve(target_address: &str, limit: Duration) -> std::result::Result<S
     }
 }
 
-/// `storage.example` or `storage.example:3260`, perhaps with a portal group's tag.
+/// Parses `storage.example` or `storage.example:3260`, optionally with a portal group tag.
 fn parse_name(target_address: &str) -> Option<(&str, u16)> {
     let name = match target_address.split_once(',') {
         Some((name, tag)) if tag.parse::<u16>().is_ok() => name,
@@ -166,7 +165,7 @@ fn parse_name(target_address: &str) -> Option<(&str, u16)> {
         None => (name, PORT),
     };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-    // All digits and dots would be an address that `parse` has refused, in another writing.
+    // All digits and dots would be a variant spelling of an address that `parse` has rejected.
     let is_name = host.len() <= 253
         && host.chars().all(is_plain)
         && host.chars().any(|c| c.is_ascii_alphabetic())
@@ -174,7 +173,7 @@ fn parse_name(target_address: &str) -> Option<(&str, u16)> {
     is_name.then_some((host, port))
 }
 
-/// `10.0.1.2`, `10.0.1.2:3260`, `[fd00::2]` or `[fd00::2]:3260`, perhaps with a portal group's tag.
+/// Parses `10.0.1.2`, `10.0.1.2:3260`, `[fd00::2]` or `[fd00::2]:3260`, optionally with a portal group tag.
 fn parse(target_address: &str) -> Option<SocketAddr> {
     let address = match target_address.split_once(',') {
         Some((address, tag)) if tag.parse::<u16>().is_ok() => address,

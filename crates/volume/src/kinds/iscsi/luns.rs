@@ -1,5 +1,5 @@
-//! Which logical units a target has, as REPORT LUNS, INQUIRY and READ CAPACITY tell. It only looks: no unit is
-//! reserved, registered with or written to.
+//! Lists a target's logical units with REPORT LUNS, INQUIRY and READ CAPACITY. Read-only: nothing is reserved,
+//! registered or written.
 
 use std::net::SocketAddr;
 
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// The logical units of a target that are asked; it may have more.
+/// The most logical units of a target that are queried; it may have more.
 const LUNS_MAX: usize = 256;
-/// The portals of a target that are tried.
+/// The most portals of a target that are tried.
 const PORTALS_MAX: usize = 16;
-/// The length of a standard INQUIRY as it is asked for, in bytes.
+/// The allocation length for a standard INQUIRY, in bytes.
 const INQUIRY_BYTES: u8 = 96;
 
 /// A logical unit of a target.
@@ -28,29 +28,29 @@ const INQUIRY_BYTES: u8 = 96;
 pub struct FoundUnit {
     /// Its number.
     pub lun: u16,
-    /// What it is.
+    /// Its description.
     pub facts: Result<Facts>,
 }
 
-/// What a logical unit says of itself.
+/// What a logical unit reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Who has made it, and its model.
+    /// Vendor and model.
     pub product: String,
-    /// Its type (SPC-4 6.6.2), and of a disk more.
+    /// Device type (SPC-4 6.6.2), with details for a disk.
     pub kind: Kind,
 }
 
-/// A disk, or something else.
+/// A disk, or another device type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A disk.
     Disk {
-        /// How long it is, in bytes.
+        /// Length in bytes.
         len_bytes: u64,
-        /// Its logical block, in bytes.
+        /// Logical block size in bytes.
         block_size_bytes: u32,
-        /// By what it can be told from others (VPD page 83h), if it can.
+        /// A distinguishing name (VPD page 83h), if there is one.
         name: Option<String>,
     },
     /// Another device type.
@@ -58,11 +58,11 @@ pub enum Kind {
 }
 
 impl Asker {
-    /// The logical units of `target`, by the first of its portals that lets us in. Those may be of a network that is
-    /// not ours: the last one to be tried is where the target was listed.
+    /// The logical units of `target`, through the first of its portals that lets us in. The listed portals may be on
+    /// networks that we cannot reach, so the portal that listed the target is tried last.
     ///
     /// # Errors
-    /// When none does, or the target does not say which units it has.
+    /// When no portal lets us in, or the target does not report its units.
     pub async fn luns(&self, target: &FoundTarget, listed_at: &Portal) -> Result<Vec<FoundUnit>> {
         let mut config = self.config(target, listed_at).await?;
         let (reported, address) = self.ask(&config, 0, reported).await?;
@@ -115,7 +115,7 @@ impl Asker {
         })
     }
 
-    /// What `question` finds out in a session of its own with a logical unit.
+    /// Runs `question` in a session of its own with a logical unit.
     async fn ask<T>(
         &self,
         config: &IscsiConfig,
@@ -136,7 +136,7 @@ impl Asker {
     }
 }
 
-/// The logical units that a target reports, and where it does.
+/// The LUNs that a target reports, and the address that reported them.
 async fn reported(unit: &Unit) -> Result<(Vec<u16>, SocketAddr)> {
     let len = 8 + 8 * LUNS_MAX;
     let command = cdb::report_luns(len as u32);
@@ -155,8 +155,8 @@ async fn reported(unit: &Unit) -> Result<(Vec<u16>, SocketAddr)> {
     Ok((luns, nexus.port().address()))
 }
 
-/// The numbers of a list of REPORT LUNS (SPC-4 6.33), and how many entries more there are: beyond what was asked for,
-/// and addressed in ways that no configuration has.
+/// Parses a REPORT LUNS list (SPC-4 6.33): the LUNs, and the number of entries left out, either beyond the allocation
+/// length or in an addressing method that the configuration cannot express.
 fn parse(list: &[u8]) -> Option<(Vec<u16>, usize)> {
     let (head, entries) = list.split_first_chunk::<8>()?;
     let [a, b, c, d, ..] = *head;
@@ -178,7 +178,7 @@ async fn facts(unit: &Unit) -> Result<Facts> {
     let patience = &mut patience;
     let standard = cdb::inquiry(None, INQUIRY_BYTES);
     let inquiry = inquiry::read(unit, &standard, INQUIRY_BYTES.into(), patience).await?;
-    // Text of a stranger's, for people.
+    // Untrusted text, made printable.
     let text = |range| {
         let bytes: &[u8] = inquiry
             .get::<std::ops::Range<usize>>(range)

@@ -1,25 +1,24 @@
-//! The `iscsi` leaf: a disk on somebody else's target, reached by our own initiator.
+//! The `iscsi` leaf: a disk on a remote target, accessed through our own initiator.
 //!
 //! ```text
-//!  settings  a node of the configuration; path_settings: its paths; url: its address; config: all of it
-//!  disks     which are in use
-//!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which
+//!  settings  the configuration section; path_settings: its paths; url: its address; config: the resolved form
+//!  disks     which disks are in use
+//!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
-//!  unit      a command until it has ended; patience: for how long; unflushed: what a restart loses
-//!  claim     whose the disk is: the mark and the fence, established again on each nexus; holder: who has
-//!            it reserved
+//!  unit      runs a command to its end; patience: retry limits; unflushed: what a restart loses
+//!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
-//!  branch    the disk on a lane beside its home lane; own: its sessions; link: these as the home lane has them
-//!  lanes     when such a lane may use them; doors: whether it may now
-//!  access    which target ports may be used, where a target says so (ALUA)
-//!  nexus     one path, from its login to its end; login: wherever the target sends us
-//!  session   one connection from login to its end: the pure protocol machine over a socket
-//!  discovery which targets there are; luns: and what logical units of them
-//!  status    what the session does right now, for whoever looks from another thread
+//!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
+//!  lanes     when such a lane may use its sessions; doors: what each may use now
+//!  access    which target ports may be used, if the target reports it (ALUA)
+//!  nexus     one path, from login to end; login: follows redirections
+//!  session   one connection, from login to end: the pure protocol machine over a socket
+//!  discovery lists targets; luns: and their logical units
+//!  status    the current state of the sessions, readable from any thread
 //! ```
 //!
-//! Requests that were in flight when a session was lost are sent again over another one, so that a
-//! short loss of the link is a pause and not an error.
+//! Requests in flight when a session is lost are resent over another one, so that a short outage of the link is a
+//! pause and not an error.
 
 mod access;
 mod branch;

@@ -1,5 +1,5 @@
-//! One I_T nexus with a logical unit: a session from its login to its end, without a second try.
-//! Whoever made it named its initiator port, and what its loss means is [`paths`](super::paths)'s.
+//! One I_T nexus with a logical unit: a session from login to end, never retried. Its creator chooses the initiator
+//! port; [`paths`](super::paths) handles its loss.
 
 use std::cell::Cell;
 
@@ -18,35 +18,35 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// A way to one logical unit that ends once.
+/// A single-use connection to one logical unit: once ended, it stays ended.
 pub(super) struct Nexus {
     link: Link,
     lun: LunField,
-    /// The number of its path.
+    /// The index of its path.
     path: usize,
-    /// Nothing was sent on it but what makes it fit for use.
+    /// Only the commands that prepare it have been sent on it.
     is_new: Cell<bool>,
-    /// What the target tells on it of a restart may be known from another one.
+    /// A restart it reports now may already be known from another nexus.
     catches_up: Cell<bool>,
-    /// While it was new, or caught up, the target has said that it has restarted, at some time before.
+    /// While new or catching up, it reported that the target restarted at some earlier time.
     told_of_restart: Cell<bool>,
-    /// A reset of ours is to be told by a unit attention.
+    /// A unit attention for our own reset is pending.
     expects_reset: Cell<bool>,
-    /// When its loss was seen.
+    /// When its loss was noticed.
     lost_at: Cell<Option<Instant>>,
-    /// What becomes of writes that were in flight at its loss.
+    /// The fate of writes that were in flight when it was lost.
     past: Cell<Past>,
     in_flight: InFlight,
 }
 
-/// What becomes of writes that were in flight when a nexus was lost.
+/// The fate of writes that were in flight when a nexus was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Past {
-    /// Nobody knows: they may still happen.
+    /// Unknown: they may still take effect.
     Open,
-    /// They have happened, or never will.
+    /// They have taken effect, or never will.
     Over,
-    /// They may happen at any time, and the target cannot be kept from it.
+    /// They may take effect at any time, and the target cannot be kept from it.
     Unfenced,
 }
 
@@ -81,7 +81,7 @@ impl Nexus {
     /// Sends a command once.
     ///
     /// # Errors
-    /// When the session ends before the answer, or the target did not execute it.
+    /// When the session ends before the answer, or the target did not execute the command.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         let running = self.in_flight.begin();
         let replied = self.link.execute(self.lun, cdb, data).await;
@@ -91,7 +91,7 @@ impl Nexus {
         replied
     }
 
-    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
         self.link.reset_logical_unit(self.lun).await
     }
@@ -100,12 +100,12 @@ impl Nexus {
         self.link.is_over()
     }
 
-    /// Whether requests may be sent on it: it is not over, and not asked to be.
+    /// Whether requests may be sent on it: it is not over, and the target has not asked for a logout.
     pub(super) fn takes_requests(&self) -> bool {
         !self.is_over() && !self.link.is_asked_to_log_out()
     }
 
-    /// Whether it is lost, and writes that were in flight may still happen at a time of their own.
+    /// Whether it is lost and writes that were in flight may still take effect.
     pub(super) fn haunts(&self) -> bool {
         self.is_over()
             && self.link.has_left_writes()
@@ -117,7 +117,7 @@ impl Nexus {
         self.past.set(past);
     }
 
-    /// Whether the target could not be made to forget its writes.
+    /// Whether it left writes that could not be fenced.
     pub(super) fn is_unfenced(&self) -> bool {
         self.past.get() == Past::Unfenced && self.link.has_left_writes()
     }
@@ -126,7 +126,7 @@ impl Nexus {
         self.lost_at.get()
     }
 
-    /// Its loss is seen now.
+    /// Records the time of its loss.
     pub(super) fn lost(&self) {
         self.lost_at.set(Some(time::now()));
     }
@@ -153,18 +153,18 @@ impl Nexus {
         self.is_new.set(false);
     }
 
-    /// A restart was told on another nexus, and this one may tell of it, too.
+    /// Another nexus reported a restart; this one may report the same restart.
     pub(super) fn catch_up(&self) {
         self.catches_up.set(true);
         self.told_of_restart.set(false);
     }
 
-    /// It has told what it had to tell.
+    /// It has reported everything that was pending.
     pub(super) fn has_caught_up(&self) {
         self.catches_up.set(false);
     }
 
-    /// Whether a restart that it tells of may be an old story.
+    /// Whether a restart that it reports may already be known.
     pub(super) fn tells_old_stories(&self) -> bool {
         self.is_new.get() || self.catches_up.get()
     }
@@ -181,17 +181,17 @@ impl Nexus {
         self.expects_reset.set(true);
     }
 
-    /// Whether a unit attention about a reset is about our own, which each nexus is told once.
+    /// Whether a unit attention for a reset is due to our own reset, which each nexus is told once.
     pub(super) fn was_our_reset(&self) -> bool {
         self.expects_reset.take()
     }
 
-    /// Commands that are not answered.
+    /// Commands not yet answered.
     pub(super) fn outstanding(&self) -> u32 {
         self.in_flight.count()
     }
 
-    /// Waits until every command was answered.
+    /// Waits until no command is outstanding.
     pub(super) async fn idle(&self) {
         self.in_flight.idle().await;
         if let Some(distant) = self.link.there() {
@@ -199,7 +199,7 @@ impl Nexus {
         }
     }
 
-    /// Of several it is taken if this is least.
+    /// Its cost under `policy`: the nexus with the lowest is chosen.
     pub(super) fn load(&self, policy: Policy) -> u64 {
         self.in_flight.load(policy)
     }

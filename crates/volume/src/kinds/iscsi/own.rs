@@ -1,4 +1,4 @@
-//! A session on another lane than the home lane, as that lane has it.
+//! A session on a lane other than the home lane, from that lane's side.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ pub(super) struct Own {
 #[derive(Clone, Debug)]
 pub(super) struct End {
     pub(super) error: Error,
-    /// The target had writes of it.
+    /// Writes were outstanding at the target.
     pub(super) left_writes: bool,
 }
 
@@ -37,7 +37,7 @@ impl End {
 }
 
 impl Own {
-    /// Whether requests may be sent on it: it is not over, and not asked to be.
+    /// Whether requests may be sent on it: it is not over, and the target has not asked for a logout.
     pub(super) fn takes_requests(&self) -> bool {
         !self.session.is_over() && !self.session.is_asked_to_log_out()
     }
@@ -53,7 +53,7 @@ impl Own {
     }
 }
 
-/// It ends with this, when the home lane wants it no longer.
+/// Ends the session when dropped, which happens when the home lane no longer needs it.
 pub(super) struct Kept(pub(super) Rc<Own>);
 
 impl Drop for Kept {

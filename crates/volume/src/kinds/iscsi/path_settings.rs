@@ -1,5 +1,4 @@
-//! `paths`, `sessions` and `policy` of an `iscsi` volume: which sessions its disk has, and over which
-//! networks.
+//! `paths`, `sessions` and `policy` of an `iscsi` volume: how many sessions its disk has, and over which networks.
 
 use std::{collections::HashSet, fmt, net::IpAddr, str::FromStr, time::Duration};
 
@@ -19,9 +18,9 @@ use crate::{
 
 /// The most sessions with one disk.
 const SESSIONS_MAX: usize = 16;
-/// The most sessions with one disk that has more lanes, unless it is told otherwise.
+/// The default limit on one disk's sessions for one per lane.
 const SESSIONS_DEFAULT_MAX: usize = 4;
-/// The longest name of a network interface, in bytes (IFNAMSIZ less its end).
+/// The longest network interface name, in bytes (IFNAMSIZ without the NUL).
 const INTERFACE_BYTES_MAX: usize = 15;
 
 /// `{ portal = "10.0.1.2", from = "eth0" }`
@@ -30,7 +29,7 @@ const INTERFACE_BYTES_MAX: usize = 15;
 pub struct PathSettings {
     /// Where the target listens.
     pub portal: Portal,
-    /// Where the session leaves this machine.
+    /// The local source address or interface.
     pub from: Option<From>,
 }
 
@@ -117,7 +116,7 @@ impl PathSettings {
     }
 }
 
-/// What the settings say of a disk's sessions.
+/// The session settings of a disk.
 pub(super) struct SessionSettings<'a> {
     pub(super) url: &'a IscsiUrl,
     pub(super) paths: Option<&'a Spanned<Vec<PathSettings>>>,
@@ -128,7 +127,7 @@ pub(super) struct SessionSettings<'a> {
 }
 
 impl SessionSettings<'_> {
-    /// The paths as they are written; without any, the one that the URL names.
+    /// The configured paths; if there are none, the one that the URL names.
     fn written_paths(&self) -> Vec<PathSettings> {
         let url = self.url;
         let of_url = || PathSettings {
@@ -144,18 +143,17 @@ impl SessionSettings<'_> {
         }
     }
 
-    /// How many sessions there are: at least one for each path, and, unless their number is given, one
-    /// for each of so many lanes.
+    /// The number of sessions: at least one per path and, unless configured, one per lane up to a limit.
     fn session_count(&self, paths: usize, lanes: usize) -> usize {
         let lanes = lanes.min(SESSIONS_DEFAULT_MAX);
         let asked = self.sessions.map_or(lanes, |count| *count.get_ref());
         asked.max(paths)
     }
 
-    /// All sessions of a disk that so many lanes use, dealt out over the paths in turn; the first one first.
+    /// All sessions of a disk used by `lanes` lanes, dealt out over the paths in turn; the first one first.
     ///
     /// # Errors
-    /// When a portal's name cannot be looked up within `limit`.
+    /// When a portal's name cannot be resolved within `limit`.
     pub(super) async fn resolve(
         &self,
         lanes: usize,
@@ -196,7 +194,7 @@ impl SessionSettings<'_> {
         Ok((first, multipath))
     }
 
-    /// Refuses what cannot be meant.
+    /// Rejects settings that make no sense.
     pub(super) fn check(&self) -> std::result::Result<(), ConfigError> {
         if let Some(paths) = self.paths {
             let (written, mut seen) = (paths.get_ref(), HashSet::new());
@@ -262,7 +260,7 @@ mod tests {
         sessions_on(1, more).0
     }
 
-    /// The sessions of a disk that so many lanes use, and how many it may do without.
+    /// The sessions of a disk used by `lanes` lanes, and how many of them are optional.
     fn sessions_on(lanes: usize, more: &str) -> (Vec<PathConfig>, usize) {
         let settings = parsed(more).expect("it can be meant");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");

@@ -1,8 +1,8 @@
-//! The paths to a logical unit: each is a portal and an initiator port of ours, with one nexus at a
-//! time. Here is which one a command takes, and until when it waits if none can be taken.
+//! The paths to a logical unit. A path is a portal and an initiator port of ours, with one nexus at a time. This file
+//! chooses the path for each command and bounds how long a command waits when no path is usable.
 //!
-//! A lost nexus whose writes may still happen keeps all writes back, also those over other paths: one
-//! of them might be answered, and then be overwritten by the past. Reads go on.
+//! A lost nexus whose writes may still take effect blocks all writes, on the other paths too: a new write could be
+//! acknowledged and then be overwritten by the old one. Reads go on.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -30,49 +30,49 @@ use crate::{
 pub(super) struct Path {
     pub(super) config: PathConfig,
     portal: RefCell<Portal>,
-    /// Where its sessions are, unless that is the home lane.
+    /// The lane its sessions run on; `None`: the home lane.
     lane: Option<LaneHandle>,
-    /// The disk is used without it if the target refuses it.
+    /// If the target refuses this path, the disk is used without it.
     pub(super) is_spare: bool,
-    /// It was refused.
+    /// The target has refused it for good.
     pub(super) is_given_up: Cell<bool>,
-    /// How the target lets it be used.
+    /// The asymmetric access state of its target port.
     pub(super) access: Cell<Access>,
-    /// The target port group that it reaches, once the target has said it.
+    /// The target port group it reaches, once the target has reported it.
     pub(super) port_group: Cell<Option<u16>>,
-    /// The last one, which may be lost.
+    /// The latest nexus, which may be lost.
     nexus: RefCell<Option<Rc<Nexus>>>,
-    /// The one before, of which another lane may still tell.
+    /// The previous nexus, about which another lane may still report.
     former: RefCell<Option<Rc<Nexus>>>,
     pub(super) pace: RefCell<Pace>,
-    /// Why there is none, if there is none.
+    /// Why there is no nexus, if there is none.
     error: RefCell<Option<Error>>,
-    /// The log has its loss: one line, however many attempts fail.
+    /// The loss has been logged: one line, however many attempts fail.
     pub(super) loss_is_told: Cell<bool>,
-    /// It led to another disk when it was looked at last.
+    /// It led to another disk when last checked.
     pub(super) leads_elsewhere: Cell<bool>,
-    /// Somebody sees to it that it comes back.
+    /// A recovery task is running.
     pub(super) is_recovering: Cell<bool>,
 }
 
-/// What has happened to the paths of a disk since it was opened.
+/// Events on the paths of a disk since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounts {
-    /// Sessions that were lost.
+    /// Sessions lost.
     pub lost: u64,
-    /// Of these, with writes in flight.
+    /// Sessions lost with writes in flight.
     pub lost_with_writes: u64,
-    /// LOGICAL UNIT RESETs that were sent to end such writes.
+    /// LOGICAL UNIT RESETs sent to end such writes.
     pub resets: u64,
-    /// Sessions that were ended by a login of the same initiator port over another path.
+    /// Sessions ended by logging in with the same initiator port over another path.
     pub reinstated_elsewhere: u64,
-    /// Commands that were sent again after a loss.
+    /// Commands resent after a loss.
     pub resent: u64,
-    /// Of these, those that write.
+    /// Writing commands resent after a loss.
     pub writes_resent: u64,
-    /// Commands that another path has taken than the first one.
+    /// Commands sent over a path other than the first.
     pub beside_first: u64,
-    /// Of these, those that a lane beside the home lane has sent by itself.
+    /// Of those, commands that a lane other than the home lane sent by itself.
     pub beside_home: u64,
 }
 
@@ -81,24 +81,24 @@ pub(super) struct Paths {
     config: IscsiConfig,
     lun: LunField,
     all: Vec<Path>,
-    /// Where the choice begins among equals.
+    /// Where the search starts, to rotate among equal paths.
     turn: Cell<usize>,
-    /// Who keeps all commands back for now.
+    /// How many [`Frozen`] guards are holding all commands back.
     freezes: Cell<u32>,
-    /// Attempts to log in that have ended.
+    /// Login attempts that have finished.
     attempts: Cell<u64>,
-    /// Nobody uses the disk any more: what is lost stays so.
+    /// The disk is not in use: lost paths stay lost.
     is_at_rest: Cell<bool>,
-    /// Writes may still happen that the target could not be made to forget.
+    /// Writes are left that may still take effect and could not be fenced.
     has_unfenced: Cell<bool>,
     changed: Rc<Notify>,
-    /// Whoever looks from outside, and the number of each path's lane.
+    /// The externally visible status, and the number of each path's lane.
     status: OnceCell<(SessionStatus, Vec<usize>)>,
     pub(super) counts: RefCell<PathCounts>,
 }
 
 impl Path {
-    /// Puts `nexus` in the place of the one before. Two attempts at once may both have come to a session.
+    /// Replaces the previous nexus. Two concurrent attempts may both have logged in.
     fn replace(&self, nexus: &Rc<Nexus>) {
         self.error.replace(None);
         if let Some(before) = self.nexus.replace(Some(nexus.clone())) {
@@ -108,7 +108,7 @@ impl Path {
         }
     }
 
-    /// The nexus, if it can be used.
+    /// The nexus, if its session is alive.
     pub(super) fn live(&self) -> Option<Rc<Nexus>> {
         let nexus = self.nexus.borrow();
         nexus.as_ref().filter(|nexus| !nexus.is_over()).cloned()
@@ -120,25 +120,25 @@ impl Path {
             .filter(|nexus| self.access.get() != Access::No && nexus.takes_requests())
     }
 
-    /// The nexus that was lost with writes that may still happen.
+    /// The lost nexus, if it left writes that may still take effect.
     pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
         let nexus = self.nexus.borrow();
         nexus.as_ref().filter(|nexus| nexus.haunts()).cloned()
     }
 
-    /// The last nexus, which may be lost.
+    /// The latest nexus, which may be lost.
     pub(super) fn last(&self) -> Option<Rc<Nexus>> {
         self.nexus.borrow().clone()
     }
 
-    /// Why it cannot be used.
+    /// Why the path cannot be used.
     pub(super) fn error(&self) -> Option<Error> {
         let nexus = self.nexus.borrow();
         let lost = || Some(nexus.as_ref()?.link().end_now()?.error);
         self.error.borrow().clone().or_else(lost)
     }
 
-    /// What it does, on the lane of this number.
+    /// Its state for reports; `lane` is the number of its lane.
     fn status(&self, lane: usize) -> PathStatus {
         let port = self.last().map(|nexus| nexus.port());
         let state = match self.live() {
@@ -161,8 +161,8 @@ impl Path {
     }
 }
 
-/// On which of `lanes` a session is, where sessions are dealt out over so many ways: in turn, and so that
-/// each lane gets each way when there are enough.
+/// The index of the lane for `session`, when sessions are dealt out round-robin over `ways` routes: lanes take turns,
+/// and each lane gets every route when there are enough sessions.
 fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
     if lanes < 2 {
         return 0;
@@ -176,12 +176,12 @@ fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
 }
 
 impl Paths {
-    /// Those of `config`, on `lanes` in turn, the current one first.
+    /// The paths of `config`, dealt out over `lanes` in turn, starting with the current lane.
     pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
         let configs = config.paths();
         let way = |path: &PathConfig| (path.address, path.source.clone());
         let first = way(&configs[0]);
-        // They are dealt out in turn.
+        // The configured paths rotate through the routes, so the first repetition gives their number.
         let again = configs.iter().skip(1).position(|path| way(path) == first);
         let ways = again.map_or(configs.len(), |skipped| skipped + 1);
         let wanted = configs.len() - config.multipath.spare.min(configs.len() - 1);
@@ -241,7 +241,7 @@ impl Paths {
         self.all.iter().filter_map(Path::live)
     }
 
-    /// Logs in on the path, at its portal or where that sends us.
+    /// Logs in on the path, at its portal or wherever the target redirects us.
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
         let portal = path.portal.borrow().clone();
         let who = (&self.config, &path.config);
@@ -256,14 +256,14 @@ impl Paths {
         Ok(link)
     }
 
-    /// Which of the paths it is.
+    /// The index of `path`.
     pub(super) fn index_of(&self, path: &Path) -> usize {
         let is_it = |other: &Path| std::ptr::eq(other, path);
         let index = self.all.iter().position(is_it);
         index.expect("it is one of them")
     }
 
-    /// Logs in with the initiator port of `path` where `other` goes.
+    /// Logs in with the initiator port of `path` over the route of `other`.
     pub(super) async fn log_in_over(
         &self,
         path: &Path,
@@ -279,7 +279,7 @@ impl Paths {
         Ok(Link::Here(session))
     }
 
-    /// Uses `nexus` from now on.
+    /// Puts `nexus` into use.
     pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
         nexus.goes_into_use();
@@ -288,8 +288,8 @@ impl Paths {
         self.changed.notify();
     }
 
-    /// Says from now on in `status` what the sessions do. `number` tells the number of a lane, for `None` that
-    /// of the home lane.
+    /// Publishes the sessions' state in `status` from now on. `number` maps a lane to its number; `None` is the home
+    /// lane.
     pub(super) fn report_to(
         &self,
         status: &SessionStatus,
@@ -317,7 +317,7 @@ impl Paths {
         }
     }
 
-    /// A session was lost with `error`; with the last one the disk is out of reach.
+    /// A session was lost with `error`. If it was the last one, the disk is unreachable.
     pub(super) fn tell_lost(&self, error: &Error) {
         if let (Some((status, _)), None) = (self.status.get(), self.live().next()) {
             status.lost(error.to_string());
@@ -325,7 +325,7 @@ impl Paths {
         self.tell_paths();
     }
 
-    /// Keeps `nexus`, at a target port that may not be used now.
+    /// Keeps `nexus`, whose target port may not be used now.
     pub(super) fn park(&self, nexus: &Rc<Nexus>) {
         let path = &self.all[nexus.path()];
         path.replace(nexus);
@@ -333,7 +333,7 @@ impl Paths {
         self.changed.notify();
     }
 
-    /// An attempt to have the path again has ended.
+    /// A recovery attempt has ended.
     pub(super) fn attempted(&self, path: &Path, failed: Option<Error>) {
         path.error.replace(failed);
         self.tell_paths();
@@ -341,30 +341,30 @@ impl Paths {
         self.changed.notify();
     }
 
-    /// Something has changed that a request may wait for.
+    /// Wakes requests that wait for a change.
     pub(super) fn notify(&self) {
         self.changed.notify();
     }
 
-    /// What is notified then.
+    /// The event that [`Paths::notify`] signals.
     pub(super) fn changed(&self) -> Rc<Notify> {
         self.changed.clone()
     }
 
-    /// Whether nothing keeps commands back.
+    /// Whether nothing holds commands back.
     pub(super) fn is_well(&self) -> bool {
         let is_haunted = self.is_haunted() && !is_planted(Bug::DoorsOpenWhileHaunted);
         self.freezes.get() == 0 && !self.is_at_rest() && !is_haunted
     }
 
-    /// The sessions on other lanes.
+    /// The live sessions on other lanes.
     pub(super) fn there(&self) -> Vec<Rc<Distant>> {
         let live = self.live();
         live.filter_map(|nexus| nexus.link().there().cloned())
             .collect()
     }
 
-    /// Of these, the ones that are in use and that nothing better stands beside.
+    /// Those that are in use and whose access state is the best available.
     pub(super) fn best_there(&self) -> Vec<Rc<Distant>> {
         let usable = || {
             self.all
@@ -378,14 +378,14 @@ impl Paths {
             .collect()
     }
 
-    /// The nexus, perhaps a former one, whose session on another lane has this number.
+    /// The nexus, current or former, whose session on another lane has this number.
     pub(super) fn find_there(&self, number: u64) -> Option<Rc<Nexus>> {
         let is_it = |nexus: &Rc<Nexus>| nexus.link().there().is_some_and(|d| d.number() == number);
         let mut known = self.all.iter().flat_map(|path| [&path.nexus, &path.former]);
         known.find_map(|nexus| nexus.borrow().clone().filter(is_it))
     }
 
-    /// Gives up on what lost nexuses may still write.
+    /// Gives up on fencing the writes that lost nexuses have left.
     pub(super) fn leave_unfenced(&self, ghosts: impl Iterator<Item = Rc<Nexus>>) {
         ghosts.for_each(|lost| lost.settle_past(Past::Unfenced));
         self.has_unfenced.set(true);
@@ -396,14 +396,14 @@ impl Paths {
         self.has_unfenced.get()
     }
 
-    /// Keeps all commands back while the guard lives.
+    /// Holds all commands back while the guard lives.
     pub(super) fn freeze(&self) -> Frozen<'_> {
         self.freezes.set(self.freezes.get() + 1);
         self.changed.notify();
         Frozen(self)
     }
 
-    /// Lets lost paths be, or not.
+    /// Whether lost paths stay lost (the disk is not in use).
     pub(super) fn rest(&self, is_at_rest: bool) {
         self.is_at_rest.set(is_at_rest);
         self.changed.notify();
@@ -413,7 +413,7 @@ impl Paths {
         self.is_at_rest.get()
     }
 
-    /// Asks the target to end the sessions that there are.
+    /// Logs out of all live sessions.
     pub(super) async fn log_out(&self) {
         self.rest(true);
         let live: Vec<_> = self.live().collect();
@@ -421,19 +421,19 @@ impl Paths {
         task::join_all(logouts).await;
     }
 
-    /// Ends what there is.
+    /// Ends all live sessions with `error`.
     pub(super) fn end(&self, error: &Error) {
         self.rest(true);
         self.live().for_each(|nexus| nexus.end(error.clone()));
     }
 
-    /// Whether a lost nexus may still write.
+    /// Whether a lost nexus has left writes that may still take effect.
     fn is_haunted(&self) -> bool {
         let haunts = |path: &Path| path.nexus.borrow().as_ref().is_some_and(|n| n.haunts());
         self.all.iter().any(haunts)
     }
 
-    /// The nexus for a command; `None`: it has to wait.
+    /// Chooses the nexus for a command; `None`: the command has to wait.
     pub(super) fn pick(&self, writes: bool) -> Option<Rc<Nexus>> {
         if self.freezes.get() > 0 {
             return None;
@@ -448,7 +448,7 @@ impl Paths {
         let candidates = (0..count).map(|n| &self.all[(first + n) % count]);
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let policy = self.config.multipath.policy;
-        // Those of other lanes are theirs, unless there is no other.
+        // Sessions of other lanes are left to them, unless there is no other.
         let rank = |nexus: &Nexus| (nexus.link().there().is_some(), nexus.load(policy));
         let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, rank(nexus)))?;
         self.turn.set((chosen.path() + 1) % count);
@@ -457,11 +457,11 @@ impl Paths {
         Some(chosen)
     }
 
-    /// Waits until something has changed for a command that could not be sent: at most until
-    /// `patience` is at its end, or what has begun by then has ended.
+    /// Waits until a command that could not be sent is worth another try: until `patience` runs out, or until a login
+    /// that begins before then has finished.
     ///
     /// # Errors
-    /// Why there is no path, when its time is up or the target refuses us for good.
+    /// Why there is no path, when time is up or the target refuses us for good.
     pub(super) async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
         let left = patience.left().ok_or_else(|| self.late(writes))?;
         let attempts = self.attempts.get();
@@ -491,7 +491,7 @@ impl Paths {
         !is_kept_back && self.usable().next().is_some()
     }
 
-    /// Why the first path cannot be used, and whether others cannot.
+    /// Why the first path cannot be used, and whether the others cannot either.
     pub(super) fn why(&self) -> Error {
         let unknown = || Error::new(ErrorKind::Unreachable, "there is no session");
         let error = self.all[0].error().unwrap_or_else(unknown);
@@ -514,23 +514,23 @@ impl Paths {
             .context(format_args!("no session again within {waited:?}"))
     }
 
-    /// For how long a request goes on.
+    /// The patience of one request.
     pub(super) fn patience(&self) -> Patience {
         Patience::new(self.config.reconnect_timeout)
     }
 
-    /// How long a login may take that somebody waits for.
+    /// The time limit for a login that a request waits for.
     pub(super) fn login_limit(&self) -> Duration {
         self.config.connect_timeout
     }
 }
 
-/// All commands are kept back.
+/// While it lives, all commands are held back.
 pub(super) struct Frozen<'a>(&'a Paths);
 
 impl Drop for Paths {
     fn drop(&mut self) {
-        // Their tasks would keep the sessions alive, and answer pings for ever.
+        // The sessions' tasks would keep them alive and answer pings forever.
         self.end(&Error::new(
             ErrorKind::Unreachable,
             "the volume has been closed",

@@ -1,26 +1,24 @@
-//! How long a request goes on when its target does not do what it is asked. Whatever a peer
-//! answers, a request sends a bounded number of commands and ends in bounded time: some may be sent
-//! again at once, after that it pauses longer and longer, and its time begins with the first answer
-//! that is no success.
+//! Retry limits. Whatever the target answers, a request sends a bounded number of commands and ends in bounded time:
+//! the first few retries are immediate, later ones back off, and the clock starts with the first unsuccessful answer.
 
 use engine::{Duration, Instant, time};
 
 use crate::{Error, ErrorKind, Result};
 
-/// How often a command is sent again without a pause: for each unit attention that may be pending.
+/// How many times a command is resent without a pause: once for each unit attention that may be pending.
 pub(super) const AT_ONCE_MAX: u32 = 16;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// After a refusal, where there is another path.
+/// Pause after a refused login while there is another path.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
-/// What may be sent again at once has so long in any case: a unit attention is no outage.
+/// Immediate retries are allowed for at least this long: a unit attention is no outage.
 const AT_ONCE_TIME: Duration = Duration::from_secs(1);
 
-/// What one request has left, over all of its attempts and sessions.
+/// The retry budget of one request, over all its attempts and sessions.
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Duration,
-    /// When it was first to be tried again.
+    /// When it first needed a retry.
     since: Option<Instant>,
     at_once_left: u32,
     pause: Duration,
@@ -28,7 +26,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a request that gives up after `limit` of trouble.
+    /// For a request that gives up after `limit` of trouble.
     pub(super) fn new(limit: Duration) -> Patience {
         Patience {
             limit,
@@ -39,19 +37,19 @@ impl Patience {
         }
     }
 
-    /// How long there has been trouble, if this is trouble.
+    /// Time since the first trouble; starts the clock on the first call.
     fn elapsed(&mut self) -> Duration {
         let now = time::now();
         now - *self.since.get_or_insert(now)
     }
 
-    /// The time that is left, now that there is trouble; `None`: it is over. With a limit of zero it
-    /// is not over at the first trouble: that leaves one attempt.
+    /// The time left; starts the clock on the first call. `None`: it is up. A limit of zero still leaves one retry,
+    /// because no time has passed at the first trouble.
     pub(super) fn left(&mut self) -> Option<Duration> {
         self.limit.checked_sub(self.elapsed())
     }
 
-    /// Waits until a command that has ended with `why` may be sent again.
+    /// Waits until a command that failed with `why` may be resent.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] with `why`, when the time is up.
@@ -75,8 +73,8 @@ impl Patience {
     }
 }
 
-/// The pace of logins to one target, for all requests that wait for one: at once after a session
-/// that held for a while, and slower the more often it was lost, or not had, shortly after.
+/// The pace of logins to one target, shared by all requests that wait for a session: immediate after a session that
+/// lasted for a while, and backing off when sessions fail or are lost in quick succession.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// When the last login began.
@@ -93,12 +91,12 @@ impl Pace {
         }
     }
 
-    /// How long the next login is to wait.
+    /// How long until the next login is due.
     pub(super) fn due_in(&self) -> Duration {
         self.pause.saturating_sub(time::now() - self.began)
     }
 
-    /// The last login was refused, and nobody waits for the next.
+    /// The last login was refused and no request depends on the next.
     pub(super) fn refused(&mut self) {
         self.pause = PAUSE_REFUSED;
     }

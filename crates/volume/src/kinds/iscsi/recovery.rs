@@ -1,15 +1,15 @@
-//! What the loss of a path means, and how it comes back.
+//! What the loss of a path means for the commands in flight, and how the path comes back.
 //!
-//! Reads that were in flight are sent again at once. A write that was in flight may still happen at a
-//! time of its own, after a newer one, so none is sent before the old nexus is dead *at the target*:
+//! Reads in flight are resent at once. A write in flight may still take effect at the target at any time, even after
+//! a newer write, so no write is sent until the old nexus is known to be dead *at the target*:
 //!
-//! 1. a login of the same initiator port has ended at the same target port, where the target ends the
-//!    old session first (RFC 7143 §6.3.5), over the path itself or over another portal of its group;
-//! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), a while after the connection
-//!    was thrown away: what has left this machine by then has arrived, or never does.
+//! 1. the same initiator port has logged in at the same target port, which makes the target end the old session first
+//!    (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
+//! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), some time after the connection was aborted:
+//!    what had left this machine by then has arrived or never will.
 //!
-//! A reset ends everybody's commands. Ours are kept back and answered before, and a nexus that has one
-//! in flight nevertheless counts as lost.
+//! A reset aborts everybody's commands. Ours are held back and drained before it; a nexus that has one in flight all
+//! the same counts as lost.
 
 use std::rc::{Rc, Weak};
 
@@ -31,23 +31,23 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// For how long nothing of a lost connection has left this machine before the reset that is to end it.
+/// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long the commands of the path that carries a reset have to end before it.
+/// How long the commands on the path that carries a reset may take to drain.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Between two looks at a target that lets no path be used.
+/// Interval between two queries of a target that lets no path be used.
 const ACCESS_PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks at a target whose ports are not all as good as the best. It tells of their states with the
-/// commands that come through them (LIO: with no others), and none does through a port that is not used.
+/// Interval between two access-state queries while some target ports are not optimal. A target announces a state
+/// change with the commands that come through the affected port (LIO: only there), and an unused port carries none.
 const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a nexus has to answer for the target that it has not restarted.
+/// How long a nexus has to answer when asked whether the target has restarted.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 
 impl Unit {
-    /// Logs in on the first path that lets us, at once.
+    /// Logs in on the first path that works.
     ///
     /// # Errors
-    /// Why the first one does not, if none does.
+    /// The first path's error, if none works.
     pub(super) async fn open_first(&self) -> Result<()> {
         for path in self.paths.all() {
             match self.bring_up(path, self.paths.login_limit()).await {
@@ -58,11 +58,10 @@ impl Unit {
         Err(self.paths.why())
     }
 
-    /// Logs in on the paths that are not there yet. One that cannot be reached, or is refused, is tried again
-    /// and again.
+    /// Logs in on the missing paths. A path that is unreachable or refused is retried in the background.
     ///
     /// # Errors
-    /// When one of them leads to another disk.
+    /// When a path leads to another disk.
     pub(super) async fn open_others(&self) -> Result<()> {
         let missing = || self.paths.all().iter().filter(|path| path.live().is_none());
         let opened = missing().map(async |path| {
@@ -96,7 +95,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Sees to it that every path that is lost comes back.
+    /// Starts the recovery of every lost path that is still wanted.
     pub(super) fn bring_back(&self) {
         self.paths.rest(false);
         for (index, path) in self.paths.all().iter().enumerate() {
@@ -114,8 +113,8 @@ impl Unit {
         }
     }
 
-    /// The target refuses the path with `error`: the log has a line for each reason, and the path is tried less
-    /// often while there is another one.
+    /// The target refused the path with `error`: logs each distinct reason once, and retries less often while there
+    /// is another path.
     fn told_refused(&self, path: &Path, error: &Error) {
         if error.kind() != ErrorKind::Configuration {
             return;
@@ -153,20 +152,20 @@ impl Unit {
         if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
             self.look_at_access();
         }
-        // The only path comes back when it is wanted: two that log in as the same initiator port would end
-        // each other's sessions for ever. What a write in flight may still do is to be ended at once.
+        // A lone path is brought back on demand only: two initiators that log in as the same port would end each
+        // other's sessions forever. But writes left in flight must be fenced at once.
         if self.paths.all().len() > 1 || nexus.haunts() {
             self.bring_back();
         }
     }
 
-    /// Logs in on `path` within `limit` and takes it into use, once we know what the target has to say
-    /// and nothing of the nexus before is at work any more.
+    /// Logs in on `path` within `limit`. Takes it into use once we know what the target has to report and no write of
+    /// the previous nexus can still take effect.
     async fn bring_up(&self, path: &Path, limit: Duration) -> Result<()> {
         let link = self.paths.log_in(path, time::now() + limit).await?;
         let unused = match &link {
             Link::Here(session) => Some(Unused(Some(session.clone()))),
-            // It ends when nobody has it.
+            // It ends by itself when its last owner drops it.
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
@@ -182,7 +181,7 @@ impl Unit {
             let message = format!("the target is not ready within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, message))
         });
-        // Also when it is of no use: the target does not say it twice.
+        // Even if the login is of no use: the target reports a restart only once.
         if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
             self.restarted();
         }
@@ -216,10 +215,10 @@ impl Unit {
         Ok(())
     }
 
-    /// Logs out on `nexus`, as the target asks, which may be about to stop. What was written and is not durable
-    /// yet is flushed before: a restart would not say that it was kept.
+    /// Logs out on `nexus`, as the target asked; it may be about to stop. Flushes first, because a restart would not
+    /// tell us whether unflushed writes were kept.
     async fn leave(&self, nexus: &Nexus) {
-        // Nobody sends anything on it any more.
+        // Nobody sends on it any more.
         self.paths.notify();
         let path = &self.paths.all()[nexus.path()];
         if !path.loss_is_told.replace(true) {
@@ -262,7 +261,7 @@ impl Unit {
             };
         }
         heard?;
-        // Before the reset, too: it would end another owner's writes.
+        // Also before the reset, which would abort a new owner's writes.
         self.establish_claim(nexus).await?;
         if path.ghost().is_some() {
             self.end_past(nexus).await?;
@@ -270,9 +269,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Hears what the target has to say: whether it has restarted has to be known before anything
-    /// is sent again, or a flush could be answered well before the unit attention that came with
-    /// another command is looked at.
+    /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
+    /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
     async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
         for _ in 0..AT_ONCE_MAX {
             let command = cdb::test_unit_ready();
@@ -289,8 +287,8 @@ impl Unit {
         Err(Error::new(ErrorKind::Protocol, message))
     }
 
-    /// Whether another nexus has been at work since the restart that a new one has heard of: then that
-    /// one has heard of it, and what was lost by it is known.
+    /// Whether another nexus has been working since the restart that a new nexus reported: if so, that nexus saw the
+    /// restart itself, and the loss is already accounted for.
     async fn is_vouched_for(&self) -> bool {
         for other in self.paths.usable() {
             if self.has_answered(&other).await {
@@ -300,8 +298,8 @@ impl Unit {
         false
     }
 
-    /// Each session tells of the restart that `told` has told of, an idle one perhaps much later. They are
-    /// asked now, so that none of them counts as another restart by then. Until it is known flushes wait.
+    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
+    /// that none counts as a second restart later. Flushes wait until the result is known.
     pub(super) fn hear_others(&self, told: &Nexus) {
         let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
         let others: Vec<_> = self.paths.usable().filter(is_other).collect();
@@ -310,7 +308,7 @@ impl Unit {
             return;
         };
         others.iter().for_each(|other| other.catch_up());
-        // What it tells while it vouches for the others is not told to them in turn.
+        // What it reports while it vouches for the others must not start another round.
         told.catch_up();
         self.doors.judging.set(self.doors.judging.get() + 1);
         let (unit, covered) = (self.me.clone(), self.unflushed.covered());
@@ -332,7 +330,7 @@ impl Unit {
         });
     }
 
-    /// Asks `nexus` what it has to tell; says whether there was an answer in time.
+    /// Polls `nexus` for its unit attentions; returns whether it answered in time.
     async fn has_answered(&self, nexus: &Nexus) -> bool {
         let command = cdb::test_unit_ready();
         let asked = nexus.execute(&command, Data::None);
@@ -343,7 +341,7 @@ impl Unit {
         matches!(answered, Some(Ok(_)))
     }
 
-    /// Refuses a path to another disk.
+    /// Rejects a path that leads to another disk.
     async fn check_identity(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         let Some(known) = self.identity.get() else {
             return Ok(());
@@ -359,7 +357,7 @@ impl Unit {
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
         let is_same = match known.in_common(&found) {
             Some(_) => true,
-            // One portal leads to one disk unless it says otherwise.
+            // A portal leads to one disk unless the names say otherwise.
             None if path.config.address == config.address => !known.is_named() || !found.is_named(),
             None => false,
         };
@@ -375,7 +373,7 @@ impl Unit {
         Err(Error::new(ErrorKind::Configuration, message))
     }
 
-    /// Asks how the target lets a path be used.
+    /// Queries the asymmetric access state of a path (REPORT TARGET PORT GROUPS).
     async fn ask_access(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         const PAGE_LEN: u8 = 252;
         const LEN: u32 = 4096;
@@ -404,14 +402,14 @@ impl Unit {
         Ok(())
     }
 
-    /// Asks soon how the target lets each path be used.
+    /// Schedules a query of every path's access state.
     pub(super) fn look_at_access(&self) {
         if !self.access_is_asked.replace(true) {
             spawn(follow_access(self.me.clone()));
         }
     }
 
-    /// Ends the writes of lost nexuses over a new nexus, which has come in at another target port.
+    /// Ends the writes of lost nexuses over a new nexus that reached another target port.
     async fn end_past(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
         if self.reset(nexus).await? {
@@ -428,7 +426,7 @@ impl Unit {
         Ok(())
     }
 
-    /// LOGICAL UNIT RESET over `nexus`, with nothing in flight there; says whether it was done.
+    /// Sends LOGICAL UNIT RESET over `nexus`, after draining it; returns whether it was done.
     async fn reset(&self, nexus: &Rc<Nexus>) -> Result<bool> {
         const FUNCTION_COMPLETE: u8 = 0;
         let _turn = self.resetting.take(1).await;
@@ -465,7 +463,7 @@ impl Unit {
         let others: Vec<_> = self.paths.live().collect();
         for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
             other.expect_reset();
-            // Ended without an answer, or not there yet when it came.
+            // Its commands were aborted without a response, or will be if they reached the target after the reset.
             let message = "its commands may have ended with our LOGICAL UNIT RESET";
             let error = Error::new(ErrorKind::Unreachable, message);
             other.end_if_busy(error).await;
@@ -474,7 +472,7 @@ impl Unit {
         Ok(true)
     }
 
-    /// Ends the writes of `lost`, the nexus of `path`, over another path; what fails is tried again.
+    /// Ends the writes of `lost`, the nexus of `path`, over another path. Failures are retried by the caller.
     async fn fence(&self, path: &Path, lost: &Rc<Nexus>, may_reset: bool) {
         for other in self.paths.all() {
             let Some(nexus) = other.usable() else {
@@ -489,7 +487,7 @@ impl Unit {
             }
             if lost.haunts() && may_reset {
                 let reset = async {
-                    // A reset would end another owner's writes.
+                    // A reset would abort a new owner's writes.
                     self.establish_claim(&nexus).await?;
                     self.reset(&nexus).await
                 };
@@ -500,8 +498,8 @@ impl Unit {
         }
     }
 
-    /// Lets the initiator port of `path` in over `other`, at the same target port, which ends the lost
-    /// session; and out again.
+    /// Logs in with the initiator port of `path` over `other`, at the same target port, which ends the lost session;
+    /// then logs out again.
     async fn reinstate_over(&self, path: &Path, other: &Path, lost: &Nexus) {
         let deadline = time::now() + self.paths.login_limit();
         let Ok(session) = self.paths.log_in_over(path, other, deadline).await else {
@@ -516,14 +514,14 @@ impl Unit {
     }
 }
 
-/// Asks how each path may be used; again and again while none may.
+/// Queries every path's access state, repeatedly while no path is usable.
 async fn follow_access(unit: Weak<Unit>) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         for path in this.paths.all() {
             let Some(nexus) = path.live() else { continue };
             let asked = this.ask_access(path, &nexus).await;
-            // One that was not fit for use so far is made so by another login.
+            // It was not prepared for use; another login does that.
             if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
                 let message = "its target port may be used now";
                 nexus.end(Error::new(ErrorKind::Unreachable, message));
@@ -543,7 +541,7 @@ async fn follow_access(unit: Weak<Unit>) {
     }
 }
 
-/// Asks again from time to time while there is a path that is not used for how its target port may be.
+/// Repeats the query from time to time while some path's target port is not optimal.
 async fn watch_access(unit: Weak<Unit>) {
     loop {
         let Some(this) = unit.upgrade() else { return };
@@ -560,9 +558,9 @@ async fn watch_access(unit: Weak<Unit>) {
     }
 }
 
-/// Brings a lost path back, for as long as somebody has the disk and uses it.
+/// Brings a lost path back, for as long as the disk exists and is in use.
 async fn recover(unit: Weak<Unit>, index: usize) {
-    // What can be ended at once over another path need not wait for this one.
+    // Writes that another path can end at once need not wait for this one.
     if let Some(this) = unit.upgrade() {
         let path = &this.paths.all()[index];
         if let Some(lost) = path.ghost() {
@@ -604,7 +602,7 @@ async fn recover(unit: Weak<Unit>, index: usize) {
         }
         this.paths.attempted(path, failed);
         if is_back {
-            // It may have been lost again before anybody could see to it.
+            // It may have been lost again before anyone noticed.
             if path.live().is_none() {
                 this.bring_back();
             }

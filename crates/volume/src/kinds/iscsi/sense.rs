@@ -1,11 +1,11 @@
-//! What follows from what a target says about a command that failed.
+//! What to do about a failed command, judged by the sense data that the target returned.
 
 use scsi::{Asc, SenseKey, sense::Received};
 
 use super::{access, session::Reply};
 use crate::ErrorKind;
 
-/// The unit attentions that tell of a reset, a power on, or a lost nexus, by their code alone.
+/// The additional sense code of unit attentions for a reset, a power on, or a lost nexus, whatever the qualifier.
 const RESET_CODE: u8 = Asc::POWER_ON_OR_RESET.code;
 
 /// What to do about a failed command.
@@ -15,19 +15,18 @@ pub(super) enum Verdict {
     Retry,
     /// Send it again after a pause.
     RetryLater,
-    /// The target has started anew, or could not write what it had cached: that is gone. Send it again
-    /// at once.
+    /// The target has restarted, or could not write back its cache: cached data is lost. Resend at once.
     Restarted,
     /// Give up.
     Fail(ErrorKind),
 }
 
-/// The reason of a CHECK CONDITION, as an initiator acts on it.
+/// The sense data of a CHECK CONDITION, interpreted for the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sense(Received);
 
 impl Sense {
-    /// What a reply says beside its status.
+    /// The sense of a reply, if its status is CHECK CONDITION.
     pub(super) fn of(reply: &Reply) -> Option<Sense> {
         let is_check_condition = reply.status == scsi::Status::CheckCondition as u8;
         is_check_condition.then(|| Sense::parse(&reply.sense))
@@ -37,20 +36,19 @@ impl Sense {
         Sense(Received::parse(data))
     }
 
-    /// The code of a unit attention.
+    /// The sense code, if it is a unit attention.
     fn attention(self) -> Option<Asc> {
         (self.0.key == SenseKey::UnitAttention).then_some(self.0.asc)
     }
 
-    /// Whether the disk's length is to be asked anew: CAPACITY DATA HAS CHANGED, or a reset or loss
-    /// of the nexus, with which the target may have forgotten to tell us.
+    /// Whether the capacity has to be read again: CAPACITY DATA HAS CHANGED, or a reset or nexus loss, which may have
+    /// discarded that unit attention.
     pub(super) fn may_be_of_another_length(self) -> bool {
         self.attention()
             .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::CAPACITY_DATA_HAS_CHANGED)
     }
 
-    /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or
-    /// REGISTRATIONS PREEMPTED.
+    /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or REGISTRATIONS PREEMPTED.
     pub(super) fn may_have_ended_reservations(self) -> bool {
         self.attention().is_some_and(|asc| {
             let ended = [
@@ -62,12 +60,12 @@ impl Sense {
         })
     }
 
-    /// Whether a target port may be used in another way now than before.
+    /// Whether a target port's access state may have changed.
     pub(super) fn tells_of_access(self) -> bool {
         access::tells_of_access(self.0)
     }
 
-    /// Whether somebody has reset the logical unit or its target, or it comes from a power on.
+    /// Whether it reports a reset of the logical unit or target, or a power on.
     pub(super) fn is_reset(self) -> bool {
         matches!(
             self.attention(),
@@ -91,8 +89,8 @@ impl Sense {
             return Verdict::Restarted;
         }
         match (key, asc) {
-            // DEVICE INTERNAL RESET may stand for a power on (SAM-5 5.14); a BUS DEVICE RESET and an
-            // I_T NEXUS LOSS lose nothing.
+            // DEVICE INTERNAL RESET may stand for a power on (SAM-5 5.14); BUS DEVICE RESET and I_T NEXUS LOSS lose
+            // no data.
             (
                 SenseKey::UnitAttention,
                 Asc::POWER_ON_OR_RESET
@@ -116,7 +114,7 @@ impl Sense {
         }
     }
 
-    /// What it says, for people, of this logical unit.
+    /// A readable description for this logical unit.
     pub(super) fn report(self, target_name: &str, lun: u16) -> String {
         let Sense(received) = self;
         let no_such_unit = Asc::LOGICAL_UNIT_NOT_SUPPORTED.code;

@@ -1,5 +1,5 @@
-//! `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`: where the disk is, who we are
-//! to its target, and how long we wait for it.
+//! The configuration section `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`: where the disk is,
+//! who we are to its target, and the time limits.
 
 use std::{
     ops::Range,
@@ -34,39 +34,38 @@ use crate::{
 pub struct Iscsi {
     /// Portal, target and LUN.
     pub url: Spanned<IscsiUrl>,
-    /// The ways to the disk; without any, the portal of the URL.
+    /// The paths to the disk; if omitted, the portal of the URL.
     pub paths: Option<Spanned<Vec<PathSettings>>>,
-    /// How many sessions there are, over all paths; one for each, and for each lane up to four, when not
-    /// given.
+    /// The number of sessions over all paths. By default one per path, and at least one per lane, up to four.
     pub sessions: Option<Spanned<usize>>,
-    /// Which of them a command takes.
+    /// How a command chooses among them.
     #[serde(default)]
     pub policy: Policy,
-    /// The congestion control of the connections, by the kernel's name.
+    /// The TCP congestion control algorithm, by its kernel name.
     pub congestion: Option<String>,
-    /// How long what was sent may go without an acknowledgement before a connection counts as lost.
+    /// How long sent data may stay unacknowledged before a connection counts as lost.
     pub user_timeout: Option<Spanned<Time>>,
-    /// How long a disk that is away is waited for when it is opened.
+    /// How long to wait for an unreachable disk when it is opened.
     #[serde(default = "seconds::<0>")]
     pub wait_at_start: Spanned<Time>,
-    /// The name that the target knows this initiator by; without one, the host's own.
+    /// Our initiator name; by default the host's own.
     pub initiator: Option<Spanned<String>>,
-    /// With what we prove who we are.
+    /// The credentials that authenticate us.
     pub chap: Option<Box<Spanned<Credentials>>>,
-    /// With what the target has to.
+    /// The credentials that authenticate the target.
     pub mutual: Option<Box<Spanned<Credentials>>>,
-    /// The algorithms to offer, in order of preference; all when not given.
+    /// The algorithms to offer, in order of preference; by default all.
     pub chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
-    /// Asks for CRC32C over the headers.
+    /// Requests CRC32C header digests.
     #[serde(default)]
     pub header_digest: bool,
-    /// Asks for CRC32C over the data.
+    /// Requests CRC32C data digests.
     #[serde(default)]
     pub data_digest: bool,
     /// How long a connection and its login may take.
     #[serde(default = "seconds::<5>")]
     pub connect_timeout: Spanned<Time>,
-    /// How long a command may go without an answer before the connection counts as lost.
+    /// How long a command may go unanswered before the connection counts as lost.
     #[serde(default = "seconds::<30>")]
     pub request_timeout: Spanned<Time>,
     /// How long requests wait for a lost connection to come back before they fail.
@@ -79,7 +78,7 @@ fn seconds<const N: u64>() -> Spanned<Time> {
 }
 
 impl Iscsi {
-    /// Who proves what.
+    /// The CHAP settings, for either direction.
     pub fn chap(&self) -> ChapSettings<'_> {
         ChapSettings {
             chap: self.chap.as_deref(),
@@ -88,7 +87,7 @@ impl Iscsi {
         }
     }
 
-    /// How many sessions there are, and over which paths.
+    /// The settings of the sessions and their paths.
     pub(super) fn session_settings(&self) -> SessionSettings<'_> {
         SessionSettings {
             url: self.url.get_ref(),
@@ -100,8 +99,8 @@ impl Iscsi {
         }
     }
 
-    /// The configuration of the sessions of a disk that so many lanes use; secrets' files are relative to
-    /// `base`. Looks the host's name up, for as long as a connection may take.
+    /// The session configuration for a disk used by `lanes` lanes. Paths of secret files are relative to `base`.
+    /// Resolves the host name, within the connect timeout.
     async fn resolve(&self, base: &Path, lanes: usize, isids: &Isids) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
@@ -130,8 +129,7 @@ impl Iscsi {
         })
     }
 
-    /// Two leaves on one disk would overwrite each other, and what one writes a cache of the other
-    /// would not know.
+    /// Two leaves on one disk would overwrite each other, and a cache above one would miss the other's writes.
     fn check_used_once(&self, look: &mut Look<'_>) -> std::result::Result<(), ConfigError> {
         let url = self.url.get_ref();
         match look.use_once(normalised(url), url.to_string()) {
@@ -144,7 +142,7 @@ impl Iscsi {
     }
 }
 
-/// Opens the disk, again and again for as long as it may be waited for.
+/// Opens the disk, retrying for up to `wait_at_start`.
 async fn open(
     config: IscsiConfig,
     lanes: &[LaneHandle],

@@ -1,12 +1,12 @@
-//! What the sessions of our initiator do right now, for whoever looks from another thread.
+//! The current state of our initiator's sessions, readable from any thread.
 
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Whether one `iscsi` volume has a session, and each of its sessions; clones are the same. Written when a
-/// session begins or is lost, never for a command.
+/// Whether an `iscsi` volume has a session, and the state of each; clones share it. Updated when a session begins or
+/// is lost, never per command.
 #[derive(Clone, Debug, Default)]
 pub struct SessionStatus(Arc<Mutex<Status>>);
 
@@ -16,48 +16,48 @@ struct Status {
     paths: Vec<PathStatus>,
 }
 
-/// One session of a volume, or the place where one is to be.
+/// One configured session of a volume, established or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathStatus {
-    /// The portal: that of the session, or the configured one.
+    /// The portal: the session's, or the configured one.
     pub portal: SocketAddr,
-    /// Our end of the session that is or was there.
+    /// Our local address in the current or last session.
     pub local: Option<SocketAddr>,
-    /// The number of the lane on which it is.
+    /// The number of the session's lane.
     pub lane: usize,
-    /// What it does.
+    /// Its state.
     pub state: PathState,
 }
 
-/// What one session of a volume does.
+/// The state of one session of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathState {
-    /// It is logged in.
+    /// Logged in.
     LoggedIn,
-    /// It is logged in, at a target port that the target lets nobody use now.
+    /// Logged in at a target port that cannot be used now.
     Standby,
-    /// There is none, and why, if that is known.
+    /// Not logged in, and why, if known.
     None(Option<String>),
 }
 
-/// Whether there is a session.
+/// The state of a volume's sessions taken together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SessionState {
-    /// There was none yet.
+    /// There has been no session yet.
     #[default]
     None,
-    /// It is logged in.
+    /// Logged in.
     LoggedIn {
-        /// The portal that it has reached, which a redirection may have named.
+        /// The portal it has reached, perhaps by redirection.
         address: SocketAddr,
-        /// How often it was lost and is there again.
+        /// How often it was lost and restored.
         relogins: u64,
     },
-    /// It was lost, and requests wait for another one.
+    /// Lost; requests wait for another session.
     Lost {
         /// Where it was.
         address: Option<SocketAddr>,
-        /// How often it was there again before.
+        /// How often it was restored before.
         relogins: u64,
         /// What ended it.
         why: String,
@@ -65,12 +65,12 @@ pub enum SessionState {
 }
 
 impl SessionStatus {
-    /// What it does now.
+    /// The current state.
     pub fn now(&self) -> SessionState {
         self.lock().volume.clone()
     }
 
-    /// Each of its sessions now, those first that are configured first.
+    /// The state of each session, in configuration order.
     pub fn paths(&self) -> Vec<PathStatus> {
         self.lock().paths.clone()
     }
@@ -83,7 +83,7 @@ impl SessionStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is a session, by `address`; one more beside another changes nothing.
+    /// A session has been established with `address`. Changes nothing if there already was one.
     pub(super) fn logged_in(&self, address: SocketAddr) {
         if matches!(self.now(), SessionState::LoggedIn { .. }) {
             return;

@@ -1,6 +1,6 @@
-//! The commands of a session: those that wait in line for the target's window, those that it works
-//! on, and those whose replies have not been taken. Whoever opens the window lets the line on, so
-//! that a thousand waiting commands cost no wake-up each time one ends.
+//! The commands of a session: those queued for the target's command window, those at the target, and those whose
+//! replies have not been taken. The queue is advanced by whoever sees the window open, so that a thousand queued
+//! commands cost no wake-up when one completes.
 
 use std::{collections::VecDeque, task::Waker};
 
@@ -13,19 +13,19 @@ use crate::layers::{self, Told, Work};
 /// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
 const SIMPLE: u8 = 1;
 
-/// A command from the moment it was asked for until its reply is taken.
+/// A command, from submission until its reply is taken.
 pub(super) struct Task {
     pub(super) request: Request,
-    /// What the machine calls it; `None` while it waits for the target's window.
+    /// The machine's identifier; `None` while it waits for the command window.
     pub(super) id: Option<TaskId>,
-    /// When the machine took it.
+    /// When the machine accepted it.
     pub(super) began: Instant,
     pub(super) data: TaskData,
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
-    /// What the target and the way there have of it, for whoever wants to know.
+    /// The stage times at the target and on the way, if it is watched.
     work: Option<Box<Work>>,
-    /// Whoever asked has gone.
+    /// The caller has gone.
     pub(super) detached: bool,
 }
 
@@ -51,29 +51,29 @@ impl Task {
         }
     }
 
-    /// The same, for a watch to see.
+    /// The same, reporting to the current watch.
     pub(super) fn watched(self) -> Task {
         let work = layers::current().map(|watch| Box::new(Work::new(watch)));
         Task { work, ..self }
     }
 
-    /// It was answered, or given up.
+    /// Records that it was answered or given up.
     pub(super) fn end(&mut self, result: TaskResult) {
         if let Some(work) = self.work.take() {
             if let TaskResult::Completed { stage_times, .. } = &result {
-                // In this turn its answer came, whatever the lane did before it looked.
+                // The answer arrived in this turn of the lane, whatever ran before it was processed.
                 work.end_at_target(stage_times.map(told), time::turn_began());
             }
         }
         self.result = Some(result);
     }
 
-    /// How long the target has had it, unless it has answered.
+    /// How long the target has had it; `None` if it is queued or answered.
     pub(super) fn waits(&self, now: Instant) -> Option<Duration> {
         (self.id.is_some() && self.result.is_none()).then(|| now - self.began)
     }
 
-    /// Whether it has been answered with a status other than GOOD.
+    /// Whether it was answered with a status other than GOOD.
     pub(super) fn was_told(&self) -> bool {
         matches!(&self.result, Some(TaskResult::Completed { status, .. }) if *status != 0)
     }
@@ -88,27 +88,27 @@ fn told(times: StageTimes) -> Told {
 
 pub(super) enum TaskData {
     None,
-    /// What a read brings; had from the moment that the machine takes the command.
+    /// The buffer of a read, allocated when the machine accepts the command.
     In(Buf),
     Out(Payload),
 }
 
-/// The commands whose replies have not been taken. The protocol machine uses a slot again as soon
-/// as its task has ended, so entries have keys of their own.
+/// The commands whose replies have not been taken. The protocol machine reuses a slot as soon as its task has ended,
+/// so entries have keys of their own.
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) entries: Vec<Option<Task>>,
     free: Vec<usize>,
-    /// Entries that the target's window has had no place for yet, in order.
+    /// Entries waiting for room in the target's command window, in order.
     line: VecDeque<usize>,
-    /// When the machine last took one of them, or the first one came to wait.
+    /// When the machine last accepted one of them, or when the queue became non-empty.
     line_moved: Instant,
-    /// The entry of the last task in each of the machine's slots.
+    /// The entry of the latest task in each machine slot.
     by_slot: Vec<usize>,
 }
 
 impl Tasks {
-    /// Puts a task at the end of the line.
+    /// Appends a task to the queue; returns its key.
     pub(super) fn insert(&mut self, task: Task) -> usize {
         let key = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -122,10 +122,10 @@ impl Tasks {
         key
     }
 
-    /// Lets the machine take as many of the line as it will, in order.
+    /// Has the machine accept as many queued commands as it can, in order.
     ///
     /// # Errors
-    /// What the machine says to a command that it will never take.
+    /// The machine's error for a command that it will never accept.
     pub(super) fn submit(
         &mut self,
         machine: &mut InitiatorConnection,
@@ -170,7 +170,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// For how long the target's window has had no place for whoever is first in line.
+    /// How long the head of the queue has been waiting for the command window.
     pub(super) fn line_waits(&self, now: Instant) -> Duration {
         match self.line.is_empty() {
             true => Duration::ZERO,
@@ -178,7 +178,7 @@ impl Tasks {
         }
     }
 
-    /// Whether the target has a command that changes the medium, and has not answered it.
+    /// Whether a command that changes the medium is outstanding at the target.
     pub(super) fn has_writes_at_target(&self) -> bool {
         let mut tasks = self.entries.iter().flatten();
         tasks.any(|task| {
@@ -202,7 +202,7 @@ impl Tasks {
         (task.id == Some(id)).then_some(key)
     }
 
-    /// What a write takes along.
+    /// The data of a write.
     pub(super) fn data_out(&self, id: TaskId) -> Option<&Payload> {
         match &self.entries[self.key_of(id)?].as_ref()?.data {
             TaskData::Out(payload) => Some(payload),
@@ -210,7 +210,7 @@ impl Tasks {
         }
     }
 
-    /// Takes a read's memory out while the socket fills it.
+    /// Takes a read's buffer out while the socket fills it.
     pub(super) fn take_buf(&mut self, key: usize) -> Option<Buf> {
         match &mut self.entries[key].as_mut()?.data {
             TaskData::In(buf) => Some(std::mem::replace(buf, Buf::new(0))),

@@ -1,4 +1,4 @@
-//! Reads and writes of any length, as commands that the target takes.
+//! Reads and writes of any length, split into commands that the target accepts.
 
 use engine::{LaneFuture, Payload, task};
 
@@ -9,26 +9,26 @@ use super::{
 };
 use crate::{Durability, Error, ErrorKind, Result};
 
-/// How many commands a request has at the target at once: one that takes short ones only does not
-/// make a long request take more memory.
+/// The most commands of one request in flight, so that a target with a small transfer limit does not make a long
+/// request use more memory.
 const PARTS_AT_ONCE_MAX: usize = 64;
 
-/// A way to the logical unit, on the lane that it begins on.
+/// Access to the logical unit from the current lane.
 pub(super) trait Way {
-    /// What the disk has answered.
+    /// What the disk reported when it was opened.
     fn facts(&self) -> &Facts;
 
-    /// Refuses writes that would build on others which may be lost.
+    /// Refuses writes that would build on writes that may be lost.
     fn check_unflushed(&self) -> Result<()>;
 
-    /// Sends a command until it has succeeded, failed for good, or its time is up.
+    /// Sends a command until it succeeds, fails for good, or runs out of time.
     async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply>;
 
     /// As [`Way::run`] for a write; one that `is_volatile` is counted for the next flush.
     async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()>;
 }
 
-/// A write's end: that all of it was taken, too.
+/// Checks the end of a write, including that all of it was taken.
 pub(super) fn whole(sent: Result<Reply>, len: usize) -> Result<()> {
     match sent {
         // GOOD with an underflow: the rest was not written (RFC 7143 §11.4.5.1).

@@ -1,11 +1,10 @@
-//! Which writes a restart of the target loses. A target that has *restarted* may have lost writes
-//! that it had acknowledged and not yet made durable. Only its unit attention tells, so from then on
-//! flushes fail, and writes are refused, until the volume is opened again, unless nothing was
-//! unflushed: a target that restarts in good order asks for a logout, before which all is flushed.
+//! Tracks which writes a restart of the target may lose. A target that has *restarted* may have lost writes that it
+//! had acknowledged but not made durable. Only its unit attention tells us, so from then on flushes fail and writes
+//! are refused until the volume is reopened, unless nothing was unflushed. (A target that restarts in an orderly way
+//! asks for a logout first, and we flush before it.)
 //!
-//! Each lane counts the writes that have ended on it, in counters that only it writes. The home lane
-//! adds them to what a flush covers before the flush is sent, and looks at them when the target has
-//! restarted.
+//! Each lane counts its completed writes in counters that only that lane writes. The home lane snapshots them before
+//! it sends a flush, and checks them when the target has restarted.
 
 use std::{
     cell::RefCell,
@@ -21,12 +20,12 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// The writes of a disk and its flushes, counted.
+/// Write and flush counters of a disk.
 #[derive(Debug)]
 pub(super) struct Unflushed {
-    /// By lane, the home lane first.
+    /// Per lane, the home lane first.
     lanes: RefCell<Vec<Lane>>,
-    /// Acknowledged writes may be lost.
+    /// Set when acknowledged writes may be lost.
     lost: Arc<FlushFailure>,
 }
 
@@ -37,23 +36,23 @@ struct Lane {
     flushed: u64,
 }
 
-/// The writes of one lane, which alone writes this.
+/// The write counters of one lane, written by that lane only.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Written {
-    /// Volatile writes that have ended so far, well or not.
+    /// Completed volatile writes, successful or not.
     ended: AtomicU64,
-    /// That count at the last write that ended well: its loss would have to be told.
+    /// `ended` as of the last successful write, whose loss would have to be reported.
     promised: AtomicU64,
 }
 
-/// Of each lane, how many writes a flush covers.
+/// Per lane, how many writes a flush covers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Covers(Vec<u64>);
 
 impl Written {
-    /// A write has ended that is durable only after a flush, if it has happened at all. Said before
-    /// anything else is waited for, so that a restart finds it said.
+    /// Records the end of a write that only a flush makes durable. Call it before awaiting anything else, so that a
+    /// restart sees it counted.
     pub(super) fn wrote(&self, well: bool) {
         let ended = self.ended.load(Ordering::Relaxed) + 1;
         if well {
@@ -74,7 +73,7 @@ impl Unflushed {
         unflushed
     }
 
-    /// The counters of one more lane.
+    /// Adds the counters of one more lane.
     pub(super) fn lane(&self) -> Arc<Written> {
         let written = Arc::new(Written::default());
         self.lanes.borrow_mut().push(Lane {
@@ -89,7 +88,7 @@ impl Unflushed {
         self.lanes.borrow()[0].written.wrote(well);
     }
 
-    /// What a flush that begins now will cover; `None`: nothing is to be flushed.
+    /// What a flush that begins now would cover; `None`: nothing needs flushing.
     pub(super) fn to_flush(&self) -> Option<Covers> {
         let lanes = self.lanes.borrow();
         let ended = |lane: &Lane| lane.written.ended.load(Ordering::Acquire);
@@ -103,7 +102,7 @@ impl Unflushed {
         has_more.then_some(Covers(covers))
     }
 
-    /// What a flush that begins now will cover, if a restart would lose any of it.
+    /// What a flush that begins now would cover, if a restart could lose any of it.
     pub(super) fn at_stake(&self) -> Option<Covers> {
         let has_any = {
             let lanes = self.lanes.borrow();
@@ -113,14 +112,14 @@ impl Unflushed {
         has_any.then(|| self.to_flush()).flatten()
     }
 
-    /// A flush that covers so many has ended well.
+    /// A flush with this coverage has succeeded.
     pub(super) fn flushed(&self, Covers(covers): Covers) {
         for (lane, covers) in self.lanes.borrow_mut().iter_mut().zip(covers) {
             lane.flushed = lane.flushed.max(covers);
         }
     }
 
-    /// What flushes have covered so far.
+    /// What successful flushes have covered so far.
     pub(super) fn covered(&self) -> Covers {
         Covers(
             self.lanes
@@ -131,13 +130,13 @@ impl Unflushed {
         )
     }
 
-    /// The target has restarted when flushes had covered so many. Gives whether that may have lost what
-    /// it had acknowledged. A flush on its way has covered nothing yet.
+    /// The target restarted when flushes had covered `covered`. Returns whether acknowledged writes may be lost. A
+    /// flush in flight has covered nothing yet.
     pub(super) fn restarted(&self, Covers(covered): &Covers) -> bool {
         self.loses(0, covered)
     }
 
-    /// The same of all lanes but the home lane, which has gone on since.
+    /// As [`Self::restarted`] for all lanes but the home lane, which has moved on since.
     pub(super) fn restarted_elsewhere(&self, Covers(covered): &Covers) -> bool {
         self.loses(1, covered)
     }
@@ -153,7 +152,7 @@ impl Unflushed {
         loses
     }
 
-    /// A flush has failed: nobody knows what is durable.
+    /// A flush has failed: it is unknown what is durable.
     pub(super) fn lose(&self) {
         self.lost.set(
             "the target failed or restarted before writes were durable; they may be lost: check the data, \
@@ -161,12 +160,12 @@ impl Unflushed {
         );
     }
 
-    /// What refuses writes, for other lanes.
+    /// The failure flag that refuses writes, for other lanes.
     pub(super) fn failure(&self) -> Arc<FlushFailure> {
         self.lost.clone()
     }
 
-    /// Refuses what would build on writes that may be lost.
+    /// Refuses requests that would build on writes that may be lost.
     pub(super) fn check(&self) -> Result<()> {
         self.lost.check()
     }

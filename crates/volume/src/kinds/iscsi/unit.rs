@@ -1,9 +1,8 @@
-//! A logical unit as its initiator knows it: runs commands until they have succeeded, failed for
-//! good, or their time is up, and heeds what comes with the answers (a restart, another length).
+//! A logical unit from the initiator's side: runs commands until they succeed, fail for good or run out of time, and
+//! acts on what the responses report (a restart, a changed capacity).
 //!
-//! Nothing here nests: executing a command is one attempt on a session, whatever is to be asked
-//! beside it is asked in plain attempts of a bounded number, and all of a request's attempts share
-//! its [`Patience`].
+//! Nothing here recurses: executing a command is one attempt on one session, follow-up queries are single attempts of
+//! a bounded number, and all attempts of a request share its [`Patience`].
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -28,10 +27,10 @@ use super::{
 };
 use crate::{Error, ErrorKind, Len, Result};
 
-/// How often the capacity is asked for when the target says that it may be another one.
+/// How many times to read the capacity when the target keeps reporting that it may have changed.
 const CAPACITY_ATTEMPTS_MAX: u32 = 3;
 
-/// What a reply asks us to do, and why; `None`: nothing, it is good.
+/// What a reply requires us to do, and why; `None`: it is good.
 pub(super) type Judgement = Option<(Verdict, String)>;
 
 /// A logical unit.
@@ -40,42 +39,42 @@ pub(super) struct Unit {
     pub(super) paths: Paths,
     pub(super) unflushed: Unflushed,
     pub(super) claimed: Claimed,
-    /// Other lanes' use of it.
+    /// The other lanes' access to it.
     pub(super) doors: Doors,
-    /// How often the target has been seen to have restarted.
+    /// Target restarts seen so far.
     restarts: Cell<u64>,
-    /// Its block size in bytes, and its length, once they are known.
+    /// Block size in bytes and length, once known.
     pub(super) extent: OnceCell<(u32, Len)>,
-    /// Which disk it is, once that is known: every path has to lead to it.
+    /// The disk's identity, once known: every path has to lead to it.
     pub(super) identity: OnceCell<DiskIdentity>,
-    /// Somebody asks which target ports may be used.
+    /// A task is querying which target ports may be used.
     pub(super) access_is_asked: Cell<bool>,
-    /// Somebody does so from time to time.
+    /// A task repeats that query from time to time.
     pub(super) access_is_watched: Cell<bool>,
-    /// One reset at a time.
+    /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
-    /// The target has said so, or has lost us and could not: its capacity is to be read before
-    /// anything else is sent.
+    /// The capacity has to be read before anything else is sent: the target said that it changed, or may have while
+    /// it could not tell us.
     may_have_grown: Cell<bool>,
-    /// What is wrong with the capacity, of which the log has a line; empty: nothing.
+    /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
 
-/// What READ CAPACITY tells.
+/// What READ CAPACITY reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capacity {
     pub(super) blocks: u64,
     pub(super) block_size_bytes: u32,
-    /// Logical blocks of a physical one, as a power of two.
+    /// log2 of the logical blocks per physical block.
     pub(super) physical_exponent: u8,
     /// LBPME: blocks may be unmapped.
     pub(super) is_thin: bool,
-    /// LBPRZ: a block that is unmapped reads as zeroes.
+    /// LBPRZ: an unmapped block reads as zeroes.
     pub(super) unmapped_reads_zeroes: bool,
 }
 
 impl Unit {
-    /// One whose sessions are on `lanes` in turn, the current one first.
+    /// A unit whose sessions are spread over `lanes` in turn, starting with the current lane.
     pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<Unit> {
         Rc::new_cyclic(|me| Unit {
             me: me.clone(),
@@ -103,7 +102,7 @@ impl Unit {
         self.paths.patience()
     }
 
-    /// Sends a command until it has succeeded, failed for good, or `patience` is at its end.
+    /// Sends a command until it succeeds, fails for good, or `patience` runs out.
     pub(super) async fn run(
         &self,
         cdb: &Cdb,
@@ -113,34 +112,35 @@ impl Unit {
         loop {
             self.claimed.check()?;
             let Some(nexus) = self.paths.pick(cdb.changes_medium()) else {
-                // In a frame of its own, as below.
+                // Boxed, as below.
                 LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
                 continue;
             };
             if self.claimed.is_shaken() || self.may_have_grown.get() {
-                // In a frame of its own, too.
+                // Boxed, as below.
                 if !LaneFuture::new(self.settle(&nexus, patience)).await? {
                     continue;
                 }
             }
             let restarts = self.restarts.get();
             let sent = nexus.execute(cdb, data.clone()).await;
-            // What was written before a restart that is known already counted as lost, or not at all.
+            // If a restart was noticed while a write was in flight, its GOOD does not count: the write may have been
+            // executed before the restart and lost. It is resent.
             let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
             match sent {
                 Ok(reply) if reply.is_good() && stands => return Ok(reply),
-                // In a frame of its own, to keep that of a command that succeeds small.
+                // Boxed, to keep the future of a successful command small.
                 sent => LaneFuture::new(self.failed(&nexus, sent, cdb, patience)).await?,
             }
         }
     }
 
-    /// Whether something has to be seen to before the next command: how long the disk is, or whose.
+    /// Whether the disk's capacity or claim has to be checked before the next command.
     pub(super) fn is_unsettled(&self) -> bool {
         self.may_have_grown.get() || self.claimed.is_unsettled()
     }
 
-    /// A nexus to speak to the target on.
+    /// A nexus for talking to the target.
     ///
     /// # Errors
     /// When there is none within `patience`.
@@ -153,23 +153,22 @@ impl Unit {
         }
     }
 
-    /// Waits until it is worth another look whether there is a path.
+    /// Waits until looking for a path again is worthwhile.
     async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
-        // A disk that was closed and is used again has let its paths go, and an only path comes back when
-        // it is wanted.
+        // A disk that was closed and is used again has let its paths go, and a lone path comes back on demand only.
         if self.paths.is_at_rest() || self.paths.live().next().is_none() {
             self.bring_back();
         }
         self.paths.wait(writes, patience).await
     }
 
-    /// Sees to what has to be known before the next command: how long the disk is, and whose. Says
-    /// whether it is known; if not, it is worth another look.
+    /// Settles what has to be known before the next command: the capacity and the claim. Returns whether both are
+    /// known; if not, the caller should try again.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
         self.look_at_capacity(nexus).await;
-        // Other lanes waited for it.
+        // Other lanes were waiting for it.
         self.paths.notify();
-        // Last: whatever is answered may shake the claim, and then the command must not be sent.
+        // Last, because any response may shake the claim, and then the command must not be sent.
         match self.steady_claim(nexus).await {
             Ok(()) => Ok(nexus.takes_requests()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -180,10 +179,10 @@ impl Unit {
         }
     }
 
-    /// Waits until a command that did not succeed may be sent again.
+    /// Waits until a command that did not succeed may be resent.
     ///
     /// # Errors
-    /// When it has failed for good, or `patience` is at its end.
+    /// When it has failed for good, or `patience` runs out.
     pub(super) async fn failed(
         &self,
         nexus: &Rc<Nexus>,
@@ -215,13 +214,13 @@ impl Unit {
         }
     }
 
-    /// Waits until a command that was in flight when `nexus` was lost may be sent again: what writes
-    /// only when nothing of it can still happen.
+    /// Waits until a command that was in flight when `nexus` was lost may be resent: a writing command only when the
+    /// first attempt can no longer take effect.
     async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
         let writes = cdb.changes_medium();
         while writes && nexus.haunts() {
             if let Err(error) = self.wait(true, patience).await {
-                // Whoever is told may write again, on any lane.
+                // A caller that sees the error may write again, on any lane.
                 self.closed_doors(|| nexus.haunts()).await;
                 return Err(error);
             }
@@ -235,7 +234,7 @@ impl Unit {
         Ok(())
     }
 
-    /// The target has restarted, which may have lost what it had acknowledged.
+    /// The target has restarted and may have lost acknowledged writes.
     pub(super) fn restarted(&self) {
         self.restarts.set(self.restarts.get() + 1);
         let covered = self.unflushed.covered();
@@ -252,14 +251,13 @@ impl Unit {
         }
     }
 
-    /// What a reply on `nexus` asks us to do. A restart and another length take effect at once; a restart
-    /// that may be an old story is for whoever takes the nexus into use, or has it catch up.
+    /// What a reply on `nexus` requires us to do. A restart or a capacity change takes effect at once; a restart that
+    /// may already be accounted for is left to whoever takes the nexus into use or has it catch up.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
         if reply.is_good() {
             return None;
         }
-        // The reset is told by a unit attention of its own, which is no restart: that would have
-        // ended this session.
+        // The reset is reported by its own unit attention and is no restart: a restart would have ended this session.
         if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() {
             return Some((Verdict::Retry, "the target tells of our reset".to_owned()));
         }
@@ -268,7 +266,7 @@ impl Unit {
         const TASK_ABORTED: u8 = Status::TaskAborted as u8;
         let verdict = match (reply.status, Sense::of(reply)) {
             (_, Some(sense)) => {
-                // One whose length is not known yet is going to be asked anyway.
+                // A capacity that is not known yet will be read anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
                     self.paths.notify();
@@ -309,8 +307,8 @@ impl Unit {
         Some(verdict)
     }
 
-    /// Takes the disk's length if it may be longer now, and is. One that is shorter or cannot be
-    /// asked leaves this as long as it was; what waits for it goes on in any case.
+    /// Reads the capacity if it may have changed, and adopts it if the disk has grown. If the disk has shrunk or the
+    /// query fails, the length stays; waiting commands go on in any case.
     async fn look_at_capacity(&self, nexus: &Rc<Nexus>) {
         let Some((block_size_bytes, len)) = self.extent.get() else {
             return;
@@ -341,7 +339,7 @@ impl Unit {
                     false => String::new(),
                 }
             }
-            // The session is lost, as when the target stops: it is asked when there is another one.
+            // The session is lost, as when the target stops: the next session reads the capacity.
             Err(_) if self.may_have_grown.get() => return,
             Err(error) => {
                 let problem =
@@ -353,21 +351,21 @@ impl Unit {
                 return;
             }
         };
-        // A target that gives the same answer over and over does not fill the log with it.
+        // A target that repeats the same answer must not flood the log.
         if !problem.is_empty() && problem != *self.problem.borrow() {
             tracing::error!(target_name, "{problem}");
         }
         self.problem.replace(problem);
     }
 
-    /// Asks for the capacity in plain attempts on this nexus.
+    /// Reads the capacity with a bounded number of single attempts on this nexus.
     async fn ask_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
         let mut why = String::new();
         for _ in 0..CAPACITY_ATTEMPTS_MAX {
             let command = cdb::read_capacity_16(32);
             let reply = nexus.execute(&command, Data::In(32)).await;
             let reply = match reply {
-                // Whoever asked finds the session lost, and another one tells us again.
+                // The caller will find the session lost, and the next session sets the flag again.
                 Err(error) => {
                     self.may_have_grown.set(nexus.is_over());
                     return Err(error);
@@ -376,7 +374,7 @@ impl Unit {
             };
             match self.judge(nexus, &reply) {
                 None => {
-                    // This has just been asked for: the attention was about what it tells.
+                    // This reply already reflects the change that the unit attention announced.
                     self.may_have_grown.set(false);
                     match Capacity::parse_16(&reply.data.to_vec()) {
                         Some(capacity) => return capacity,
@@ -391,7 +389,7 @@ impl Unit {
         Err(Error::new(ErrorKind::TimedOut, why))
     }
 
-    /// As READ CAPACITY (10) tells it: of a disk that has no other.
+    /// READ CAPACITY (10), for a disk that has no READ CAPACITY (16).
     async fn ask_short_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
         let command = cdb::read_capacity_10();
         let reply = nexus.execute(&command, Data::In(8)).await?;
@@ -407,7 +405,7 @@ pub(super) fn untold() -> Error {
 }
 
 impl Capacity {
-    /// Parameter data of READ CAPACITY (16) (SBC-3 5.16.2); `None`: it is too short.
+    /// Parses the parameter data of READ CAPACITY (16) (SBC-3 5.16.2); `None`: it is too short.
     pub(super) fn parse_16(data: &[u8]) -> Option<Result<Capacity>> {
         let last = u64::from_be_bytes(*data.first_chunk()?);
         let block = u32::from_be_bytes(*data.get(8..)?.first_chunk()?);
@@ -421,7 +419,7 @@ impl Capacity {
         Some(capacity.checked(last))
     }
 
-    /// Parameter data of READ CAPACITY (10) (SBC-3 5.15.2).
+    /// Parses the parameter data of READ CAPACITY (10) (SBC-3 5.15.2).
     pub(super) fn parse_10(data: &[u8]) -> Option<Result<Capacity>> {
         let last = u32::from_be_bytes(*data.first_chunk()?);
         let block = u32::from_be_bytes(*data.get(4..)?.first_chunk()?);

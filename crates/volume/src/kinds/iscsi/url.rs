@@ -4,13 +4,13 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// The port that IANA gave to iSCSI targets (RFC 7143 §4.2.7.1).
+/// The port that IANA assigned to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
 /// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
 pub(super) const ISCSI_NAME_BYTES_MAX: usize = 223;
 
-/// Whether `name` has one of the three formats (RFC 7143 §4.2.7). Underscores and the like are not in
-/// the standard and in many names.
+/// Whether `name` has one of the three formats (RFC 7143 §4.2.7). Also accepts underscores and the like, which the
+/// standard does not allow but many names contain.
 pub(super) fn is_iscsi_name(name: &str) -> bool {
     ["iqn.", "eui.", "naa."]
         .iter()
@@ -38,7 +38,7 @@ impl FromStr for IscsiUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str =
             "write iscsi://HOST[:PORT]/TARGET/LUN, as iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
-        // What stands before an @ may be a secret, which no message repeats.
+        // The part before an @ may be a secret, so no message repeats it.
         let shown = match text.rsplit_once('@') {
             Some((_, rest)) => format!("…@{rest}"),
             None => text.to_owned(),
@@ -85,14 +85,14 @@ impl FromStr for IscsiUrl {
     }
 }
 
-/// Whether this is an IPv6 address, perhaps with a port, that lacks its brackets.
+/// Whether this is an IPv6 address without its brackets, perhaps with a port.
 fn is_bare_ipv6(portal: &str) -> bool {
     let is_v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
     let host = portal.rsplit_once(':').map(|(host, _)| host);
     is_v6(portal) || host.is_some_and(is_v6)
 }
 
-/// The host and the port of a portal, which may leave the port out.
+/// Splits a portal into host and port, which may be omitted.
 pub(super) fn split_portal(portal: &str) -> Option<(String, u16)> {
     let (host, port) = if let Some(rest) = portal.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;

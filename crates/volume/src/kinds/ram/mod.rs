@@ -1,15 +1,15 @@
 //! The `ram` leaf: a region of this process's memory that all lanes read and write in place.
 //!
-//! The region is mapped at once and filled by the kernel page by page as it is touched, so a large
-//! volume costs what is used of it; discarding gives pages back.
+//! The region is mapped up front and populated by the kernel page by page on first touch, so a large volume costs
+//! only what is used of it; discarding gives pages back.
 //!
-//! A read copies nothing: it lends the region's own memory, and each page counts its readers. A write to a
-//! page that is lent goes *aside*, to a copy of the page that replaces it until the last of those readers is
-//! gone; then the copy is moved back. All of this happens under a lock of the page: without it two lanes at the same block would race, and a reader could see
-//! half of a write where the contract promises whole blocks. It is held for the copy of a few pages at
-//! most and almost never contended. Long operations are cut into pieces, each charged to the session's share,
-//! so that other sessions' I/O goes on meanwhile (`engine::share`). Lock and counts are one word, so that a read of a page touches
-//! one cache line beside its blocks.
+//! A read copies nothing: it lends out the region's own memory, and each page counts its loans. A write to a lent
+//! page goes *aside*, to a copy that stands in for the page until the last loan has ended and the copy is moved back.
+//! All of this happens under a per-page lock; without it two lanes would race on the same block, and a reader could
+//! see half of a write although the contract promises whole blocks. The lock is held for the copy of a few pages at
+//! most and is almost never contended. It shares one word with the loan count, so a read of a page touches only one
+//! cache line besides its data. Long operations are cut into pieces, each charged to the session's share
+//! (`engine::share`), so that other sessions' I/O proceeds meanwhile.
 
 mod past_cache;
 pub mod settings;
@@ -43,37 +43,37 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = 4096;
-/// Pages changed at once, all of them locked: taking a lock waits until what went past the cache has
-/// arrived, which for each page alone took as long as copying it.
+/// Pages locked and changed together. Taking a lock waits until earlier non-temporal stores have drained; doing that
+/// for every single page took as long as the copying itself.
 const CHANGED_PAGES: usize = 8;
-/// Pages freed at once, all of them locked.
+/// Pages locked and freed together.
 const DISCARD_PAGES: usize = 512;
-/// What it costs to free them, in bytes moved.
+/// The cost of freeing them, in equivalent bytes moved.
 const DISCARD_COST_BYTES: usize = 256 << 10;
-/// Pages looked at in one go for whether they take space.
+/// Pages whose allocation state is examined between two charges.
 const LOOKED_AT_PAGES: u64 = 4096;
-/// What it costs to lend a page or to look at its state, in bytes moved.
+/// The cost of lending a page or examining its state, in equivalent bytes moved.
 const PAGE_COST_BYTES: usize = 64;
-/// The system's large page, which the first touch of it clears as a whole.
+/// Pages per huge page of the system, which the first touch clears as a whole.
 const LARGE_PAGES: usize = 512;
-/// What that costs, in bytes moved.
+/// The cost of clearing one, in equivalent bytes moved.
 const LARGE_PAGE_COST_BYTES: usize = 256 << 10;
 
-/// The memory of a `ram` volume, for all lanes.
+/// The memory of a `ram` volume, shared by all lanes.
 #[derive(Debug)]
 pub struct Region {
     memory: NonNull<u8>,
     mapped_bytes: usize,
     pages: Box<[Page]>,
-    /// Which of the system's large pages have been written since they were last given back.
+    /// Which huge pages have been written since they were last given back.
     large: Box<[AtomicBool]>,
-    /// What pages hold that are lent and were written meanwhile.
+    /// The current content of pages that were written while lent.
     aside: Mutex<HashMap<usize, Box<[u8; PAGE_BYTES]>>>,
     shape: Shape,
 }
 
-// SAFETY: the memory is only touched under the locks of the pages concerned, and not changed where
-// a page's state says that it is lent; slices of it are lent by `Home` alone, which counts them.
+// SAFETY: the memory is accessed only under the locks of the pages concerned, and is not changed while a page's state
+// says that it is lent; only `Home` lends slices of it, and it counts them.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -82,7 +82,7 @@ impl Region {
     /// `len_bytes` zero bytes (whole blocks, above zero), addressed in blocks of `block_size_bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] when the system maps no region of this length.
+    /// [`ErrorKind::NoSpace`] when the system cannot map a region of this length.
     pub fn new(len_bytes: u64, block_size_bytes: u32) -> Result<Arc<Self>> {
         let too_large = |why: String| {
             Error::new(
@@ -108,8 +108,7 @@ impl Region {
         if memory == libc::MAP_FAILED {
             return Err(too_large(io::Error::last_os_error().to_string()));
         }
-        // Large pages save the CPU most of its page-table walks. Where there are none it does
-        // without, so a failure is no error.
+        // Huge pages save most of the page-table walks. The region works without them, so a failure is ignored.
         // SAFETY: the mapping just made, in its whole length.
         let _ = unsafe { libc::madvise(memory, mapped_bytes, libc::MADV_HUGEPAGE) };
         let pages = mapped_bytes / PAGE_BYTES;
@@ -137,7 +136,7 @@ impl Region {
         }))
     }
 
-    /// What the volume looks like.
+    /// The volume's shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -156,15 +155,15 @@ impl Region {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where byte `at` is while its page is at home.
+    /// The address of byte `at` in the mapping, where it is unless its page is aside.
     fn at_home(&self, at: usize) -> NonNull<u8> {
         assert!(at < self.mapped_bytes);
         // SAFETY: within the mapping, as just seen.
         unsafe { self.memory.add(at) }
     }
 
-    /// Lends all pages of the `len` bytes at `at`, which stay as they are now. Not when one of them
-    /// is aside.
+    /// Lends all pages of the `len` bytes at `at`; they stay unchanged while lent. Returns false if a page is aside
+    /// or has too many loans.
     fn lend(&self, at: usize, len: usize) -> bool {
         let pages = pages_of(at, len);
         for page in pages.clone() {
@@ -195,12 +194,12 @@ impl Region {
         }
     }
 
-    /// Runs `f` on each page's part of the `len` bytes at `at`, in order, to change it; its first
-    /// argument is where in the range the part begins. `is_data`: whether that counts as written.
+    /// Calls `f` with each page's part of the `len` bytes at `at`, in order, to change it; the first argument is the
+    /// part's offset within the range. `is_data`: whether the pages count as written.
     fn change(&self, at: usize, len: usize, is_data: bool, mut f: impl FnMut(usize, &mut [u8])) {
         let mut parts = parts(at, len);
         loop {
-            // In ascending order, as everybody does who locks several.
+            // Locks are always taken in ascending order, to avoid deadlock.
             let mut group = SmallVec::<[_; CHANGED_PAGES]>::new();
             for (start, n) in parts.by_ref().take(CHANGED_PAGES) {
                 group.push((start, n, self.pages[start / PAGE_BYTES].lock()));
@@ -218,7 +217,7 @@ impl Region {
         }
     }
 
-    /// Runs `f` on the `len` bytes at `start`, in one page that is locked, to change it.
+    /// Calls `f` with the `len` bytes at `start`, in one locked page, to change them.
     fn change_part(
         &self,
         locked: &mut Locked<'_>,
@@ -228,8 +227,8 @@ impl Region {
     ) {
         let home = self.at_home(start);
         if locked.is_at_home_alone() {
-            // SAFETY: in one page of the mapping; its lock is held and nobody has it lent, so that
-            // no other reference to it exists.
+            // SAFETY: in one page of the mapping; its lock is held and it is not lent, so no other reference to it
+            // exists.
             return f(unsafe { std::slice::from_raw_parts_mut(home.as_ptr(), len) });
         }
         let (page, inside) = (start / PAGE_BYTES, start % PAGE_BYTES);
@@ -243,7 +242,7 @@ impl Region {
         f(&mut content[inside..inside + len]);
     }
 
-    /// Copies the bytes at `at` into all of `to`, from wherever they are.
+    /// Fills `to` with the bytes at `at`, wherever their pages currently are.
     fn copy(&self, at: usize, to: &mut [u8]) {
         cost::count_copied(to.len());
         for (start, n) in parts(at, to.len()) {
@@ -262,21 +261,20 @@ impl Region {
         }
     }
 
-    /// Has the CPU bring the first page of a read into its cache, without waiting for it: the
-    /// system copies it into a socket soon.
+    /// Prefetches the first page of a read into the CPU cache: the kernel will soon copy it to a socket.
     fn fetch(&self, at: usize, len: usize) {
         for line in (at..at + len.min(PAGE_BYTES)).step_by(64) {
             past_cache::fetch(self.memory.as_ptr().wrapping_add(line));
         }
     }
 
-    /// Makes the `len` bytes at `at` zero, piece by piece.
+    /// Zeroes the `len` bytes at `at`, piece by piece.
     async fn zero(&self, at: usize, len: usize) {
         let end = at + len;
         let first_whole = at.next_multiple_of(PAGE_BYTES).min(end);
         let end_whole = (end / PAGE_BYTES * PAGE_BYTES).max(first_whole);
         let clear = |at, len| self.change(at, len, false, |_, part| part.fill(0));
-        // Nothing is touched of a page that is zero already. Whoever writes to it now may as well come afterwards.
+        // Skips pages that are already zero. A write that races with the check may as well come after the zeroing.
         let clear_part = |at, len| {
             if pages_of(at, len).any(|page| self.pages[page].was_written()) {
                 clear(at, len);
@@ -299,7 +297,7 @@ impl Region {
         clear_part(end_whole, end - end_whole);
     }
 
-    /// Pays for what the first write to a large page costs beside the copy.
+    /// Charges for the first write to a huge page, which costs more than the copy.
     fn touch(&self, at: usize) {
         let large = &self.large[at / PAGE_BYTES / LARGE_PAGES];
         if !large.load(Ordering::Relaxed) {
@@ -308,9 +306,10 @@ impl Region {
         }
     }
 
-    /// Gives whole pages back to the system, after which they are zero; not when any is lent.
+    /// Gives whole pages back to the system, which makes them zero. Returns false, doing nothing, if any page is
+    /// lent.
     fn discard_pages(&self, first: usize, end: usize) -> bool {
-        // In ascending order, so that two discards cannot wait for each other.
+        // In ascending order, so that two discards cannot deadlock.
         let pages = self.pages[first..end].iter();
         let mut locked: Vec<Locked<'_>> = pages.map(Page::lock).collect();
         if !locked.iter().all(Locked::is_at_home_alone) {
@@ -322,10 +321,10 @@ impl Region {
             self.large[first / LARGE_PAGES].store(false, Ordering::Relaxed);
         }
         let start = self.at_home(first * PAGE_BYTES).as_ptr();
-        // SAFETY: whole pages of the mapping, all locked: nobody looks at them meanwhile.
+        // SAFETY: whole pages of the mapping, all locked: nobody accesses them meanwhile.
         let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
         if failed != 0 {
-            // Locked memory (mlockall) is not given back; it can still be cleared.
+            // Locked memory (mlockall) cannot be given back, but can be cleared.
             // SAFETY: as above.
             unsafe { std::ptr::write_bytes(start, 0, len) };
         }
@@ -338,7 +337,7 @@ fn pages_of(at: usize, len: usize) -> Range<usize> {
     at / PAGE_BYTES..(at + len).div_ceil(PAGE_BYTES)
 }
 
-/// The `len` bytes at `at` in parts that lie in one page each: offset and length.
+/// Splits the `len` bytes at `at` at page boundaries: offset and length of each part.
 fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     pages_of(at, len).map(move |page| {
         let start = at.max(page * PAGE_BYTES);
@@ -346,15 +345,14 @@ fn parts(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The `len` bytes at `at` in pieces that are copied in one go: offset and length.
+/// Splits the `len` bytes at `at` into pieces that are copied in one go: offset and length of each.
 fn pieces(at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let starts = (at..at + len).step_by(PIECE_BYTES);
     starts.map(move |start| (start, PIECE_BYTES.min(at + len - start)))
 }
 
-/// What is known of a page: how many loans look at it, whether its content is aside because it was
-/// written meanwhile, whether it was written since it was last given back to the system, and whether
-/// somebody has it locked.
+/// The state of a page in one word: the number of loans, whether its content is aside because it was written while
+/// lent, whether it was written since it was last given back to the system, and the lock bit.
 #[derive(Default, Debug)]
 struct Page(AtomicU16);
 
@@ -373,20 +371,20 @@ impl Page {
             }
             spins += 1;
             if spins % 64 == 0 {
-                // The holder was taken off its CPU: let it run.
+                // The holder may have been preempted: let it run.
                 std::thread::yield_now();
             }
             std::hint::spin_loop();
         }
     }
 
-    /// As it was at some time while somebody asked.
+    /// Lock-free, so the answer may already be out of date.
     fn was_written(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Page::WRITTEN != 0
     }
 }
 
-/// A locked page and what it is going to be when it is unlocked.
+/// A locked page, and the state it will have when unlocked.
 struct Locked<'a> {
     page: &'a Page,
     state: u16,
@@ -406,19 +404,19 @@ impl Locked<'_> {
         self.state |= Page::ASIDE;
     }
 
-    /// Whether it may be changed where it is.
+    /// Whether it may be changed in place.
     fn is_at_home_alone(&self) -> bool {
         self.state & !Page::WRITTEN == 0
     }
 
-    /// One loan more, if it is at home and there are not too many.
+    /// Adds a loan, unless the page is aside or has the maximum number of loans; returns whether it did.
     fn lend(&mut self) -> bool {
         let may = !self.is_aside() && self.state & Page::LOANS_MAX < Page::LOANS_MAX;
         self.state += u16::from(may);
         may
     }
 
-    /// One loan less. Whether that was the last and the page is to come home.
+    /// Removes a loan. Returns whether it was the last one and the content has to be moved back.
     fn take_back(&mut self) -> bool {
         self.state -= 1;
         let comes_home = self.state & !Page::WRITTEN == Page::ASIDE;
@@ -437,16 +435,16 @@ impl Drop for Locked<'_> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this region's own and nobody can reach it any more.
+        // SAFETY: the mapping belongs to this region, and nobody can reach it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 
-/// A region as one lane lends from it.
+/// A lane's handle on a region, which lends memory from it.
 #[derive(Debug)]
 struct Home {
     region: Arc<Region>,
-    /// What this lane has read last, at home: where and how many bytes.
+    /// The last range that this lane has lent to a reader: offset and length in bytes.
     read_last: Cell<(usize, usize)>,
 }
 
@@ -468,23 +466,23 @@ impl Ram {
         &self.home.region
     }
 
-    /// Lends the `len` bytes at `at`; `None` when some of them are aside.
+    /// Lends the `len` bytes at `at`; `None` if a page is aside or has too many loans.
     fn lend(&self, at: usize, len: usize) -> Option<Payload> {
         let region = self.region();
         region.lend(at, len).then(|| {
             region.fetch(at, len);
             self.home.read_last.set((at, len));
             let lender = self.home.clone();
-            // SAFETY: within the mapping, which the lender keeps; its pages are lent and stay as
-            // they are until it gets them back.
+            // SAFETY: within the mapping, which the lender keeps alive; the pages are lent and stay unchanged until
+            // it takes them back.
             unsafe { Slice::lent(region.at_home(at), len, lender) }.into()
         })
     }
 
-    /// Copies `data`, which are for `at`, into one part after the other.
+    /// Returns a function that copies `data`, meant for byte `at`, into consecutive parts of the region.
     fn copier<'a>(&self, at: usize, data: &'a Payload) -> impl FnMut(usize, &mut [u8]) + use<'a> {
-        // Who compares before it writes has it all in the CPU's cache, and stores past the cache would
-        // have to push it out first.
+        // After a compare-before-write the target is in the CPU cache, and non-temporal stores would have to flush it
+        // first.
         let is_cached = self.home.read_last.get() == (at, data.len());
         let copy = match is_cached {
             true => <[u8]>::copy_from_slice,
@@ -493,7 +491,7 @@ impl Ram {
         let mut slices = data.slices().iter();
         let mut left: &[u8] = &[];
         move |_, part| {
-            // One walk over the slices, whatever their boundaries are.
+            // A single pass over the slices, whatever their boundaries.
             let mut done = 0;
             while done < part.len() {
                 if left.is_empty() {
@@ -509,7 +507,7 @@ impl Ram {
     }
 }
 
-/// What needs no wait, which is nearly always, is done at once and takes no memory of its own.
+/// Requests that need not wait, which is nearly all of them, complete immediately and without an allocation.
 impl Volume for Ram {
     fn shape(&self) -> &Shape {
         &self.region().shape
@@ -568,7 +566,7 @@ impl Volume for Ram {
         LaneFuture::ready(Ok(()))
     }
 
-    /// Nobody else can reach the memory of this process.
+    /// Nobody else can reach this process's memory.
     fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async { Ok(()) })
     }
@@ -613,7 +611,7 @@ impl Volume for Ram {
         })
     }
 
-    /// A power cut leaves nothing of anything.
+    /// A power cut leaves nothing at all.
     fn write_atomic(
         &self,
         at: u64,

@@ -1,14 +1,14 @@
-//! Copying into memory past the CPU's cache. A store to a line that is not in the cache fetches the
-//! line first, to keep the bytes around it; for a block that is replaced as a whole that is half of
-//! the time and of the traffic. What is written so is read from memory again.
-//! And the opposite: a line fetched into the cache before it is needed.
+//! Copies with non-temporal stores, past the CPU cache. An ordinary store to an uncached line first fetches the line,
+//! to preserve its other bytes; when a whole block is replaced that costs half of the time and memory traffic. The
+//! price is that the next reader fetches the data from memory. Also the opposite: prefetching a line before it is
+//! needed.
 
-/// Copies `from` into all of `to`, which is as long. Others find it there after [`settle`] only.
+/// Copies `from` into `to`, which has the same length. Other threads may rely on the data only after [`settle`].
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len());
     #[cfg(target_arch = "x86_64")]
     if is_in_lines(to) && std::arch::is_x86_feature_detected!("avx") {
-        // SAFETY: the CPU has AVX, as just seen; the slices are equally long, `to` is whole lines.
+        // SAFETY: the CPU has AVX, as just checked; the slices are equally long, and `to` is whole cache lines.
         return unsafe { copy_lines(to, from) };
     }
     to.copy_from_slice(from);
@@ -17,16 +17,16 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Whether `to` is whole lines of the cache.
+/// Whether `to` is whole cache lines.
 #[cfg(target_arch = "x86_64")]
 fn is_in_lines(to: &[u8]) -> bool {
     to.as_ptr() as usize % LINE_BYTES == 0 && to.len() % LINE_BYTES == 0
 }
 
-/// In assembly, because without optimisation every intrinsic is a call, and the tests' disks crawl.
+/// In assembly, because without optimisation every intrinsic is a call, which makes the tests' disks crawl.
 ///
 /// # Safety
-/// The CPU has AVX, `to` is whole lines and `from` as long.
+/// The CPU has AVX, `to` is whole cache lines, and `from` is as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn copy_lines(to: &mut [u8], from: &[u8]) {
@@ -34,7 +34,7 @@ unsafe fn copy_lines(to: &mut [u8], from: &[u8]) {
         return;
     }
     let to = to.as_mut_ptr_range();
-    // SAFETY: from the first line to the last, two halves each; `to` begins at a multiple of a line.
+    // SAFETY: from the first line to the last, two halves each; `to` starts on a cache line.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -56,23 +56,21 @@ unsafe fn copy_lines(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Has what was copied be there for all who find out later that it should be. Until then such stores
-/// may come after stores that follow them.
+/// Orders the non-temporal stores before all later stores; without it they may become visible after them.
 pub(super) fn settle() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every processor of this kind has SSE.
+    // SAFETY: every x86-64 processor has SSE.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
 }
 
-/// Has the CPU bring the line at `address` into its second-level cache; nothing where we do not know
-/// how.
+/// Prefetches the cache line at `address` into the second-level cache; does nothing on other architectures.
 pub(super) fn fetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint that neither reads nor writes for the program, whatever the address.
+        // SAFETY: a hint without architectural effect, valid for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! `ram = { size = "1GiB" }`: memory of this process.
+//! The configuration section `ram = { size = "1GiB" }`: memory of this process.
 
 use std::{rc::Rc, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The contract, whole blocks between lanes, and loans against a model that copies everything.
+//! The contract, whole blocks between lanes, and loans, against a model that copies everything.
 
 use engine::{Lane, LaneConfig, random::SplitMix64};
 
@@ -105,8 +105,8 @@ fn resident_pages(region: &Region) -> usize {
     present.iter().filter(|&&byte| byte & 1 == 1).count()
 }
 
-/// Writes, discards and reads at random, and drops what was read at random: what a read gave stays
-/// as it was, and in the end everything is at home again.
+/// Random writes, discards and reads, with read results dropped at random: a read result never changes, and in the
+/// end every page is at home again.
 #[test]
 fn what_was_read_stays_as_it_was() {
     const LEN: usize = 8 * PAGE_BYTES;

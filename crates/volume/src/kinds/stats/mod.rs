@@ -1,3 +1,3 @@
-//! The `stats` layer: [counters](crate::stats) where there are none.
+//! The `stats` layer: an additional place for request [counters](crate::stats).
 
 pub mod settings;

@@ -1,4 +1,4 @@
-//! `stats = { of = … }`: what is measured.
+//! The configuration section `stats = { of = … }`: a place where requests are counted.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Stats {
 
 impl Settings for Stats {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
-        // As every node is counted, it has nothing of its own to do.
+        // Every node is counted, so this layer has nothing to do itself.
         LaneFuture::new(async move { opening.layer_on_every_lane(|inner| inner).await })
     }
 

@@ -1,6 +1,6 @@
-//! Claims the children of a stripe: one after the other, in the order of the list, and all or none.
-//! If two owners begin at once, each may get a child that the other one needs as well; then both give up what
-//! they have, and neither waits for the other.
+//! Claims the children of a stripe one after the other, in list order, and all or none. If two owners start at once,
+//! each may get a child that the other one needs too; then both release what they have, and neither waits for the
+//! other.
 
 use super::Child;
 use crate::{Claim, Result};
@@ -8,13 +8,13 @@ use crate::{Claim, Result};
 /// Claims every child.
 ///
 /// # Errors
-/// That of the first child that refuses, with its name; those before it are given up again.
+/// That of the first child that refuses, with its name; those claimed before it are released again.
 pub async fn claim_all(children: &[Child], claim: &Claim) -> Result<()> {
     for (index, child) in children.iter().enumerate() {
         child.check_len()?;
         let claimed = child.volume.claim(&claim.of_child(index)).await;
         if let Err(error) = claimed {
-            // Not the one that refuses: another volume of this process may have it.
+            // Not the one that refused, which another volume of this process may own.
             give_up(&children[..index]).await;
             return Err(child.blame(error));
         }
@@ -22,7 +22,7 @@ pub async fn claim_all(children: &[Child], claim: &Claim) -> Result<()> {
     Ok(())
 }
 
-/// Closes children that are not opened after all.
+/// Closes children that are not going to be used.
 pub async fn give_up(children: &[Child]) {
     for child in children {
         if let Err(error) = child.volume.close().await {

@@ -1,4 +1,4 @@
-//! A stripe and those who want it: one owner, all children or none, and nothing after a take-over.
+//! A stripe and its claimants: one owner, all children or none, and no I/O after a take-over.
 
 use super::{
     tests::{MIB, UNIT, named, new_stripe, refused},
@@ -23,7 +23,7 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         let claim = claim_of(&one, Others::Refuse);
         let opened = Opened::claimed(&children, None, &claim).await.unwrap();
         assert_eq!(opened.shape().claim, Some(claim.clone()));
-        // In this very process, and for somebody else.
+        // From this very process, and from another owner.
         let again = Opened::claimed(&children, None, &claim_of(&one, Others::Refuse)).await;
         refused(again, &["stripe child a", "used by another volume"]);
         let second = claim_of(&other, Others::Refuse);
@@ -40,7 +40,7 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         let free = claim_of(&one, Others::Refuse);
         let free = claim_all(&children[..1], &free).await;
         free.expect("nobody has it");
-        // A crash: nobody gave it up, and its owner comes back.
+        // A crash: the claim was never released, and its owner comes back.
         drop((opened, claim));
         volumes.iter().for_each(|volume| drop(volume.crash()));
         let error = Opened::claimed(&children, None, &second).await.unwrap_err();
@@ -50,7 +50,7 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
             .await
             .expect("it is its own");
         volumes.iter().for_each(|volume| drop(volume.crash()));
-        // Nothing fences a child that is only locked.
+        // A child that is only locked cannot be fenced.
         let fence = claim_of(&other, Others::Fence);
         let error = Opened::claimed(&children, None, &fence).await.unwrap_err();
         assert!(error.to_string().contains("--force"), "{error}");

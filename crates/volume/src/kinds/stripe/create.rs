@@ -1,4 +1,4 @@
-//! Makes a stripe or concat of blank children: the only place that ever writes a superblock.
+//! Creates a stripe or concat from blank children: the only code that writes superblocks.
 
 use engine::{Buf, Payload, task::join_all};
 use uuid::Uuid;
@@ -16,28 +16,28 @@ use crate::{
     claim::{MARK_AT, holds_mark},
 };
 
-/// What a new stripe or concat is to be.
+/// The parameters of a new stripe or concat.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// How the data lie on the children.
+    /// How data is laid out on the children.
     pub layout: Layout,
-    /// The volume's name for ever, e.g. `Uuid::new_v4()`.
+    /// The volume's permanent identity, e.g. `Uuid::new_v4()`.
     pub uuid: Uuid,
-    /// Now, in seconds since 1970.
+    /// The current time, in seconds since 1970.
     pub created_unix_s: u64,
     /// Overwrite whatever the children hold.
     pub force: bool,
 }
 
-/// Writes a superblock on each child, durably. Child `i` of the list becomes child `i` for ever;
-/// each child of a stripe gives the data length of the smallest, each of a concat all that it has. Nothing
-/// is written unless all are fit; whether two are one disk under two names shows only in what was written,
-/// and when that or an I/O ends it, the children get back what they held.
+/// Writes a superblock to each child, durably. Child `i` of the list becomes child `i` permanently; each child of a
+/// stripe contributes the data length of the smallest, each child of a concat all it has. Nothing is written unless
+/// all children are suitable. Whether two are the same disk shows only after writing; in that case, or after an I/O
+/// error, the children's previous content is restored.
 ///
 /// # Errors
-/// `Configuration` when the unit or a child does not fit, when a child holds a superblock or
-/// anything else but zeroes in its first MiB (without `force`), or when two children are the same
-/// disk; the child's own error when an I/O fails. Each names the child.
+/// `Configuration` when the unit or a child is unsuitable, when a child holds a superblock or anything else but
+/// zeroes in its first MiB (without `force`), or when two children are the same disk; the child's own error when an
+/// I/O fails. Each names the child.
 pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     check_options(children.len(), options)?;
     let unit = options.layout.grain_bytes();
@@ -68,7 +68,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         if !options.force {
             check_blank(child, &start)?;
         }
-        // Behind it is the mark of the child's owner: ours, or none.
+        // What follows is the owner's mark: ours, or none.
         before.push(start.slice(0..MARK_AT as usize));
     }
     if let Layout::Stripe { .. } = options.layout {
@@ -104,8 +104,8 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     }
 }
 
-/// Refuses children that are not blank, before anything is written to them. One that is claimed or
-/// cannot be read is passed over: whose it is, a claim finds out.
+/// Refuses children that are not blank, before anything is written to them. A child that is claimed or cannot be read
+/// is skipped: claiming it will report the owner.
 ///
 /// # Errors
 /// `Configuration`, with the child and what it holds.
@@ -189,14 +189,14 @@ fn ended(children: &[Child], results: PerChild<Result<()>>) -> Result<()> {
     Ok(())
 }
 
-/// Two names of one disk would now both show what was written through the later one.
+/// If one disk has two names, both now show the superblock that was written last.
 async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
     for (child, superblock) in children.iter().zip(superblocks) {
         let found = child.read_superblock(superblock.layout.name()).await?;
         if found == *superblock {
             continue;
         }
-        // What comes back is another's word, also for the index.
+        // The superblock read back was written by someone else, so do not trust its index.
         let same = children.get(found.child_index as usize);
         if let Some(same) = same.filter(|_| found.volume == superblock.volume) {
             return Err(child.refuse(format!(

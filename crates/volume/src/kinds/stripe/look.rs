@@ -1,5 +1,5 @@
-//! What can be told of a stripe or concat without opening it: its children that are files have their superblocks read.
-//! Nothing is made, locked or claimed.
+//! What can be told about a stripe or concat without opening it, from the superblocks of those children that are
+//! files. Nothing is created, locked or claimed.
 
 use std::{io, path::Path};
 
@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Family<'_> {
-    /// What would keep the volume from opening, of what its children that are files say; with paths that are
-    /// relative to `base`.
+    /// What would keep the volume from opening, as far as its children that are files tell. Paths are relative to
+    /// `base`.
     pub(crate) fn look_at_children(
         &self,
         wanted: Wanted,
@@ -39,7 +39,7 @@ impl Family<'_> {
             match listed(name, wanted, file, base) {
                 Ok(listed) => found.extend(listed),
                 Err(error) => {
-                    // Where it is listed: what would mend it is a matter of the volume that lists it.
+                    // Point at where it is listed, because the fix is in the volume that lists it.
                     let place = match &node.what {
                         What::Named(_) => node.span.clone(),
                         What::Inline(_) => file.path.span(),
@@ -56,7 +56,7 @@ impl Family<'_> {
         errors
     }
 
-    /// The name that the volume carries, if children that are files tell, and all the same one.
+    /// The volume's identity, if children that are files reveal it and agree.
     pub(crate) fn carried(&self, wanted: Wanted, base: &Path, volumes: &Volumes) -> Option<Uuid> {
         let nodes = self.of.get_ref().iter();
         let mut told = nodes.filter_map(|node| {
@@ -69,7 +69,7 @@ impl Family<'_> {
     }
 }
 
-/// The file that `node` is, or has below layers that leave its blocks where they are.
+/// The file that `node` is, or has below layers that leave its blocks in place.
 fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
     loop {
         match &node.what {
@@ -83,8 +83,8 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
     }
 }
 
-/// What the superblock of the child in `file` says. `None`: that cannot be told, or what is wrong with the file is said
-/// already.
+/// The superblock of the child in `file`. `None`: it cannot be determined, or the file's problem is already reported
+/// elsewhere.
 fn listed(name: String, wanted: Wanted, file: &File, base: &Path) -> Result<Option<Listed>> {
     let path = base.join(file.path.get_ref());
     let is_made = file.size.is_some() && !file.read_only;

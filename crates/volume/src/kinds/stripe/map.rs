@@ -1,4 +1,4 @@
-//! Where each byte of the volume lies on its children, whichever way they are arranged. Pure arithmetic.
+//! Where each byte of the volume lies on its children, for either layout. Pure arithmetic.
 
 use super::{
     place::{PerChild, Place, Run},
@@ -24,7 +24,7 @@ impl Map {
         }
     }
 
-    /// How far from byte `at` on the volume lies on one child in a row.
+    /// How many bytes from byte `at` on are contiguous on one child.
     pub(super) fn reach(&self, at: u64) -> u64 {
         match self {
             Map::Turns(turns) => turns.reach(at),
@@ -32,13 +32,13 @@ impl Map {
         }
     }
 
-    /// Where the range, which is not empty, lies if it is one piece.
+    /// Where the non-empty range lies, if it is contiguous on one child.
     pub(super) fn single(&self, at: u64, len: u64) -> Option<Place> {
         (len <= self.reach(at)).then(|| self.place(at))
     }
 
-    /// The runs of a range that is not empty, one for each child that it touches, in the order in which the volume
-    /// first touches them. The range's [`Map::pieces`] take turns among them.
+    /// The runs of a non-empty range, one for each child that it touches, in the order in which the volume first
+    /// touches them. The range's [`Map::pieces`] rotate through them.
     pub(super) fn runs(&self, at: u64, len: u64) -> PerChild<Run> {
         match self {
             Map::Turns(turns) => turns.runs(at, len),
@@ -46,7 +46,7 @@ impl Map {
         }
     }
 
-    /// The lengths of the pieces, each in a row on one child, that make up a range, in volume order.
+    /// The lengths of the pieces, each contiguous on one child, that make up a range, in volume order.
     pub(super) fn pieces(&self, at: u64, len: usize) -> impl Iterator<Item = usize> + '_ {
         let (mut at, end) = (at, at + len as u64);
         std::iter::from_fn(move || {

@@ -1,11 +1,10 @@
-//! A stripe: one volume whose units of, say, 64 KiB lie in turn on several children, so that large
-//! I/O uses all of them at once and small I/O spreads over them. It has no redundancy: if a child
-//! is lost, all is.
+//! A stripe: one volume whose units of, say, 64 KiB are distributed over several children in turn, so that large I/O
+//! uses all of them at once and small I/O spreads over them. It has no redundancy: if one child is lost, everything
+//! is.
 //!
-//! [`create`] writes a superblock on each child, once. [`Opened::open`] verifies them and
-//! [`Opened::on_lane`] gives the volume, whose I/O is: cut the range into one run a child
-//! (`map`), let the children work on their runs together (`join_all`), put the payloads together
-//! without copying (`rope`).
+//! [`create`] writes a superblock to each child, once. [`Opened::open`] verifies them and [`Opened::on_lane`] returns
+//! the volume. Its I/O splits the range into one run per child (`map`), has the children process their runs
+//! concurrently (`join_all`), and assembles the payloads without copying (`rope`).
 //!
 //! A [concat](crate::kinds::concat) is the same with another map: its children follow one another.
 
@@ -48,13 +47,13 @@ use crate::{
     Volume, fallback, volume::DATABASE_PAGE_BYTES,
 };
 
-/// The unit when nobody says another, in bytes.
+/// The default unit, in bytes.
 pub const UNIT_BYTES_DEFAULT: u32 = 64 << 10;
 
-/// A child with the name that messages call it by.
+/// A child and its name in messages.
 #[derive(Clone)]
 pub struct Child {
-    /// As messages call it, with what its user knows it by: its place in the configuration, its path or its URL.
+    /// The name used in messages, by which its user knows it: its place in the configuration, its path or its URL.
     pub name: String,
     /// The child itself.
     pub volume: SharedVolume,
@@ -73,7 +72,7 @@ impl Child {
         check_len(&self.name, self.volume.shape().len_bytes())
     }
 
-    /// Its superblock, if it is that of a volume of the kind called `kind`.
+    /// Reads its superblock, which must be that of a volume of the kind called `kind`.
     async fn read_superblock(&self, kind: &'static str) -> Result<Superblock> {
         self.check_len()?;
         let block = self.volume.read(0, SUPERBLOCK_BYTES).await;
@@ -82,7 +81,7 @@ impl Child {
     }
 }
 
-/// Why the child that messages call `name` is refused.
+/// The error for rejecting the child that messages call `name`.
 fn refuse(name: &str, why: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Configuration, format!("{name}: {why}"))
 }
@@ -100,7 +99,7 @@ fn check_len(name: &str, len_bytes: u64) -> Result<()> {
     }
 }
 
-/// The superblock that `block`, a child's first, is, if it is that of a volume of the kind called `kind`.
+/// Decodes `block`, a child's first, which must be the superblock of a volume of the kind called `kind`.
 fn superblock_of(name: &str, block: &[u8], kind: &'static str) -> Result<Superblock> {
     let found = Superblock::decode(block).map_err(|refused| refuse(name, refused))?;
     if found.layout.name() != kind {
@@ -187,13 +186,12 @@ impl Volume for Stripe {
                     Err(error) => unflushed.failed(&self.blame(child, error)),
                 }
             }
-            // Also when only another flush failed meanwhile: what it lost may have been ours.
+            // Fails even if only a concurrent flush failed: what it lost may have been ours.
             unflushed.check()
         })
     }
 
-    /// One within another has claimed its children when it was opened, so that whoever has the outer
-    /// one has them.
+    /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them.
     fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async { Ok(()) })
     }
@@ -224,7 +222,7 @@ impl Volume for Stripe {
         })
     }
 
-    /// Looks as far as one child has the data in a row: what follows is another child's.
+    /// Looks no further than one child is contiguous: what follows lies on another child.
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(async move {
             self.shape().check(at, len)?;
@@ -235,8 +233,8 @@ impl Volume for Stripe {
         })
     }
 
-    /// All or nothing is what one child does, so such a write lies within one unit of a stripe, or one grain of a
-    /// concat. Every one that is told here does: it has one length, a power of two, and lies at a multiple of that.
+    /// Only a single child can write atomically, so such a write must lie within one unit of a stripe or one grain of
+    /// a concat. Every write permitted here does: it has one length, a power of two, and is aligned to it.
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         let unit = self.state.layout.grain_bytes().min(RESERVED_BYTES);
         let children = self.children.iter().map(|child| child.atomic_writes());
@@ -294,7 +292,7 @@ impl Volume for Stripe {
 }
 
 impl Stripe {
-    /// The name that it got when it was created.
+    /// The identity that it got when it was created.
     pub fn uuid(&self) -> Uuid {
         self.state.uuid
     }
@@ -309,7 +307,7 @@ impl Stripe {
         self.checked(place.child, read.await, len)
     }
 
-    /// What a child gave, if it is what it was asked for.
+    /// Checks a child's answer to a read, including its length.
     fn checked(&self, child: usize, part: Result<Payload>, len: usize) -> Result<Payload> {
         let part = part.map_err(|error| self.blame(child, error))?;
         if part.len() != len {
@@ -322,7 +320,7 @@ impl Stripe {
         Ok(part)
     }
 
-    /// A child has ended a write: unless it is durable already, the next flush has to cover it.
+    /// Records a child's completed write: unless it is already durable, the next flush has to cover it.
     fn wrote(&self, child: usize, result: Result<()>, durability: Durability) -> Result<()> {
         if result.is_err() || durability == Durability::Cached {
             self.state.unflushed.wrote(child);

@@ -1,6 +1,6 @@
-//! Finds out what stripe or concat a set of children is: reads every superblock, accepts only the complete
-//! set of one volume, and puts the children in the order that the superblocks say. The order in the
-//! configuration does not matter, so swapping two lines or two cables loses nothing.
+//! Identifies the stripe or concat that a set of children forms: reads every superblock, accepts only the complete
+//! set of one volume, and sorts the children into the order that the superblocks give. The order in the configuration
+//! does not matter, so swapping two lines or two cables loses nothing.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
 
-/// A stripe or concat whose superblocks have been verified. It may go to any lane; [`Opened::on_lane`] gives
-/// what a lane does I/O with.
+/// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`Opened::on_lane`] returns
+/// the volume for a lane.
 #[derive(Clone, Debug)]
 pub struct Opened(pub(super) Arc<State>);
 
-/// What a configuration says about how the data lie.
+/// The layout that a configuration asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted {
     /// A stripe, with this unit or any.
@@ -30,9 +30,9 @@ pub(crate) enum Wanted {
     Concat,
 }
 
-/// A child of which the superblock is known.
+/// A child whose superblock is known.
 pub(super) struct Listed {
-    /// As messages call it.
+    /// Its name in messages.
     pub(super) name: String,
     pub(super) superblock: Superblock,
 }
@@ -46,7 +46,7 @@ impl Wanted {
     }
 }
 
-/// What all lanes share of it.
+/// The state shared by all lanes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) uuid: Uuid,
@@ -56,28 +56,28 @@ pub(super) struct State {
     pub(super) unflushed: Unflushed,
     /// Names by child index.
     pub(super) names: Vec<String>,
-    /// Where in the configuration each child stands, by child index.
+    /// Each child's position in the configuration, by child index.
     listed_at: Vec<usize>,
 }
 
 impl Opened {
-    /// Reads and verifies the superblocks of `children`, which are listed in any order. With
-    /// `unit_bytes`, the stripe must have been created with that unit.
+    /// Reads and verifies the superblocks of `children`, which may be in any order. With `unit_bytes`, the stripe
+    /// must have been created with that unit.
     ///
     /// # Errors
-    /// `Configuration` when a child is blank, foreign, damaged, of another version, stripe, count
-    /// or unit, listed twice, or smaller than when the stripe was created; the child's own error
-    /// when it cannot be read. Each names the child and the mend.
+    /// `Configuration` when a child is blank, foreign, damaged, of another version, stripe, count or unit, listed
+    /// twice, or smaller than when the stripe was created; the child's own error when it cannot be read. Each names
+    /// the child and the remedy.
     pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<Opened> {
         Opened::read(children, Wanted::Stripe(unit_bytes), None).await
     }
 
-    /// As [`Opened::open`], with `claim` on every child from before the superblocks count until the
-    /// volumes are closed. A stripe with a child that takes no writes is opened without: nothing is
-    /// written to it, and who else does so is not seen.
+    /// As [`Opened::open`], with `claim` on every child, from before the superblocks are trusted until the volumes
+    /// are closed. A stripe with a read-only child is opened without a claim: nothing is written to it, and writes by
+    /// others go unnoticed.
     ///
     /// # Errors
-    /// As [`Opened::open`]; `Claimed` when another owner has a child. What was claimed is given up.
+    /// As [`Opened::open`]; `Claimed` when another owner has a child. What was claimed is released.
     pub async fn claimed(
         children: &[Child],
         unit_bytes: Option<u32>,
@@ -98,8 +98,8 @@ impl Opened {
         if children.iter().any(|child| child.volume.shape().read_only) {
             return Opened::read(children, wanted, None).await;
         }
-        // A mark is written only to what is a child of this volume. Where another one has reserved a
-        // child nobody else can read it: whose it is, the claim finds out.
+        // Marks are written only to children of this volume, so check first. A child reserved by another owner cannot
+        // be read by anyone else; claiming it will report that owner.
         match Opened::read(children, wanted, None).await {
             Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
             _ => {}
@@ -134,7 +134,7 @@ impl Opened {
         for (child, superblock) in children.iter().zip(&superblocks) {
             check_fits(child, superblock)?;
         }
-        // As many children as places, and none twice: every place is taken.
+        // The count matches and no index occurs twice, so every index is present.
         let mut listed_at: Vec<usize> = (0..children.len()).collect();
         listed_at.sort_by_key(|&listed| superblocks[listed].child_index);
         let map = match first.layout {
@@ -161,11 +161,11 @@ impl Opened {
         })))
     }
 
-    /// The volume for I/O on the current lane, over this lane's `children`: the same ones in the
-    /// same order as when it was opened.
+    /// The volume for I/O on the current lane, over this lane's `children`: the same ones in the same order as when
+    /// it was opened.
     ///
     /// # Errors
-    /// `Configuration` when their number is another.
+    /// `Configuration` when their number differs.
     pub fn on_lane(&self, children: &[SharedVolume]) -> Result<Stripe> {
         if children.len() != self.0.listed_at.len() {
             return Err(Error::new(
@@ -185,23 +185,23 @@ impl Opened {
         })
     }
 
-    /// How its data lie.
+    /// How its data is laid out.
     pub(crate) fn layout(&self) -> &Layout {
         &self.0.layout
     }
 
-    /// The name that it got when it was created.
+    /// The identity that it got when it was created.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// What it looks like.
+    /// The volume's shape.
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
 }
 
-/// A size as the configuration takes it.
+/// A size as written in a configuration.
 fn written(bytes: u32) -> String {
     match bytes {
         bytes if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
@@ -210,7 +210,7 @@ fn written(bytes: u32) -> String {
     }
 }
 
-/// Says which children are missing where those that are listed are of one volume.
+/// Reports which children are missing, if the listed ones belong to one volume.
 fn check_complete(found: &[Listed]) -> Result<()> {
     let mut superblocks = found.iter().map(|it| &it.superblock);
     let Some(first) = superblocks.next() else {
@@ -245,8 +245,8 @@ fn check_complete(found: &[Listed]) -> Result<()> {
     ))
 }
 
-/// Looks whether what was `found` are children of one volume, as `wanted`. So many are `listed`, of which some may not
-/// have been found.
+/// Checks that the children `found` belong to one volume of the `wanted` layout. `listed` is the number of children
+/// in the configuration, some of which may not have been found.
 pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) -> Result<()> {
     let Some(first) = found.first() else {
         return Ok(());
@@ -285,7 +285,7 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) ->
     }
 }
 
-/// Looks whether a child is of the same volume as the `first` one.
+/// Checks that a child belongs to the same volume as the `first` one.
 fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
     let Listed { name, superblock } = child;
     let (first_name, first) = (&first.name, &first.superblock);
@@ -336,11 +336,11 @@ fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
     Ok(())
 }
 
-/// Looks whether a child has room for what its superblock says.
+/// Checks that a child is long enough for its superblock.
 fn check_fits(child: &Child, superblock: &Superblock) -> Result<()> {
     let kind = superblock.layout.name();
     let shape = child.volume.shape();
-    // The superblock was checked: no sum or product of what it says overflows.
+    // The superblock was validated: no sum or product of its values overflows.
     let needed = RESERVED_BYTES + superblock.usable_bytes;
     if shape.len_bytes() < needed {
         return Err(child.refuse(format!(
@@ -366,7 +366,8 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
     Shape {
         block_size_bytes: most(|shape| shape.block_size_bytes),
         physical_block_bytes: most(|shape| shape.physical_block_bytes),
-        // Its own: more room on a child is not the volume's, whose superblocks say how much is.
+        // Independent of the children's lengths: when a child grows, the volume does not, because the superblocks fix
+        // its size.
         len: Len::new(match map {
             Map::Turns(_) => superblock.usable_bytes * u64::from(count),
             Map::Sequence(sequence) => sequence.len_bytes(),
@@ -385,7 +386,8 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
             .flatten()
             .map(|discard| Discard {
                 granularity_bytes: match superblock.layout {
-                    // More than a unit in a row on one child is that many times as much of the volume.
+                    // A granule of several units on each child corresponds to that much on every child, hence this
+                    // much of the volume.
                     Layout::Stripe { unit_bytes } if discard.granularity_bytes > unit_bytes => {
                         discard.granularity_bytes.saturating_mul(count)
                     }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// One entry a child; more than four children cost an allocation.
+/// One entry per child; more than four children cost an allocation.
 pub(super) type PerChild<T> = SmallVec<[T; 4]>;
 
 /// A position on a child, counted from the start of its data.
@@ -12,7 +12,7 @@ pub(super) struct Place {
     pub(super) at: u64,
 }
 
-/// All of a range that lies on one child, in bytes.
+/// The whole of a range that lies on one child, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) child: usize,

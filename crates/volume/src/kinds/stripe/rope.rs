@@ -1,12 +1,11 @@
-//! Cuts a payload among children and weaves the children's payloads into one: only views are made,
-//! no byte is copied.
+//! Splits a payload among children, and interleaves the children's payloads into one. Only creates views; no byte is
+//! copied.
 
 use engine::{Payload, Slice};
 
 use super::{map::Map, place::PerChild};
 
-/// Weaves what each run gave into volume order; the inverse of [`split`]. Each part has the length
-/// of its run.
+/// Interleaves the runs' data into volume order; the inverse of [`split`]. Each part has the length of its run.
 pub(super) fn interleave(map: &Map, at: u64, len: usize, parts: &[Payload]) -> Payload {
     let mut cursors: PerChild<Cursor<'_>> = parts.iter().map(Cursor::new).collect();
     let mut whole = Payload::new();
@@ -16,7 +15,7 @@ pub(super) fn interleave(map: &Map, at: u64, len: usize, parts: &[Payload]) -> P
     whole
 }
 
-/// What each of the `runs` runs of a write at `at` takes of `data`.
+/// Splits `data`, to be written at `at`, into the parts for each of the `runs` runs.
 pub(super) fn split(map: &Map, at: u64, data: &Payload, runs: usize) -> PerChild<Payload> {
     let mut parts: PerChild<Payload> = (0..runs).map(|_| Payload::new()).collect();
     let mut cursor = Cursor::new(data);
@@ -40,7 +39,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Adds the next `len` bytes to `into`. Panics when fewer are left.
+    /// Appends the next `len` bytes to `into`. Panics when fewer are left.
     fn take(&mut self, mut len: usize, into: &mut Payload) {
         while len > 0 {
             let slice = &self.slices[0];

@@ -1,17 +1,17 @@
-//! Where each byte of a volume lies whose children follow one another, the first from its beginning to its end,
-//! then the second. Pure arithmetic.
+//! The address arithmetic of a concat: the children follow one another, each used from beginning to end. Pure
+//! arithmetic.
 
 use super::place::{PerChild, Place, Run};
 
 /// The arithmetic of one concat. Child offsets count from the start of the child's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// Where in the volume each child ends, in order. None is empty.
+    /// The offset in the volume where each child ends, in order. No child is empty.
     ends: Box<[u64]>,
 }
 
 impl Sequence {
-    /// Children with so many bytes of data, none of them without, and a sum that fits.
+    /// Children with data of these lengths, all above zero, whose sum must not overflow.
     pub(super) fn new(lens: impl IntoIterator<Item = u64>) -> Self {
         let mut end = 0u64;
         let ends = lens.into_iter().map(|len| {
@@ -45,12 +45,12 @@ impl Sequence {
         }
     }
 
-    /// How far from byte `at` on the volume lies on one child.
+    /// How many bytes from byte `at` on are contiguous on one child.
     pub(super) fn reach(&self, at: u64) -> u64 {
         self.ends[self.place(at).child] - at
     }
 
-    /// The runs of a range that is not empty, in order: each is one piece.
+    /// The runs of a non-empty range, in order; each is a single piece.
     pub(super) fn runs(&self, at: u64, len: u64) -> PerChild<Run> {
         let end = at + len;
         let first = self.place(at).child;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The children laid out block by block are the model.
+        /// The model is the children laid out block by block.
         #[test]
         fn runs_and_pieces_are_the_children_in_a_row(
             lens in proptest::collection::vec(1u64..9, 1..7), at in 0u64..40, len in 1u64..40,

@@ -1,5 +1,5 @@
-//! `stripe = { unit = "64KiB", of = [ … ] }`: several volumes as one. `serve` opens a stripe and
-//! never makes one: that is [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
+//! The configuration section `stripe = { unit = "64KiB", of = [ … ] }`: several volumes as one. `serve` opens a
+//! stripe but never creates one: that is [`Graph::create_stripe`](crate::graph::Graph::create_stripe).
 
 use std::{collections::BTreeSet, ops::Range, path::Path, rc::Rc, sync::Arc};
 
@@ -15,25 +15,25 @@ use crate::{
     values::{ConfigError, Size},
 };
 
-/// Children move data in pages; a finer unit would split every one.
+/// Children move data in pages; a finer unit would split every page.
 const UNIT_BYTES_MIN: u64 = 4096;
 const UNIT_BYTES_MAX: u64 = 1 << 30;
-/// More than any machine has paths for; keeps a typing error from opening thousands of sessions.
+/// More than any machine has paths for; keeps a typo from opening thousands of sessions.
 const CHILDREN_MAX: usize = 64;
 
 /// `stripe = { unit = "64KiB", of = [ … ] }`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stripe {
-    /// What goes to one child before the next one's turn.
-    /// A new stripe gets 64 KiB when it is not given; an existing one says its own.
+    /// How much goes to one child before the next one's turn. If omitted, a new stripe gets 64 KiB, and an existing
+    /// one uses its own.
     pub unit: Option<Spanned<Size>>,
     /// The children in order.
     pub of: Spanned<Vec<Node>>,
 }
 
 impl Stripe {
-    /// What there is to it besides its unit.
+    /// Its children and layout, as shared with a concat.
     pub(crate) fn family(&self) -> Family<'_> {
         let unit_bytes = self.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT);
         Family {
@@ -58,20 +58,20 @@ impl Stripe {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit(pub(crate) u32);
 
-/// Children that belong together for ever, as a configuration lists them: those of a stripe or a concat.
+/// Children that belong together permanently, as listed in a configuration: those of a stripe or a concat.
 pub(crate) struct Family<'a> {
-    /// How the data of a new one lie.
+    /// The data layout for a new one.
     pub(crate) layout: Layout,
     pub(crate) of: &'a Spanned<Vec<Node>>,
 }
 
 impl Family<'_> {
-    /// What such a volume is called.
+    /// The name of the kind.
     pub(crate) fn kind(&self) -> &'static str {
         self.layout.name()
     }
 
-    /// The children on the current lane, as messages call them.
+    /// The children on the current lane, with their names in messages.
     pub(crate) async fn named(&self, parts: &[Arc<Part>]) -> Result<Vec<Child>> {
         let mut named = Vec::new();
         for (index, (node, part)) in self.of.get_ref().iter().zip(parts).enumerate() {
@@ -82,12 +82,12 @@ impl Family<'_> {
         Ok(named)
     }
 
-    /// What messages call a child.
+    /// A child's name in messages.
     pub(super) fn name_of(&self, index: usize, node: &Node) -> String {
         format!("{} child {index} ({})", self.kind(), node.describe())
     }
 
-    /// The volume of children that have been opened and claimed.
+    /// Builds the volume from children that have been opened and claimed.
     pub(crate) async fn assemble(
         mut opening: Opening<'_>,
         opened: Opened,
@@ -106,7 +106,7 @@ impl Family<'_> {
         Ok(part)
     }
 
-    /// Refuses a list that cannot be meant.
+    /// Rejects a list that makes no sense.
     pub(crate) fn check(&self) -> std::result::Result<(), ConfigError> {
         let kind = self.kind();
         let children = self.of.get_ref();
@@ -136,8 +136,7 @@ impl Family<'_> {
         Ok(())
     }
 
-    /// Refuses what can be created and never served: what is in memory is another disk, and blank, in
-    /// every process.
+    /// Rejects what could be created but never served: a child in memory is a different, blank disk in every process.
     ///
     /// # Errors
     /// The first child that keeps its blocks in memory, with its place.

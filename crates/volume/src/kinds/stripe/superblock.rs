@@ -1,8 +1,8 @@
-//! The superblock of a child of a stripe or concat: the first block of the child's first MiB, which says which
-//! volume it belongs to, as which child, and how the data lies. The MiB's last block is for the
-//! owner's mark (`claim`); the rest is zero and kept for later versions. Data begin behind the MiB.
+//! The superblock of a child of a stripe or concat: the first block of the child's reserved first MiB. It says which
+//! volume the child belongs to, as which child, and how the data is laid out. The MiB's last block holds the owner's
+//! mark (`claim`); the rest is zero and reserved for later versions. Data begins after the MiB.
 //!
-//! It is in an [envelope](crate::envelope).
+//! The block is wrapped in an [envelope](crate::envelope).
 
 use uuid::Uuid;
 use zerocopy::{
@@ -12,7 +12,7 @@ use zerocopy::{
 
 use crate::envelope::{BLOCK_BYTES, Format, Unreadable};
 
-/// Bytes at the start of each child that are not data.
+/// Bytes at the start of each child that hold no data.
 pub(super) const RESERVED_BYTES: u64 = 1 << 20;
 /// Bytes of the superblock itself.
 pub(super) const SUPERBLOCK_BYTES: usize = BLOCK_BYTES;
@@ -22,26 +22,27 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const CHILDREN_MAX: usize = 256;
 /// The smallest unit, in bytes: no block size is larger.
 pub(super) const UNIT_BYTES_MIN: u32 = 4096;
-/// The largest unit, in bytes: whole units must fit in what one request carries.
+/// The largest unit, in bytes: a whole unit must fit in one request.
 pub(super) const UNIT_BYTES_MAX: u32 = 1 << 30;
 
-/// The data of a concat's child are so many bytes or a multiple: what is aligned in the volume is so on the child.
+/// The data length of a concat's child is a multiple of this, in bytes, so that what is aligned in the volume is also
+/// aligned on the child.
 pub(super) const GRAIN_BYTES: u64 = 64 << 10;
 
-/// How the data lie on the children.
+/// How data is laid out on the children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A stripe: the children take turns, with so many bytes each time, a power of two from 4,096 on.
+    /// A stripe: the children take turns, unit by unit. The unit is a power of two and at least 4,096.
     Stripe {
-        /// The unit.
+        /// The unit in bytes.
         unit_bytes: u32,
     },
-    /// A concat: one child after the other, each with all that it has.
+    /// A concat: one child after the other, each with its full length.
     Concat,
 }
 
 impl Layout {
-    /// What such a volume is called.
+    /// The name of the kind.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Layout::Stripe { .. } => "stripe",
@@ -49,7 +50,7 @@ impl Layout {
         }
     }
 
-    /// The data of a child are a multiple of it.
+    /// The unit of a child's data length, in bytes.
     pub(super) fn grain_bytes(&self) -> u64 {
         match self {
             Layout::Stripe { unit_bytes } => (*unit_bytes).into(),
@@ -76,17 +77,17 @@ const fn format(kind: [u8; 8]) -> Format {
     }
 }
 
-/// What a child's superblock says, checked for sense.
+/// The validated content of a child's superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
-    /// Names the stripe or concat.
+    /// The identity of the stripe or concat.
     pub(super) volume: Uuid,
     pub(super) child_index: u32,
     pub(super) child_count: u32,
     pub(super) layout: Layout,
-    /// Bytes of data: of a stripe on each child, of a concat on this one.
+    /// Bytes of data: on each child of a stripe, on this child of a concat.
     pub(super) usable_bytes: u64,
-    /// Seconds since 1970 at which the volume was created.
+    /// When the volume was created, in seconds since 1970.
     pub(super) created_unix_s: u64,
 }
 
@@ -96,14 +97,14 @@ struct OnDisk {
     volume: [u8; 16],
     child_index: U32,
     child_count: U32,
-    /// Zero: a concat has none.
+    /// Zero for a concat.
     unit_bytes: U32,
     zero: U32,
     usable_bytes: U64,
     created_unix_s: U64,
 }
 
-/// Why a child's first block is no superblock that this release can use.
+/// Why a child's first block is not a superblock that this release can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
@@ -129,7 +130,7 @@ pub(super) enum Refused {
 }
 
 impl Superblock {
-    /// The block to write, [`SUPERBLOCK_BYTES`] long.
+    /// Encodes the block to write, [`SUPERBLOCK_BYTES`] long.
     pub(super) fn encode(&self) -> Vec<u8> {
         let unit_bytes = match self.layout {
             Layout::Stripe { unit_bytes } => unit_bytes,
@@ -146,7 +147,7 @@ impl Superblock {
         })
     }
 
-    /// Reads a child's first block; `block` has [`SUPERBLOCK_BYTES`].
+    /// Decodes a child's first block; `block` has [`SUPERBLOCK_BYTES`].
     pub(super) fn decode(block: &[u8]) -> Result<Self, Refused> {
         let (on_disk, is_concat): (OnDisk, bool) = match STRIPE.open(block) {
             Err(Unreadable::OtherKind(_)) => (CONCAT.open(block)?, true),
@@ -187,7 +188,7 @@ impl Superblock {
         }
         let grain = layout.grain_bytes();
         let whole = *usable > 0 && usable % grain == 0;
-        // With the reserved MiB, and all children together, an offset that a file can have.
+        // The reserved MiB and the data, times the number of children, must be a valid file offset.
         let all = usable
             .checked_add(RESERVED_BYTES)
             .and_then(|len| len.checked_mul(u64::from(*count)));

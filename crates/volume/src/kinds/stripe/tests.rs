@@ -41,7 +41,7 @@ async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     Opened::open(&children, None).await?.on_lane(&lane_children)
 }
 
-/// A new stripe over `count` children with a MiB of data each, its calls not yet counted.
+/// A new stripe over `count` children with a MiB of data each; its calls so far are not counted.
 pub(super) async fn new_stripe(count: usize, unit_bytes: u32) -> (Stripe, Vec<Rc<TestVolume>>) {
     let volumes: Vec<_> = (0..count).map(|_| TestVolume::new(2 * MIB)).collect();
     create(&named(&volumes), &options(unit_bytes))
@@ -131,7 +131,7 @@ fn a_large_io_is_one_request_a_child_and_a_small_one_is_one_request() {
 fn children_work_at_the_same_time() {
     on_lane(async {
         let (stripe, volumes) = new_stripe(3, UNIT).await;
-        // Each child holds its answer until all three have been asked.
+        // Each child withholds its answer until all three have been asked.
         volumes.iter().for_each(|v| v.hold(|_| true));
         let read = engine::spawn(async move { stripe.read(0, 1 << 16).await.map(|p| p.len()) });
         engine::task::yield_now().await;
@@ -153,7 +153,7 @@ fn it_reads_what_was_written_over_children_that_delay_and_reorder() {
             let len = stripe.shape().len_bytes();
             let mut model = vec![0; len as usize];
             for _ in 0..40 {
-                // Writes to eight disjoint lanes of the volume run together; then all is compared.
+                // Concurrent writes to eight disjoint parts of the volume; then everything is compared.
                 let lane_len = len / 8 / 512;
                 let writes: Vec<(u64, Vec<u8>)> = (0..8)
                     .map(|lane| {
@@ -331,7 +331,7 @@ fn after_a_flush_every_ended_write_is_durable_whatever_else_runs() {
             let (stripe, volumes) = new_stripe(2, UNIT).await;
             let stripe = Rc::new(stripe);
             volumes.iter().for_each(|v| v.pause_us_max.set(100));
-            // Writers of one block each count upwards; flushers run beside them.
+            // Writers of one block each count up, with flushes running concurrently.
             let ended = Rc::new(std::cell::RefCell::new([0u8; 6]));
             let blocks = [0, 1, 2, 3, 4, 5].map(|i| i as u64 * u64::from(UNIT));
             let mut tasks = Vec::new();
@@ -529,7 +529,7 @@ fn creating_that_fails_leaves_the_children_as_they_were() {
         full.data.borrow_mut()[..MIB].fill(0x5a);
         for (same, options) in [(TestVolume::new(2 * MIB), options(UNIT)), (full, force)] {
             let before = same.data.borrow().clone();
-            // Another child stands between the two names of one disk.
+            // Another child is listed between the two names of one disk.
             let other = TestVolume::new(2 * MIB);
             let children = named(&[same.clone(), other.clone(), same.clone()]);
             let made = create(&children, &options).await;
@@ -648,8 +648,7 @@ fn the_children_that_are_missing_are_named() {
 }
 
 proptest! {
-    /// Whatever a superblock says, with a checksum that is right: it is refused, or all arithmetic
-    /// on it fits.
+    /// Whatever a superblock with a valid checksum says: it is rejected, or no arithmetic on it overflows.
     #[test]
     fn no_superblock_breaks_who_reads_it(
         (child_index, child_count) in (0u32..2, prop_oneof![3 => 0u32..3, 1 => any::<u32>()]),

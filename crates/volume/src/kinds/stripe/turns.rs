@@ -1,8 +1,8 @@
-//! Where each byte of a volume lies whose children take turns. The volume is cut into units; unit `u` lies on child
-//! `u mod n`, at unit `u div n` of its data. Pure arithmetic.
+//! The address arithmetic of a stripe, whose children take turns. The volume is cut into units; unit `u` lies on
+//! child `u mod n`, at unit `u div n` of its data. Pure arithmetic.
 //!
-//! Units that follow each other on one child are `n` apart in the volume and adjacent on the child,
-//! so whatever range is asked for, its share of a child is one contiguous run: one request a child.
+//! Consecutive units of one child are `n` apart in the volume and adjacent on the child, so the part of any range
+//! that lies on one child is one contiguous run: one request per child.
 
 use super::place::{PerChild, Place, Run};
 
@@ -41,14 +41,14 @@ impl Turns {
         1 << self.unit_shift
     }
 
-    /// How far from byte `at` on the volume lies on one child in a row.
+    /// How many bytes from byte `at` on are contiguous on one child.
     pub(super) fn reach(&self, at: u64) -> u64 {
         let unit = self.unit_bytes();
         unit - (at & (unit - 1))
     }
 
-    /// The runs of a range that is not empty, in the order in which the volume first touches them.
-    /// The range's [pieces](super::map::Map::pieces) take turns among them.
+    /// The runs of a non-empty range, in the order in which the volume first touches them. The range's
+    /// [pieces](super::map::Map::pieces) rotate through them.
     pub(super) fn runs(&self, at: u64, len: u64) -> PerChild<Run> {
         let end = at + len;
         let first = at >> self.unit_shift;
@@ -76,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// The inverse of `place`, said independently of it.
+    /// The inverse of `place`, derived independently.
     fn volume_offset(unit_bytes: u64, children: u64, place: Place) -> u64 {
         let row = place.at / unit_bytes;
         (row * children + place.child as u64) * unit_bytes + place.at % unit_bytes
@@ -110,7 +110,7 @@ mod tests {
         fn runs_cover_the_range_exactly_and_pieces_take_turns_among_them(
             children in 1usize..9, at in 0u64..200, len in 1u64..300,
         ) {
-            // In blocks of 512 bytes over units of 4096: every byte of a block has the same fate.
+            // In blocks of 512 bytes over units of 4096: all bytes of a block lie on the same child.
             let (at, len) = (at * 512, len * 512);
             let map = Map::Turns(Turns::new(4096, children));
             let runs = map.runs(at, len);

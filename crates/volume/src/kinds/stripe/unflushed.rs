@@ -1,11 +1,11 @@
-//! Which children have writes that no flush has covered yet, of all lanes together, and whether a flush has
+//! Tracks, for all lanes together, which children have writes that no flush has covered, and whether a flush has
 //! failed.
 //!
-//! Time is counted in flushes begun. A write, once its child has ended it, notes the present count
-//! for that child; a flush takes the count that ends with it and skips the children whose last
-//! write an earlier flush already covered. A write in flight while a flush begins notes either the
-//! old count (then its child had ended it before that child's flush began) or the new one (then the
-//! next flush covers it). A write costs two loads; only the first one after a flush stores.
+//! Time is counted in flushes begun. When a child completes a write, the write records the current count for that
+//! child. A flush closes the current count, and skips children whose last write was covered by an earlier flush. A
+//! write in flight while a flush begins records either the old count (then its child completed it before that child's
+//! flush began) or the new one (then the next flush covers it). A write costs two loads; only the first one after a
+//! flush stores.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -21,7 +21,7 @@ pub(super) struct Unflushed {
 
 #[derive(Debug)]
 struct Child {
-    /// From the start as if it had been written: others may have, before it was opened.
+    /// Initially set as if written: others may have written before the stripe was opened.
     written_at: AtomicU64,
     flushed_to: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl Unflushed {
         self.failed.check()
     }
 
-    /// A write to `child` has ended, well or not.
+    /// Records the end of a write to `child`, successful or not.
     pub(super) fn wrote(&self, child: usize) {
         let now = self.now.load(SeqCst);
         let written_at = &self.children[child].written_at;
@@ -62,13 +62,13 @@ impl Unflushed {
         }
     }
 
-    /// A flush begins, before it calls any child.
+    /// Begins a flush; call it before flushing any child.
     pub(super) fn begin(&self) -> Covers {
         Covers(self.now.fetch_add(1, SeqCst))
     }
 
-    /// Whether `child` took a write that no flush has covered. One that is still being covered by
-    /// another flush counts: that flush has not succeeded yet.
+    /// Whether `child` has a write that no flush has covered. A write that a running flush is about to cover counts
+    /// too, because that flush has not succeeded yet.
     pub(super) fn needs_flush(&self, child: usize) -> bool {
         let child = &self.children[child];
         child.written_at.load(SeqCst) > child.flushed_to.load(SeqCst)
@@ -79,7 +79,8 @@ impl Unflushed {
         self.children[child].flushed_to.fetch_max(covers.0, SeqCst);
     }
 
-    /// A child's flush has failed. Which writes are lost nobody knows: refuse from now on.
+    /// Records a child's failed flush. It is unknown which writes are lost, so all later writes and flushes are
+    /// refused.
     pub(super) fn failed(&self, error: &Error) {
         self.failed.set(format!(
             "a flush failed and what was written before it may be lost: {error}; mend the child, check the \

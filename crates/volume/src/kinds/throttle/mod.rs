@@ -1,12 +1,12 @@
 //! The `throttle` layer: a volume behind a link of limited rate in each direction.
 //!
-//! Only payload counts: what is read in one direction, what is written in the other. Each direction
-//! is a queue without a buffer: a transfer departs when the link is free, and the link is busy until
-//! its last bit has left. The departure is computed, not waited for piece by piece, so that timers
-//! that fire late shift nothing: over any time longer than [`CREDIT`] the rate is exact.
+//! Only payload counts: reads in one direction, writes in the other. Each direction is an unbuffered queue: a
+//! transfer departs when the link is free, and the link is busy until its last bit has left. Departure times are
+//! computed rather than awaited piece by piece, so timers that fire late have no lasting effect: over any time longer
+//! than [`CREDIT`] the rate is exact.
 //!
-//! A link that was idle lends at most [`CREDIT`] of its time, so that small requests in a row need
-//! no timer each and still no burst is longer than that.
+//! An idle link accumulates at most [`CREDIT`] of unused time, so that consecutive small requests need no timer each,
+//! and still no burst is longer than that.
 
 pub mod settings;
 
@@ -18,7 +18,7 @@ use crate::{
     Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, values::Rate,
 };
 
-/// The idle time that a link may make up for.
+/// The idle time that a link may catch up on.
 pub const CREDIT: Duration = Duration::from_millis(1);
 
 /// A volume at the end of a link.
@@ -60,8 +60,8 @@ impl Throttle {
 /// One direction of the link.
 struct Link {
     bits_per_s: u64,
-    /// When the last bit that was accepted leaves, in the lane's nanoseconds, and the part of a
-    /// nanosecond beyond, in units of 1/`bits_per_s`.
+    /// When the last accepted bit leaves: in the lane's nanoseconds, plus a fraction of a nanosecond in units of
+    /// 1/`bits_per_s`.
     free_ns: Cell<u64>,
     beyond: Cell<u64>,
 }
@@ -75,7 +75,7 @@ impl Link {
         }
     }
 
-    /// Accepts `len` bytes at `now_ns`; gives when the last of them leaves, which may be in the past.
+    /// Accepts `len` bytes at `now_ns`; returns when the last of them leaves, which may be in the past.
     fn depart(&self, now_ns: u64, len: u64) -> u64 {
         let earliest = now_ns.saturating_sub(CREDIT.as_nanos() as u64);
         if self.free_ns.get() < earliest {
@@ -236,7 +236,7 @@ mod tests {
             task::join_all(running).await;
             let took = time::now().since(began).as_secs_f64();
             let exact = (PIECE * PIECES * 8) as f64 / 1e9;
-            // At most the credit faster, and nearly no slower.
+            // Faster by at most the credit, and hardly slower.
             assert!(
                 took >= exact - CREDIT.as_secs_f64(),
                 "{took} s, not {exact} s"
@@ -270,8 +270,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes when: no window moves more than its rate and the credit, and a link that
-        /// always has work moves its rate exactly.
+        /// Whatever the arrival times: no interval moves more than its rate plus the credit, and a link that always
+        /// has work moves exactly its rate.
         #[test]
         fn the_rate_is_exact(
             bits_per_s in 1_000u64..20_000_000_000,
@@ -288,10 +288,10 @@ mod tests {
                 prop_assert!(left_ns >= last_ns, "in order");
                 last_ns = left_ns;
                 let span_ns = u128::from(left_ns) + CREDIT.as_nanos() - u128::from(start_ns);
-                // Rounded down by less than a nanosecond in all.
+                // Rounded down by less than a nanosecond in total.
                 prop_assert!(bits * 1_000_000_000 < (span_ns + 1) * u128::from(bits_per_s));
             }
-            // From here on the link is busy: what is added takes its exact time.
+            // From here on the link is busy: additional data takes exactly its time.
             let busy_from = link.depart(now_ns, 1 << 20);
             let mut end_ns = busy_from;
             for _ in 0..100 {

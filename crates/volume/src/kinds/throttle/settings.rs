@@ -1,4 +1,4 @@
-//! `throttle = { rate = "1Gbit/s", of = … }`: how fast the link is, and how long.
+//! The configuration section `throttle = { rate = "1Gbit/s", of = … }`: the link's rate and latency.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Throttle {
-    /// Of the payload, in each direction.
+    /// The payload rate in each direction.
     pub rate: Rate,
     /// Added to every request.
     #[serde(default)]

@@ -1,15 +1,15 @@
-//! The power-cut recorder: it shows what a power cut at any moment could have left of a volume, and
-//! whether that keeps what was promised.
+//! The power-cut recorder: shows what a power cut at any moment could have left of a volume, and checks that against
+//! what was promised.
 //!
-//! Three parts, for three levels:
-//! - [`Recorder`] is a [`Medium`] around the one beneath a file leaf. It logs every write and sync,
-//!   as they begin and as they end, into a [`Recording`]. So it sees what the leaf has really done.
-//! - `replay.rs` makes images from a recording: at a cut, writes that were durable or covered by a
-//!   sync are there; of the others any subset, torn at sectors.
-//! - `witness.rs` is a volume around the leaf (or a whole tree). It notes what was *acknowledged*
-//!   up there, and says of an image whether it keeps that. It knows nothing of how.
+//! It has three parts, at three levels:
+//! - [`Recorder`] is a [`Medium`] that wraps the one below a file leaf. It logs the begin and end of every write and
+//!   sync into a [`Recording`], so it sees what the leaf has really done.
+//! - `replay.rs` builds images from a recording: after a cut, writes that were durable or covered by a sync are
+//!   there; of the others any subset, torn at sectors.
+//! - `witness.rs` is a volume around the leaf (or a whole tree). It records what was *acknowledged* at the top, and
+//!   checks whether an image keeps that. It knows nothing about how.
 //!
-//! A leaf that forgets an fdatasync or a FUA acknowledges what its recording does not hold.
+//! A leaf that omits an fdatasync or a FUA acknowledges something that its recording does not contain.
 
 mod replay;
 #[cfg(test)]
@@ -28,10 +28,10 @@ use super::Medium;
 pub use replay::Survivors;
 pub use witness::{Promises, Violation, Witness};
 
-/// What persists or does not as a whole, in bytes: the smallest sector of any disk.
+/// The unit that persists entirely or not at all, in bytes: the smallest sector of any disk.
 pub const SECTOR_BYTES: usize = 512;
 
-/// The log of one medium, in memory. Clones are the same log, on any thread.
+/// The log of one medium, in memory. Clones share the log, on any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Recording(Arc<Mutex<Vec<Event>>>);
 
@@ -71,7 +71,7 @@ impl Content {
         }
     }
 
-    /// Puts the part that begins at byte `from` into `to`.
+    /// Copies the part starting at byte `from` into `to`.
     fn copy_to(&self, from: usize, to: &mut [u8]) {
         match self {
             Content::Bytes(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
@@ -92,7 +92,7 @@ impl Recording {
         Recording::default()
     }
 
-    /// The number of events. A cut may lie before each and after the last: 0 to this.
+    /// The number of events. A cut may be before each and after the last: 0 to this.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
@@ -106,7 +106,7 @@ impl Recording {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends what `event` makes of its own position, which is its id.
+    /// Appends the event that `event` builds from its own position, which is its id.
     fn begin(&self, event: impl FnOnce(usize) -> Event) -> usize {
         let mut events = self.lock();
         let id = events.len();
@@ -119,7 +119,7 @@ impl Recording {
     }
 }
 
-/// A medium that logs what it is asked for and hands it on.
+/// A medium that logs each request and passes it on.
 #[derive(Debug)]
 pub struct Recorder<M> {
     medium: M,
@@ -127,7 +127,7 @@ pub struct Recorder<M> {
 }
 
 impl<M: Medium> Recorder<M> {
-    /// Logs what goes to `medium` into `recording`.
+    /// Wraps `medium`, logging its requests into `recording`.
     pub fn new(medium: M, recording: Recording) -> Self {
         Recorder { medium, recording }
     }

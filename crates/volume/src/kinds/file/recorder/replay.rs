@@ -1,9 +1,9 @@
-//! From a recording to what a power cut could have left.
+//! Computes from a recording what a power cut could have left.
 //!
-//! A write must have survived if it ended well and was durable, or ended before a sync began that
-//! ended well before the cut. Any other that had begun may have survived: not at all, as a whole,
-//! or, unless it was atomic, in some of its sectors. Each takes effect at one moment between its begin and its end, so
-//! that of two in flight together either may be the later.
+//! A write must have survived if it succeeded and was durable, or if it completed before a sync began that succeeded
+//! before the cut. Any other write that had begun may have survived not at all, completely, or, unless it was atomic,
+//! in some of its sectors. Each write takes effect at one moment between its begin and its end, so either of two
+//! concurrent writes may be the later one.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use engine::random::SplitMix64;
 
 use super::{Content, Event, Recording, SECTOR_BYTES};
 
-/// Which of the writes that need not survive a power cut do.
+/// Which of the writes that need not survive a power cut do survive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Survivors {
     /// None.
     None,
-    /// All, as wholes.
+    /// All, completely.
     All,
-    /// As drawn from this seed: some not, some as wholes, some torn.
+    /// Random, from this seed: some not at all, some completely, some torn.
     Drawn(u64),
 }
 
@@ -33,8 +33,8 @@ struct Write<'a> {
 }
 
 impl Recording {
-    /// Changes `image` from what the medium held when the recording began to what a power cut
-    /// after the first `cut` events could have left. What lies beyond its end is left out.
+    /// Changes `image` from what the medium held when the recording began to what a power cut after the first `cut`
+    /// events could have left. Ignores writes beyond its end.
     pub fn replay(&self, cut: usize, survivors: Survivors, image: &mut [u8]) {
         let events = self.lock();
         let events = &events[..cut];
@@ -43,7 +43,7 @@ impl Recording {
             .into_iter()
             .map(|write| {
                 let last = write.ended.unwrap_or(cut);
-                // Room between two events for the drawn moments of many writes.
+                // Leaves room between two events for the random moments of many writes.
                 let moment = (write.begun as u64) << 20;
                 let span = ((last - write.begun) as u64) << 20;
                 (moment + draw.below(span.max(1)), write)
@@ -154,7 +154,7 @@ impl Draw {
         }
     }
 
-    /// A drawn number below `end`; zero when nothing is to be drawn.
+    /// A random number below `end`; zero if nothing is random.
     fn below(&mut self, end: u64) -> u64 {
         match self.survivors {
             Survivors::Drawn(_) => self.random.below(end),

@@ -1,5 +1,5 @@
-//! The proof of durability: workloads on the file leaf over the recorder, cut at every event. And
-//! the proof of the proof: a leaf whose flushes or durable writes get lost is found out.
+//! The proof of durability: workloads on the file leaf over the recorder, cut at every event. And the test of the
+//! test: a leaf that loses flushes or durable writes is caught.
 
 use std::{io, rc::Rc};
 
@@ -19,7 +19,7 @@ use crate::{
 
 const LEN_BYTES: u64 = 64 << 10;
 
-/// What goes missing between the leaf and the medium.
+/// What gets lost between the leaf and the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Missing {
     Nothing,
@@ -27,7 +27,7 @@ enum Missing {
     DurableWrites,
 }
 
-/// A medium that does not do all that it is asked for.
+/// A medium that does not do everything it is asked for.
 struct Broken<M> {
     medium: M,
     missing: Missing,
@@ -64,7 +64,7 @@ impl<M: Medium> Medium for Broken<M> {
     }
 }
 
-/// Requests in flight together, from four tasks.
+/// Concurrent requests from four tasks.
 async fn work(volume: &SharedVolume, seed: u64) {
     let tasks: Vec<_> = (0..4)
         .map(|number| {
@@ -128,7 +128,7 @@ fn record(caching: Caching, seed: u64, missing: Missing) -> (Recording, Promises
     (recording, promises)
 }
 
-/// Cuts the power at every event and looks at what could have been left.
+/// Cuts the power at every event and checks what could have been left.
 fn cut_everywhere(recording: &Recording, promises: &Promises) -> Result<(), Violation> {
     let before = vec![0; LEN_BYTES as usize];
     for cut in 0..=recording.len() {

@@ -1,9 +1,9 @@
-//! What was acknowledged, and whether an image keeps it.
+//! Records what was acknowledged, and checks whether an image keeps it.
 //!
-//! The witness is a volume around another. It notes each write and flush with its place in the
-//! recording beneath, so that it can tell what had been acknowledged by a cut. A sector of an image
-//! is right if it holds what some write left there (or what was there at first), and no write that
-//! was promised to be durable by then came wholly after that.
+//! The witness is a volume around another. It notes each write and flush with its position in the recording below,
+//! and so knows what had been acknowledged at a cut. A sector of an image is correct if it holds what some write (or
+//! the initial image) left there, and no write that was promised to be durable by the cut came entirely after that
+//! one.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -12,7 +12,7 @@ use engine::{LaneFuture, Payload};
 use super::{Content, Recording, SECTOR_BYTES};
 use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
 
-/// A volume that notes what it acknowledges.
+/// A volume that records what it acknowledges.
 pub struct Witness {
     inner: SharedVolume,
     recording: Recording,
@@ -31,7 +31,7 @@ pub struct Promises {
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     order: u64,
-    /// Events of the recording that had happened.
+    /// The number of recorded events that had happened.
     position: usize,
 }
 
@@ -39,7 +39,7 @@ struct Moment {
 struct Noted {
     at: u64,
     content: Content,
-    /// Its acknowledgement promises that it is durable.
+    /// Its acknowledgement promises durability.
     promises: bool,
     begun: Moment,
     ended: Option<(Moment, bool)>,
@@ -58,16 +58,16 @@ struct NotedFlush {
      as durable: {found}"
 )]
 pub struct Violation {
-    /// The cut.
+    /// The position of the cut.
     pub cut: usize,
-    /// The sector, in bytes.
+    /// The byte offset of the sector.
     pub at: u64,
     /// What it holds instead.
     pub found: String,
 }
 
 impl Witness {
-    /// Notes what `inner` acknowledges, whose medium logs into `recording`.
+    /// Records what `inner` acknowledges; its medium logs into `recording`.
     pub fn new(inner: SharedVolume, recording: Recording) -> Self {
         Witness {
             inner,
@@ -76,7 +76,7 @@ impl Witness {
         }
     }
 
-    /// What was seen so far.
+    /// What was recorded so far.
     pub fn promises(&self) -> Promises {
         self.promises.borrow().clone()
     }
@@ -170,7 +170,7 @@ impl Volume for Witness {
                 let promises = self.is_promise(Durability::Cached);
                 LaneFuture::new(self.note_write(at, Content::Zeroes(len), promises, discard))
             }
-            // Nothing is promised of what it leaves, so there is nothing to note.
+            // Nothing is promised about the content afterwards, so there is nothing to record.
             _ => discard,
         }
     }
@@ -208,8 +208,8 @@ impl Volume for Witness {
 }
 
 impl Promises {
-    /// Whether `image` keeps what had been acknowledged when the power was cut after `cut` events,
-    /// if the volume held `before` when the recording began.
+    /// Checks that `image` keeps what had been acknowledged when the power was cut after `cut` events, if the volume
+    /// held `before` when the recording began.
     ///
     /// # Errors
     /// The first sector that does not.

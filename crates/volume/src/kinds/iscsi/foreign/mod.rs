@@ -1,8 +1,7 @@
-//! A target that is not ours, for tests of what our initiator makes of it: one disk that says of
-//! itself and does what a test puts into it, also what our own target never would. It runs on any
-//! lane, in the simulated world or over real sockets.
+//! A scriptable target for tests of our initiator: one disk that reports and does whatever a test tells it to,
+//! including what our own target never would. It runs on any lane, in the simulated world or over real sockets.
 //!
-//! This is the disk; [`portal`] has the connections, over which it is reached.
+//! This file is the disk; [`portal`] has the connections to it.
 
 mod portal;
 
@@ -20,22 +19,22 @@ pub use portal::Group;
 const BLOCK_BYTES: u32 = 512;
 const ILLEGAL_REQUEST: u8 = 0x05;
 
-/// What the disk says of itself, true or not.
+/// What the disk reports about itself, true or not.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// MAXIMUM TRANSFER LENGTH (SBC-3 6.5.3); 0: none is told.
+    /// MAXIMUM TRANSFER LENGTH (SBC-3 6.5.3); 0: not reported.
     pub transfer_max_blocks: u32,
-    /// MAXIMUM WRITE SAME LENGTH; 0: none is told.
+    /// MAXIMUM WRITE SAME LENGTH; 0: not reported.
     pub write_same_max_blocks: u64,
     /// MAXIMUM UNMAP LBA COUNT.
     pub unmap_max_blocks: u32,
     /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
     pub unmap_max_descriptors: u32,
-    /// LBPWS (SBC-3 6.5.4): there is WRITE SAME (16) with UNMAP.
+    /// LBPWS (SBC-3 6.5.4): WRITE SAME (16) with UNMAP is supported.
     pub unmaps_same: bool,
-    /// LBPRZ (SBC-3 5.16.2): what is unmapped reads as zeroes.
+    /// LBPRZ (SBC-3 5.16.2): unmapped blocks read as zeroes.
     pub reads_zeroes: bool,
-    /// The designators of its device identification page (SPC-4 7.8.6).
+    /// The designators of the device identification page (SPC-4 7.8.6).
     pub designators: Vec<u8>,
 }
 
@@ -57,19 +56,19 @@ impl Default for Claims {
 #[derive(Default)]
 pub struct Foreign {
     claims: Claims,
-    /// Asked before each command, with its CDB, what happens instead of what it asks for.
+    /// Called with each command's CDB before the command runs; may replace the command's effect.
     instead: RefCell<Option<Box<Chooser>>>,
     /// Its length.
     pub len_blocks: Cell<u64>,
-    /// A write is answered with GOOD and an underflow after so many bytes.
+    /// A write is answered with GOOD and an underflow after this many bytes.
     pub takes_max_bytes: Cell<Option<u64>>,
     /// UNMAP is GOOD and unmaps nothing, which SBC-3 4.7.3.4 allows.
     pub ignores_unmap: Cell<bool>,
-    /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); with 0 what is late is forgotten.
+    /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); 0 also discards the late writes.
     pub reset_response: Cell<u8>,
-    /// The asymmetric access state of each portal group (SPC-4 5.15.2); without any, none is told.
+    /// The asymmetric access state of each portal group (SPC-4 5.15.2); empty: ALUA is not reported.
     pub access: RefCell<BTreeMap<u16, u8>>,
-    /// Asked what comes of a login at this portal group.
+    /// Called to decide each login at a portal group.
     at_login: RefCell<Option<Box<Porter>>>,
     /// LBA and number of blocks of each UNMAP.
     pub unmapped: RefCell<Vec<(u64, u32)>>,
@@ -77,20 +76,20 @@ pub struct Foreign {
     pub transferred: RefCell<Vec<u32>>,
     /// Whether each WRITE SAME had UNMAP set.
     pub same_unmaps: RefCell<Vec<bool>>,
-    /// Commands that came, whatever became of them.
+    /// Commands received, whatever their outcome.
     pub commands: Cell<u64>,
-    /// Sessions that were let in.
+    /// Sessions accepted.
     pub logins: Cell<u64>,
-    /// Logins that came, whatever became of them.
+    /// Login attempts, whatever their outcome.
     pub attempts: Cell<u64>,
-    /// Connections that are open.
+    /// Open connections.
     pub connected: Cell<u64>,
-    /// LOGICAL UNIT RESETs that came.
+    /// LOGICAL UNIT RESETs received.
     pub resets: Cell<u64>,
-    /// The next command hears of a reset.
+    /// The next command gets a unit attention for a reset.
     reset_is_pending: Cell<bool>,
     blocks: RefCell<BTreeMap<u64, [u8; BLOCK_BYTES as usize]>>,
-    /// Writes that were taken and are still on their way to the medium: LBA and data.
+    /// Writes accepted but not yet on the medium: LBA and data.
     late: RefCell<Vec<(u64, Vec<u8>)>>,
     connections: RefCell<Vec<TcpStream>>,
     changed: Notify,
@@ -99,7 +98,7 @@ pub struct Foreign {
 type Chooser = dyn FnMut(&[u8]) -> Option<Instead>;
 type Porter = dyn FnMut(Group) -> AtLogin;
 
-/// What happens to a command instead of what it asks for.
+/// What happens instead of a command's normal execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// CHECK CONDITION with this sense key, additional sense code and qualifier.
@@ -115,45 +114,45 @@ pub enum Instead {
         /// Data-in.
         data: Vec<u8>,
     },
-    /// It is executed, and its data-in cut to a length and changed from an offset on.
+    /// Executes the command, then truncates its data-in and overwrites part of it.
     Changed {
         /// Length in bytes.
         len: usize,
         /// Offset in bytes.
         at: usize,
-        /// What is there then.
+        /// The replacement bytes.
         bytes: Vec<u8>,
     },
-    /// It is executed, and answered so much later.
+    /// Executes the command, and answers after this delay.
     Slow(Duration),
-    /// It is executed after the next one.
+    /// Executes the command after the next one.
     Overtaken,
-    /// It is executed, and from then on the command window does not move (RFC 7143 §4.2.2.1).
+    /// Executes the command, and from then on the command window does not move (RFC 7143 §4.2.2.1).
     Shut,
-    /// These bytes are sent before it is executed.
+    /// Sends these bytes before executing the command.
     After(Vec<u8>),
-    /// It is executed, and then the target asks for a logout (RFC 7143 §11.9.1).
+    /// Executes the command, then asks for a logout (RFC 7143 §11.9.1).
     AskForLogout,
-    /// The connection ends.
+    /// Closes the connection.
     Drop,
-    /// It is never answered; a write reaches the medium with [`Foreign::land`].
+    /// Never answers; a write reaches the medium with [`Foreign::land`].
     Late,
 }
 
-/// What comes of a login.
+/// The outcome of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AtLogin {
-    /// It is let in.
+    /// Accepted.
     LetIn,
-    /// It is let in, at another portal group than the one that it has connected to.
+    /// Accepted, but at another portal group than the one it connected to.
     LetInAt(Group),
-    /// It is refused with this status.
+    /// Refused with this status.
     Refuse(LoginStatus),
-    /// It is sent to this address.
+    /// Redirected to this address.
     Redirect(String),
 }
 
-/// How a command ends.
+/// The response to a command.
 struct Answer {
     status: u8,
     sense: Vec<u8>,
@@ -178,37 +177,37 @@ impl Foreign {
         }
     }
 
-    /// From now on `instead` is asked before each command.
+    /// From now on, calls `instead` before each command.
     pub fn answer(&self, instead: impl FnMut(&[u8]) -> Option<Instead> + 'static) {
         *self.instead.borrow_mut() = Some(Box::new(instead));
     }
 
-    /// From now on `porter` is asked what comes of a login at a portal group.
+    /// From now on, calls `porter` to decide each login at a portal group.
     pub fn at_login(&self, porter: impl FnMut(Group) -> AtLogin + 'static) {
         *self.at_login.borrow_mut() = Some(Box::new(porter));
     }
 
-    /// Ends every connection.
+    /// Closes every connection.
     pub fn drop_connections(&self) {
         for stream in self.connections.take() {
             stream.shutdown();
         }
     }
 
-    /// Waits until so many writes are [late](Instead::Late).
+    /// Waits until at least `count` writes are [late](Instead::Late).
     pub async fn holds(&self, count: usize) {
         let held = || (self.late.borrow().len() >= count).then_some(());
         self.changed.wait_for(held).await;
     }
 
-    /// Lets the late writes reach the medium, which may be long after their session has ended.
+    /// Lets the late writes reach the medium, perhaps long after their session has ended.
     pub fn land(&self) {
         for (lba, data) in self.late.take() {
             self.store(lba, &data);
         }
     }
 
-    /// What the first byte of a block is.
+    /// The first byte of a block.
     pub fn first_byte(&self, lba: u64) -> u8 {
         self.blocks.borrow().get(&lba).map_or(0, |block| block[0])
     }
@@ -232,18 +231,18 @@ impl Foreign {
             .collect()
     }
 
-    /// What happens to this command instead of what it asks for.
+    /// The scripted replacement for this command, if any.
     fn instead(&self, cdb: &[u8]) -> Option<Instead> {
         self.commands.set(self.commands.get() + 1);
         if self.reset_is_pending.take() {
-            // As tgt calls it, POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+            // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, as tgt reports it.
             const UNIT_ATTENTION: u8 = 0x06;
             return Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]));
         }
         self.instead.borrow_mut().as_mut()?(cdb)
     }
 
-    /// What a command is answered because of the state of the portal group that it came to.
+    /// The response forced by the access state of the portal group that received the command, if any.
     fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Answer> {
         const NOT_READY: u8 = 0x02;
         const ACTIVE_MAX: u8 = 1;
@@ -296,9 +295,9 @@ impl Foreign {
                 Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
             }
             (opcode::INQUIRY, 0, 0) => Answer::with(&[0; 36]),
-            // A header, and the caching page with WCE
+            // A header, and the caching page with WCE.
             (opcode::MODE_SENSE_6, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
-            // READ CAPACITY (16), with LBPME
+            // READ CAPACITY (16), with LBPME.
             (opcode::SERVICE_ACTION_IN_16, ..) => {
                 const LBPME: u8 = 0x80;
                 const LBPRZ: u8 = 0x40;
@@ -347,7 +346,7 @@ impl Foreign {
     }
 }
 
-/// Of a READ, WRITE or WRITE SAME, of 10 or 16 bytes.
+/// LBA and block count of a READ, WRITE or WRITE SAME in its 10- or 16-byte form.
 fn lba_and_blocks(cdb: &[u8]) -> (u64, u32) {
     const GROUP_MASK: u8 = 0xe0;
     const LONG: u8 = 0x80;

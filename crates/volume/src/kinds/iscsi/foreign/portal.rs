@@ -1,5 +1,5 @@
-//! The connections of a [`Foreign`] target: our own protocol machine, with the simplest driver that
-//! answers each command at once.
+//! The connections of a [`Foreign`] target: our protocol machine under the simplest possible driver, which answers
+//! each command at once.
 
 use std::{collections::BTreeMap, ops::Range, rc::Rc};
 
@@ -16,7 +16,7 @@ use iscsi_stream::Receiver;
 
 use super::{Answer, AtLogin, Foreign, Instead};
 
-/// A portal group of the target: its tag.
+/// The tag of a portal group of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(pub u16);
 
@@ -27,18 +27,18 @@ struct Connection {
     group: Group,
     writes: BTreeMap<TaskId, (CommandRequest, Vec<u8>)>,
     reads: BTreeMap<TaskId, Payload>,
-    /// What is sent before the replies.
+    /// Raw bytes to send before the replies.
     raw: Vec<u8>,
-    /// How long the replies wait.
+    /// Delay before the replies are sent.
     wait: Duration,
     overtaken: Option<TaskId>,
-    /// MaxCmdSN, when it does not move any more.
+    /// The frozen MaxCmdSN, once the command window is shut.
     shut: Option<[u8; 4]>,
     is_over: bool,
 }
 
 impl Foreign {
-    /// Serves the disk to whoever comes, for as long as the lane runs.
+    /// Serves the disk to all connections, for as long as the lane runs.
     pub fn serve(self: &Rc<Self>, listener: TcpListener, group: Group) {
         let foreign = self.clone();
         spawn(async move {
@@ -238,7 +238,7 @@ impl Connection {
         answered.expect("it is open");
     }
 
-    /// What is to be sent.
+    /// Collects what is to be sent.
     fn replies(&mut self) -> Gather {
         const MAX_CMD_SN: Range<usize> = 32..36;
         let mut gather = Gather::new();

@@ -1,6 +1,6 @@
-//! One session of our initiator: a connection from login to its end. A reader hands what arrives
-//! to the protocol machine, payload straight into the memory of its task; a writer sends whatever
-//! the machine has ready in one gathered send; a watchdog pings a silent target.
+//! One session of our initiator: a single connection, from login to end. A reader feeds received PDUs to the protocol
+//! machine, with payload going straight into the task's memory; a writer sends everything the machine has ready in
+//! one gathered send; a watchdog pings a silent target.
 
 mod receive;
 
@@ -36,7 +36,7 @@ const SEND_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     None,
-    /// So many bytes are expected.
+    /// The number of bytes expected.
     In(usize),
     Out(Payload),
 }
@@ -49,14 +49,14 @@ pub(super) const RESERVATION_CONFLICT: u8 = scsi::Status::ReservationConflict as
 pub(super) struct Reply {
     pub(super) status: u8,
     pub(super) sense: Vec<u8>,
-    /// Data-in; as long as what arrived.
+    /// Data-in, truncated to what arrived.
     pub(super) data: Payload,
-    /// Bytes that the target says it has sent or taken, no more than moved.
+    /// Bytes the target reports as transferred; at most what actually moved.
     pub(super) transferred: usize,
 }
 
 impl Reply {
-    /// Whether the command has done what it was to do.
+    /// Whether the command succeeded.
     pub(super) fn is_good(&self) -> bool {
         const GOOD: u8 = Status::Good as u8;
         const CONDITION_MET: u8 = Status::ConditionMet as u8;
@@ -71,10 +71,10 @@ pub(super) struct Timeouts {
     pub(super) request: Duration,
 }
 
-/// What came of a login.
+/// The outcome of a login.
 pub(super) enum Opened {
     Session(Rc<Session>),
-    /// The target is elsewhere.
+    /// The target has redirected us.
     Redirected(Redirection),
 }
 
@@ -85,30 +85,30 @@ pub(super) struct Session {
     transmit: Notify,
     /// Something was sent.
     sent: Notify,
-    /// The session has begun, or ended.
+    /// Signals session-level events: login, logout request, task management response, SendTargets result, end.
     changed: Notify,
     logged_in: Cell<bool>,
     last_heard: Cell<Instant>,
     ended: RefCell<Option<Error>>,
-    /// Where the target has sent us, if that ended it.
+    /// The redirection that ended the session, if any.
     redirection: RefCell<Option<Redirection>>,
     port: Cell<Port>,
-    /// What SendTargets has found, until whoever asked has taken it.
+    /// The result of SendTargets, until the caller has taken it.
     found: RefCell<Option<Result<Vec<TargetRecord>>>>,
-    /// The response to a task management function of ours.
+    /// The response to our task management function.
     answered: Cell<Option<(TaskId, u8)>>,
-    /// The session ended while the target had writes of it.
+    /// The session ended while writes were outstanding at the target.
     left_writes: Cell<bool>,
     /// The target has asked for a logout.
     is_asked_to_log_out: Cell<bool>,
-    /// Event codes of asynchronous messages that the log has, as bits.
+    /// Event codes of the asynchronous messages already logged, as a bit mask.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
-    /// Somebody may want to know where the time of its commands goes.
+    /// Commands report their stage times to the current watch.
     is_watched: bool,
 }
 
-/// A session that nobody has yet; its tasks end with it when whoever waited for it has gone.
+/// A session that nobody owns yet. Ends the session, and so its tasks, when the caller that waits for it is dropped.
 pub(super) struct Unused(pub(super) Option<Rc<Session>>);
 
 impl Unused {
@@ -126,13 +126,13 @@ impl Drop for Unused {
     }
 }
 
-/// Which target port a session has reached.
+/// The target port that a session has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     address: SocketAddr,
     /// Our end of the connection.
     local: Option<SocketAddr>,
-    /// Its portal group, which is the port (RFC 7143 §4.4.3), if the target has said it.
+    /// The portal group tag, which identifies the target port (RFC 7143 §4.4.3), if the target has reported it.
     group: Option<u16>,
 }
 
@@ -141,12 +141,12 @@ impl Port {
         self.address
     }
 
-    /// The address that it is reached from, if the system says it.
+    /// Our address on the connection, if the system reports it.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// Whether a session at one reinstates ours at the other, as far as we know.
+    /// Whether, as far as we know, a login at one port reinstates our session at the other.
     pub(super) fn is_same(&self, other: &Port) -> bool {
         match (self.group, other.group) {
             (Some(one), Some(other)) => one == other,
@@ -225,12 +225,12 @@ impl Session {
         self.ended.borrow().clone()
     }
 
-    /// Whether it is.
+    /// Whether the session is over.
     pub(super) fn is_over(&self) -> bool {
         self.ended.borrow().is_some()
     }
 
-    /// Waits until it is over.
+    /// Waits until the session is over.
     pub(super) async fn over(&self) -> Error {
         self.changed.wait_for(|| self.error()).await
     }
@@ -240,7 +240,7 @@ impl Session {
         self.is_asked_to_log_out.get()
     }
 
-    /// Waits until the target asks for a logout, or it is over.
+    /// Waits until the target asks for a logout, or the session is over.
     pub(super) async fn asked_to_log_out(&self) {
         let is_asked = || (self.is_asked_to_log_out() || self.is_over()).then_some(());
         self.changed.wait_for(is_asked).await;
@@ -250,7 +250,7 @@ impl Session {
         self.machine.borrow().parameters().digests
     }
 
-    /// Sends a command and waits for its end; while the target's window is closed it waits in turn.
+    /// Sends a command and waits for its response. While the target's command window is closed, the command queues.
     pub(super) async fn execute(
         self: &Rc<Self>,
         lun: LunField,
@@ -286,7 +286,7 @@ impl Session {
         .await
     }
 
-    /// Hands to the machine what it takes of the commands in line.
+    /// Hands the machine as many of the queued commands as it accepts.
     fn submit(&self) {
         let mut machine = self.machine.borrow_mut();
         let submitted = self
@@ -300,17 +300,17 @@ impl Session {
         }
     }
 
-    /// Which target port it has reached.
+    /// The target port that the session has reached.
     pub(super) fn port(&self) -> Port {
         self.port.get()
     }
 
-    /// Whether it has ended and left writes with the target.
+    /// Whether the session has ended with writes outstanding at the target.
     pub(super) fn has_left_writes(&self) -> bool {
         self.left_writes.get()
     }
 
-    /// LOGICAL UNIT RESET: gives the response code (RFC 7143 §11.6.1).
+    /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
         const LOGICAL_UNIT_RESET: u8 = 5;
         let function = self
@@ -330,7 +330,7 @@ impl Session {
         })
     }
 
-    /// Asks which targets there are (SendTargets).
+    /// Lists the targets (SendTargets).
     pub(super) async fn discover(&self) -> Result<Vec<TargetRecord>> {
         self.machine.borrow_mut().discover().map_err(protocol)?;
         self.transmit.notify();
@@ -343,7 +343,7 @@ impl Session {
         })
     }
 
-    /// Asks the target to end the session; what is in flight should have ended before.
+    /// Asks the target to end the session; commands should have completed before.
     pub(super) async fn logout(&self) {
         if self.machine.borrow_mut().logout().is_ok() {
             self.transmit.notify();
@@ -353,7 +353,7 @@ impl Session {
         self.end(Error::new(ErrorKind::Unreachable, "logged out"));
     }
 
-    /// Ends the session: all waiting requests get `error`.
+    /// Ends the session: all waiting requests fail with `error`.
     pub(super) fn end(&self, error: Error) {
         {
             let mut ended = self.ended.borrow_mut();
@@ -364,7 +364,7 @@ impl Session {
         }
         let writes = self.tasks.borrow().has_writes_at_target();
         self.left_writes.set(writes);
-        // A link that comes back must not deliver what is waited for no longer.
+        // If the link comes back, the kernel must not deliver writes that nobody waits for any more.
         match writes {
             true => self.stream.abort(),
             false => self.stream.shutdown(),
@@ -400,7 +400,7 @@ impl Session {
         }
     }
 
-    /// How long the oldest command has been waiting for its end.
+    /// How long the oldest unanswered command has been waiting.
     fn oldest_wait(&self, now: Instant) -> Duration {
         let tasks = self.tasks.borrow();
         let waits = tasks.entries.iter().flatten();
@@ -416,7 +416,7 @@ fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
     )
 }
 
-/// Waits for one task; dropped early it leaves the task to the session.
+/// Waits for one task; if dropped early, leaves the task to the session.
 struct Waiting<'a> {
     session: &'a Session,
     key: usize,
@@ -429,8 +429,8 @@ impl Waiting<'_> {
             let mut tasks = self.session.tasks.borrow_mut();
             let task = &mut tasks.entries[self.key];
             if let Some(error) = &*self.session.ended.borrow() {
-                // What the target has said is acted on all the same: it does not say it twice. A
-                // good answer is not: the target may have lost what it answers for since.
+                // A bad status is acted on even if the session has ended, because the target reports it only once. A
+                // GOOD is not: the target may have lost the data since.
                 let told = task.as_ref().is_some_and(Task::was_told);
                 return Poll::Ready((!told).then(|| error.clone()));
             }

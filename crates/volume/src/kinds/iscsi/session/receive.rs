@@ -1,5 +1,5 @@
-//! How a session receives: each PDU goes to the protocol machine, its payload straight into the memory
-//! of its task, and what the machine makes of it to whoever waits.
+//! The receive side of a session: each PDU goes to the protocol machine, its payload straight into the task's memory,
+//! and the resulting events to whoever waits for them.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::{Port, Session, broken};
 use crate::{Error, ErrorKind, Result, kinds::iscsi::ended};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// PDUs that are received in one turn of the lane.
+/// PDUs received before yielding the lane.
 const TURN_PDUS: u64 = 256;
 /// The event code of an Asynchronous Message by which a target asks for a logout (RFC 7143 §11.9.1).
 const LOGOUT_REQUEST: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) async fn read(session: Rc<Session>) {
         if session.is_over() {
             return;
         }
-        // However many PDUs are at hand, others have the lane in between.
+        // Yields even if more PDUs are at hand, so that others get the lane.
         if count % TURN_PDUS == 0 {
             task::yield_now().await;
         }
@@ -33,7 +33,7 @@ pub(super) async fn read(session: Rc<Session>) {
         }
         session.submit();
         if !session.machine.borrow().wants_read() {
-            // Its answers have to leave first.
+            // The answers it owes have to be sent first.
             let sent = session.sent.wait_for(|| {
                 let free = session.machine.borrow().wants_read();
                 (free || session.is_over()).then_some(())
@@ -53,8 +53,8 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
         let mut machine = session.machine.borrow_mut();
         machine.receive(now.as_ns(), header, ahs, data);
     }
-    // The machine has freed the slots of tasks that have ended, and a new command may take one
-    // while payload is awaited: everything is brought home to its entry before that.
+    // The machine has freed the slots of completed tasks, and a new command may reuse one while payload is awaited.
+    // So all events are moved to their entries before that.
     let (mut payload_of, mut ends) = (None, SmallVec::<[_; 1]>::new());
     loop {
         let event = session.machine.borrow_mut().poll_event();
@@ -100,7 +100,7 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
                 session.changed.notify();
             }
             InitiatorEvent::AsyncMessage { event, .. } => {
-                // Once for each kind: a target may send as many as it likes.
+                // Logged once per event code, because a target may send any number of them.
                 let (told, kind) = (session.messages_told.get(), 1 << event.min(7));
                 if told & kind == 0 {
                     session.messages_told.set(told | kind);

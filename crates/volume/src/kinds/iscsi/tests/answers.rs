@@ -1,9 +1,9 @@
-//! A target that gives one answer to whatever it is asked: the request fails within its time, after
-//! a number of commands that has a bound, and the disk works again when the target does.
+//! A target that gives the same answer to everything: the request fails in time, after a bounded number of commands,
+//! and the disk works again when the target does.
 
 use super::*;
 
-/// More than a request sends in its time: what goes at once, and one each time it has paused.
+/// More than a request can send in its time: the immediate retries, and one after each pause.
 const COMMANDS_MAX: u64 = 300;
 
 /// Every command is answered with `instead`.

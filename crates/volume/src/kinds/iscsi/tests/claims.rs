@@ -1,4 +1,4 @@
-//! A claim that may have ended: nothing is sent before it is established again, whoever asks.
+//! A claim that may have ended: nothing is sent before it is re-established, whoever asks.
 
 use engine::{LaneFuture, task::join_all};
 
@@ -13,7 +13,7 @@ const ILLEGAL_REQUEST: u8 = 0x05;
 const MEDIUM_ERROR: u8 = 0x03;
 const READ_16: u8 = 0x88;
 
-/// What a command asks for, as far as it matters here.
+/// What a command asks for, as far as these tests care.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Reservation,
@@ -37,7 +37,7 @@ impl Asked {
     }
 }
 
-/// A target without persistent reservations, but for what `instead` says.
+/// A target without persistent reservations, except where `instead` decides.
 fn unfenced(
     mut instead: impl FnMut(Asked) -> Option<Instead> + 'static,
 ) -> impl FnMut(&[u8]) -> Option<Instead> {
@@ -84,7 +84,7 @@ fn whoever_asks_while_the_claim_is_established_again_waits() {
     Foreign::new(Claims::default()).with(async |disk, foreign| {
         foreign.answer(unfenced(|_| None));
         let _claim = claim(disk).await;
-        // A reset, and a look at the mark that is not answered.
+        // A reset, and a read of the mark that is never answered.
         let sent = Rc::new(Cell::new(0));
         let counted = sent.clone();
         foreign.answer(unfenced(move |asked| match asked {
@@ -180,7 +180,7 @@ fn a_fence_with_another_registration_in_it_or_that_cannot_be_looked_at_is_none()
     }
 }
 
-/// A disk that is reserved for registrants, and refuses others every command but `open_to_all`.
+/// A disk with a registrants-only reservation that refuses others every command but `open_to_all`.
 fn tells_registrants_only(open_to_all: &'static [u8]) {
     const REGISTER: u8 = 0;
     const REGISTER_AND_IGNORE_EXISTING_KEY: u8 = 6;
@@ -201,7 +201,7 @@ fn tells_registrants_only(open_to_all: &'static [u8]) {
         }
         (code, _) if open_to_all.contains(&code) => None,
         _ if !is_registered.get() => Some(Instead::Status(RESERVATION_CONFLICT)),
-        // A header, and the caching page without WCE
+        // A header, and the caching page without WCE.
         (MODE_SENSE_6, _) => Some(Instead::Reply {
             status: 0,
             sense: Vec::new(),
@@ -219,7 +219,7 @@ fn tells_registrants_only(open_to_all: &'static [u8]) {
     });
 }
 
-/// As LIO, which tells others not even the capacity, and as ours, which hides the mode pages only.
+/// As LIO, which hides even the capacity from others, and as our target, which hides only the mode pages.
 #[test]
 fn a_disk_that_tells_registrants_only_is_opened_as_one_for_a_moment() {
     const TEST_UNIT_READY: u8 = 0x00;

@@ -1,4 +1,4 @@
-//! A disk that two lanes use, each over a session of its own.
+//! A disk used by two lanes, each over its own session.
 
 use engine::{Buf, LaneHandle, spawn, task::JoinHandle};
 
@@ -9,7 +9,7 @@ use crate::{
     kinds::iscsi::PathConfig,
 };
 
-/// A client with so many lanes.
+/// A client with `lanes` lanes.
 fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
     let mut site = Site::new(Foreign::new(Claims::default()));
     site.client = site.world.host_with_lanes("client of lanes", lanes);
@@ -17,7 +17,7 @@ fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
     (site, lanes)
 }
 
-/// Runs `test` with the disk on its home lane, and as each other lane reaches it.
+/// Runs `test` with the disk on its home lane, and with its volumes for the other lanes.
 fn with_lanes<const OTHERS: usize>(
     test: impl AsyncFnOnce(&Rc<IscsiDisk>, &[SharedVolume; OTHERS], &Foreign),
 ) {
@@ -42,7 +42,7 @@ fn with_two_lanes(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &SharedVolume, &Foreign
     with_lanes(async |disk, [other], foreign| test(disk, other, foreign).await);
 }
 
-/// Waits until a lane uses its own session: its door opens when the home lane has looked.
+/// Waits until a lane uses its own session, which needs its door opened by the home lane.
 async fn is_let(disk: &IscsiDisk, other: &SharedVolume) {
     let before = disk.path_counts().beside_home;
     while disk.path_counts().beside_home == before {
@@ -118,7 +118,7 @@ fn a_restart_told_on_any_lane_fails_the_flush_of_what_any_lane_wrote() {
     }
 }
 
-/// Each session tells of a restart, also one that is not used for a long time after it.
+/// Each session reports a restart, even one that stays idle for a long time after it.
 #[test]
 fn what_was_written_after_a_restart_is_not_lost_when_an_idle_lane_hears_of_it() {
     const TEST_UNIT_READY: u8 = 0;
@@ -134,7 +134,7 @@ fn what_was_written_after_a_restart_is_not_lost_when_an_idle_lane_hears_of_it() 
                     told_other = true;
                     Some(RESET)
                 }
-                // Nobody knows whether there was another restart.
+                // It is unknown whether there was another restart.
                 (TEST_UNIT_READY, _) if !is_vouched_for => Some(Instead::Late),
                 _ => None,
             });
@@ -155,7 +155,7 @@ fn what_was_written_after_a_restart_is_not_lost_when_an_idle_lane_hears_of_it() 
     }
 }
 
-/// The target has executed it before the restart, and may have lost it.
+/// The target executed it before the restart and may have lost it.
 #[test]
 fn a_write_whose_answer_comes_after_a_restart_was_told_elsewhere_is_sent_again() {
     const WRITE_10: u8 = 0x2a;
@@ -232,7 +232,7 @@ fn a_disk_that_is_closed_has_no_session_on_any_lane_and_has_them_again_when_it_i
 fn a_target_that_takes_one_session_is_used_with_one_and_asked_for_more_as_far_as_they_matter() {
     use iscsi::LoginStatus;
     for (spare, status, attempts) in [
-        // Nobody has asked for it, and the target never takes it.
+        // An optional session, and the target will never accept it.
         (1, LoginStatus::AUTHORIZATION_FAILURE, 0..=0),
         // It may have room later.
         (1, LoginStatus::OUT_OF_RESOURCES, 4..=8),
@@ -265,8 +265,8 @@ fn a_target_that_takes_one_session_is_used_with_one_and_asked_for_more_as_far_as
     }
 }
 
-/// The first write is with the target when its session is given up, and neither a login nor a reset ends it.
-/// Gives how many writes the target gets.
+/// The first write is outstanding when its session is given up, and neither a login nor a reset ends it. Returns
+/// the write's task, and a counter of the writes that reach the target.
 async fn haunted(
     other: &SharedVolume,
     foreign: &Foreign,
@@ -313,7 +313,7 @@ fn after_a_write_that_has_failed_no_lane_writes_until_it_cannot_happen_any_more(
         let (writing, writes) = haunted(one, foreign).await;
         let error = writing.await.expect_err("it may still happen");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        // Between two attempts to end it, each of which keeps all commands back.
+        // Between two fencing attempts, each of which holds all commands back.
         time::sleep(Duration::from_millis(500)).await;
         let newer: Vec<_> = [disk.clone() as SharedVolume, one.clone(), two.clone()]
             .into_iter()
@@ -331,7 +331,7 @@ fn after_a_write_that_has_failed_no_lane_writes_until_it_cannot_happen_any_more(
     });
 }
 
-/// What a target tells a new session, which is no request's, is seen to before any lane goes on.
+/// A unit attention reported to a new session, outside any request, is handled before any lane goes on.
 #[test]
 fn every_lane_sees_that_a_disk_has_grown_whoever_was_told() {
     const I_T_NEXUS_LOSS: [u8; 3] = [UNIT_ATTENTION, 0x29, 0x07];
@@ -446,7 +446,7 @@ fn an_owner_that_was_preempted_is_told_so_on_every_lane() {
     }
 }
 
-/// Each bug that these tests are there for, planted.
+/// Plants each bug that these tests are meant to catch.
 mod planted {
     use crate::planted::{Bug, Planted};
 

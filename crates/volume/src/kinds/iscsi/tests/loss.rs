@@ -1,5 +1,5 @@
-//! What becomes of a disk whose sessions are lost: how often it logs in, and that no write of an
-//! earlier session overtakes what was written after it.
+//! What happens to a disk whose sessions are lost: how often it logs in, and that no write of an earlier session
+//! overtakes a later one.
 
 use engine::{Buf, spawn};
 
@@ -26,7 +26,7 @@ fn sessions_that_are_dropped_at_once_are_not_had_in_a_hot_loop() {
         for read in engine::task::join_all(reads).await {
             read.expect_err("no session holds");
         }
-        // Doubling from 10 ms to a second, in 20 seconds.
+        // The pause doubles from 10 ms to a second, within 20 seconds.
         let logins = foreign.logins.get() - before;
         assert!(logins < 40, "{logins} logins");
         foreign.answer(|_| None);
@@ -41,8 +41,8 @@ fn to_the_other_group(address: String) -> impl FnMut(Group) -> AtLogin {
     }
 }
 
-/// A write is in flight when its session is lost, and the next login is sent to another portal
-/// group. Gives how that write ended and what the block held after the late one could have landed.
+/// A write is in flight when its session is lost, and the next login is redirected to another portal group. Returns
+/// how that write ended and what the block held once the late write could have landed.
 fn lost_to_another_group(reset_response: u8) -> (crate::Result<()>, u8, u64) {
     let site = Site::new(Foreign::new(Claims::default()));
     let other = site.host.addr(OTHER_PORT).to_string();
@@ -84,7 +84,7 @@ fn a_write_that_could_not_be_ended_is_an_error_and_not_sent_again() {
 
 #[test]
 fn no_reset_disturbs_others_where_the_login_has_ended_everything() {
-    // In the same group the login reinstates the session; in another one nothing was in flight.
+    // In the same group the login reinstates the session; in the other case nothing was in flight.
     for elsewhere in [false, true] {
         let site = Site::new(Foreign::new(Claims::default()));
         let other = site.host.addr(OTHER_PORT).to_string();
@@ -108,7 +108,7 @@ fn no_reset_disturbs_others_where_the_login_has_ended_everything() {
     }
 }
 
-/// The reset is told by a unit attention, which is no restart: nothing that was written is lost.
+/// A unit attention reports the reset, which is no restart: nothing written is lost.
 #[test]
 fn our_own_reset_does_not_fail_the_flush() {
     let site = Site::new(Foreign::new(Claims::default()));
@@ -191,8 +191,8 @@ fn a_restart_that_a_login_in_vain_was_told_of_is_not_forgotten() {
     });
 }
 
-/// A target that asks for a logout may be about to stop, and one that is started again tells no more than that.
-/// Gives what a flush after such a restart says when SYNCHRONIZE CACHE before the logout was answered so.
+/// A target that asks for a logout may be about to stop, and after a restart it reports nothing else. Returns the
+/// result of a flush after such a restart, where SYNCHRONIZE CACHE before the logout was answered with `flushes`.
 fn restarted_after_a_logout(flushes: Option<Instead>) -> crate::Result<()> {
     use scsi::opcode::{SYNCHRONIZE_CACHE_10, WRITE_10};
     let site = Site::new(Foreign::new(Claims::default()));

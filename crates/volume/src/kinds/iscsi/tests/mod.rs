@@ -1,4 +1,4 @@
-//! What our initiator makes of targets that are not ours, in virtual time.
+//! Our initiator against foreign targets, in virtual time.
 
 mod answers;
 mod claims;
@@ -24,12 +24,12 @@ use crate::{Durability, ErrorKind, Volume};
 
 const UNIT_ATTENTION: u8 = 0x06;
 const PORT: u16 = 3260;
-/// Of the second portal group.
+/// The port of the second portal group.
 const OTHER_PORT: u16 = 3261;
-/// For a lost session to come back.
+/// The reconnect timeout.
 const RECONNECT: Duration = Duration::from_secs(20);
 
-/// A client beside a target that is served on two portal groups.
+/// A client, and a target served at two portal groups.
 struct Site {
     world: World,
     client: Host,
@@ -62,7 +62,7 @@ impl Site {
         disk_at(self.host.addr(PORT))
     }
 
-    /// Runs `test` with a volume that is the disk.
+    /// Runs `test` with the opened disk.
     fn run(&self, test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
         self.world.block_on(&self.client, async {
             let disk = IscsiDisk::open(self.config()).await.expect("a login");
@@ -215,7 +215,7 @@ fn what_is_unmapped_is_not_promised_to_be_zeroes() {
             disk.discard(0, 4096).await.expect("it may do nothing");
             let read = disk.read(0, 4096).await.expect("a read").to_vec();
             assert!(!promised && read == [1; 4096], "LBPRZ {reads_zeroes}");
-            // Zeroes are written, and unmapped instead only where that reads as zeroes.
+            // Zeroes are written; they may be unmapped instead only where unmapped blocks read as zeroes.
             for may_discard in [false, true] {
                 let zeroes = disk.write_zeroes(0, 4096, may_discard, Durability::Cached);
                 zeroes.await.expect("zeroes");

@@ -1,4 +1,4 @@
-//! Several paths to one disk: which are taken, and what a target can do to them.
+//! Several paths to one disk: which ones are used, and what a target can do to them.
 
 use engine::{Buf, spawn};
 
@@ -118,7 +118,7 @@ fn a_path_that_is_refused_at_the_start_comes_when_it_is_let_in() {
     }
 }
 
-/// A target that takes logins on one path only, again and again lost.
+/// A target that accepts logins on one path only, while the other is lost repeatedly.
 #[test]
 fn a_path_that_is_refused_leaves_the_other_one_alone() {
     with_two_paths(async |disk, foreign| {
@@ -141,8 +141,8 @@ fn a_path_that_is_refused_leaves_the_other_one_alone() {
     });
 }
 
-/// The write is with the target when its path is lost, and the target does not take the initiator port
-/// in again: only the reset over the other path ends it.
+/// The write is outstanding when its path is lost, and the target does not let the initiator port in again: only the
+/// reset over the other path ends it.
 fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Result<()>, u8, u64) {
     let mut outcome = None;
     with_two_paths(async |disk, foreign| {
@@ -157,7 +157,7 @@ fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Resu
             spawn(async move { disk.write(0, block(1), Durability::Cached).await })
         };
         foreign.holds(1).await;
-        // The path that has the write is the one whose connection is silent: ours gives it up.
+        // The path with the write is the one whose connection is silent: our initiator gives it up.
         foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
         let newer = disk.write(0, block(2), Durability::Cached).await;
         let written = writing.await;
@@ -186,7 +186,7 @@ fn nothing_is_written_over_another_path_while_a_lost_write_may_land() {
     assert!(resets >= 1);
 }
 
-/// A restart that both paths are told of, one long after the other, is one.
+/// A restart that both paths report, one long after the other, counts once.
 #[test]
 fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
     with_two_paths(async |disk, foreign| {
@@ -197,7 +197,7 @@ fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
         foreign.drop_connections();
         let written = disk.write(0, block(1), Durability::Cached).await;
         written.expect("over the first path");
-        // As tgt does, whatever nexus is new is told of a power on.
+        // As tgt does, which reports a power on to every new nexus.
         foreign.answer(once([UNIT_ATTENTION, 0x29, 0x00]));
         foreign.at_login(|_| AtLogin::LetIn);
         while disk.live_paths() < 2 {
@@ -239,7 +239,7 @@ fn connections_that_are_dropped_over_and_over_cost_time_and_nothing_else() {
             assert_eq!(foreign.first_byte(0), round);
             time::sleep(Duration::from_millis(100)).await;
         }
-        // Two paths that log in once a second at most.
+        // Two paths, each logging in once a second at most.
         let logins = foreign.logins.get() - before;
         assert!(logins < 120, "{logins}");
     });
@@ -249,7 +249,7 @@ const ACTIVE: u8 = 0;
 const NON_OPTIMIZED: u8 = 1;
 const STANDBY: u8 = 2;
 
-/// How many commands of ten reads go over the second path, once the states are known.
+/// How many of ten reads go over the second path, once the states are known.
 async fn over_second(disk: &IscsiDisk) -> u64 {
     time::sleep(Duration::from_secs(5)).await;
     let before = disk.path_counts().beside_first;
@@ -273,13 +273,13 @@ fn a_path_is_used_as_its_target_port_group_allows() {
     site.world.block_on(&site.client, async {
         let disk = IscsiDisk::open(config).await.expect("one path is active");
         assert_eq!(over_second(&disk).await, 10);
-        // They change places, which nobody is told: the path refuses.
+        // They swap states without a unit attention: the path refuses.
         states(ACTIVE, STANDBY);
         disk.read(0, 512)
             .await
             .expect("over the other one, when it is known");
         assert_eq!(over_second(&disk).await, 0);
-        // Now they are told.
+        // Now with a unit attention.
         states(NON_OPTIMIZED, ACTIVE);
         site.foreign.answer(once(STATE_CHANGED));
         disk.read(0, 512).await.expect("it is sent again");
@@ -297,7 +297,7 @@ fn a_path_is_used_as_its_target_port_group_allows() {
     });
 }
 
-/// As LIO does: it tells those at the port, and nobody is at one that is not used.
+/// As LIO does: it reports the change only through the affected port, where nobody is listening.
 #[test]
 fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
     let site = Site::new(Foreign::new(named()));
@@ -314,7 +314,7 @@ fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
             time::sleep(Duration::from_secs(10)).await;
             assert_eq!(over_second(&disk).await, 5, "{worse}");
         }
-        // Nothing is asked where all are as good as can be.
+        // No queries where all ports are optimal.
         let before = foreign.commands.get();
         time::sleep(Duration::from_secs(60)).await;
         assert_eq!(foreign.commands.get(), before);
